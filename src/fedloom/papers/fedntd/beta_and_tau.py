@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fedloom.analyses.analysis_result import AnalysisResult, csv_table, ratio, summary_table
-from fedloom.analyses.panels import panels, title
+from fedloom.analyses.panels import panels, shared_legend, title
 from fedloom.core.errors import SettingError
 from fedloom.papers import recipes
 from fedloom.papers.fedntd.recipes import BETAS, SWEPT, TAUS
@@ -60,6 +60,5 @@ def draw(found: dict[tuple[str, str], Result]) -> Figure:
                 ax.set_xlim(-0.5, len(values) - 0.5)
                 ax.set_xlabel(name)
                 title(ax, what)
-        handles = {label: h for ax in axes for h, label in zip(*ax.get_legend_handles_labels(), strict=True)}
-        figure.legend(handles.values(), handles.keys(), loc="outside lower center", ncols=2)
+        shared_legend(figure, axes, 2)
     return figure

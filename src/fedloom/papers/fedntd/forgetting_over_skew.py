@@ -7,16 +7,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fedloom.analyses.analysis_result import AnalysisResult, csv_table, ratio, summary_table
-from fedloom.analyses.panels import panels, title
+from fedloom.analyses.panels import panels, shared_legend, title
 from fedloom.core.errors import SettingError
 from fedloom.papers import recipes
+from fedloom.papers.fedntd.recipes import SKEWS
 from fedloom.papers.reproduction.results import Result, read
 from fedloom.report.style import colour, drawing
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
-
-SKEWS = {"shards": ("s10", "s5", "s3", "s2"), "LDA": ("lda0.5", "lda0.3", "lda0.1", "lda0.05")}  # mildest first
 
 
 def forgetting_over_skew(folders: Sequence[Path]) -> AnalysisResult:
@@ -62,6 +61,5 @@ def draw(found: Sequence[Result]) -> Figure:
             ax.set_xlim(-0.5, len(skews) - 0.5)
             title(ax, f"CIFAR-10, {kind} (hollow: published)")
         axes[0].set_ylabel("forgetting F")
-        handles = {label: h for ax in axes for h, label in zip(*ax.get_legend_handles_labels(), strict=True)}
-        figure.legend(handles.values(), handles.keys(), loc="outside lower center", ncols=6)
+        shared_legend(figure, axes, 6)
     return figure
