@@ -64,8 +64,9 @@ def test_three_rows_over_the_skews_fedavg_blue_and_fedntd_red(tmp_path: Path) ->
     }
     assert list(lines(2, 1)) == ["FedAvg, E = 10"]
     assert [text.get_text() for text in axes[0][1].texts] == ["not measured"]
-    assert "cifar10-s2-e1 fedavg, cifar10-s2-e10 fedavg, cifar10-lda0.1-e10 fedavg; fedloom analyse RUN" in (
-        found.remarks[1]
+    assert (
+        "cifar10-s2-e1 fedavg, cifar10-s2-e10 fedavg, cifar10-lda0.1-e10 fedavg; fedloom analyse RUN"
+        in (found.remarks[1])
     )
     last = {tuple(row[:3]): row[3:] for row in found.summary.rows}
     assert last["s2", "FedNTD", 10] == pytest.approx([4, 0.9, 0.4, 0.605])
