@@ -40,7 +40,7 @@ def measure(run: AnalysedRun) -> AnalysisResult:
         found[name] = np.where(dead(means), DEAD, preference(means))
     classes = run.test.num_classes
     table = np.stack(list(found.values()), 1)
-    rows = [[m.number, i, *(None if c == DEAD else int(c) for c in mine)] for i, mine in enumerate(table)]
+    rows = [[m.number, i, *map(int, mine)] for i, mine in enumerate(table)]
     summary: list[list[Any]] = []
     for name, mine in found.items():
         by_class = np.bincount(mine[mine != DEAD], minlength=classes)
@@ -51,13 +51,17 @@ def measure(run: AnalysedRun) -> AnalysisResult:
     return AnalysisResult(
         draw({f"layer {layer}, {len(rows)} neurons": found}, classes),
         summary_table(
-            f"Classes that the neurons of {layer} prefer, round {m.number}", heads | {"by neurons": None, "dead": None},
+            f"Classes that the neurons of {layer} prefer, round {m.number}",
+            heads | {"by neurons": None, "dead": None},
             summary,
         ),
         [csv_table("class-preference", ["round", "neuron", *found], rows)],
-        ["On the test set, after the non-linearity. As received: of the neurons that are alive in both models, those "
-         "that prefer the same class. Neurons are sorted by the class that they prefer in the received model."],
-    )  # fmt: skip
+        [
+            "On the test set, after the non-linearity; the class of a dead neuron is -1. As received: of the neurons "
+            "that are alive in both models, those that prefer the same class. The figure sorts neurons by the class "
+            "that they prefer in the received model."
+        ],
+    )
 
 
 def kept_share(received: Ints, other: Ints) -> float:
@@ -70,13 +74,13 @@ def preferences_of(rows: Sequence[Mapping[str, str]]) -> dict[str, Ints]:
     """Return the classes that neurons prefer in each model, of the rows of class-preference.csv.
 
     Raises:
-        LookupError: there are no rows, or a model is missing.
-        ValueError: a cell is no class.
+        LookupError: there are no rows.
+        ValueError: a model is missing, or a cell is no class.
     """
     models = [name for name in rows[0] if name not in ("round", "neuron")]
-    out = {name: np.array([int(row[name] or DEAD) for row in rows], np.int64) for name in models}
-    if out[RECEIVED].min() < DEAD or out[AGGREGATED].min() < DEAD:
-        raise ValueError("a class is a number from 0")
+    out = {name: np.array([int(row[name]) for row in rows], np.int64) for name in models}
+    if not {RECEIVED, AGGREGATED} <= out.keys() or min(mine.min() for mine in out.values()) < DEAD:
+        raise ValueError(f"there must be {RECEIVED} and {AGGREGATED}, and classes from 0, or {DEAD} of dead neurons")
     return out
 
 

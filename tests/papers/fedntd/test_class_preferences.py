@@ -14,7 +14,7 @@ from fedloom.papers.reproduction.evidence import place
 from published_runs import cell, made
 
 TABLE = "fedntd-table2"
-CSV = "round,neuron,received,client 3,client 5,aggregated\n200,0,4,4,1,4\n200,1,2,2,2,2\n200,2,,1,,0\n"
+CSV = "round,neuron,received,client 3,client 5,aggregated\n200,0,4,4,1,4\n200,1,2,2,2,2\n200,2,-1,1,-1,0\n"
 
 
 def analysed(folder: Path, column: str, row: str, csv: str = CSV, seed: int = 0) -> None:
