@@ -102,6 +102,7 @@ def test_gradient_diversity(lenet_run: AnalysedRun, lenet_round: ReplayedRound, 
 @pytest.mark.slow
 def test_alignment(lenet_run: AnalysedRun, lenet_round: ReplayedRound, tmp_path: Path) -> None:
     found = written(lenet_run, "alignment", tmp_path)
+    assert {r["round"] for r in found} == {lenet_round.number}
     means = [
         class_activations(lenet_run.network, w, lenet_run.test)
         for w in (lenet_round.start, lenet_round.trained[0], lenet_round.after)
@@ -159,6 +160,7 @@ def test_tsne(lenet_run: AnalysedRun, lenet_round: ReplayedRound, tmp_path: Path
 @pytest.mark.slow
 def test_landscape_noise(lenet_run: AnalysedRun, lenet_round: ReplayedRound, tmp_path: Path) -> None:
     found = written(lenet_run, "landscape-noise", tmp_path)
+    assert {r["round"] for r in found} == {lenet_round.number}
     for kind, strength in (("relative", 0.5), ("absolute", 0.05)):
         row = [r for r in found if r["noise"] == kind and r["strength"] == strength][2]
         e = perturbed(
