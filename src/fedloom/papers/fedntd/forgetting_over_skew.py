@@ -10,19 +10,18 @@ from fedloom.analyses.analysis_result import AnalysisResult, csv_table, ratio, s
 from fedloom.analyses.panels import panels, shared_legend, title
 from fedloom.core.errors import SettingError
 from fedloom.papers import recipes
-from fedloom.papers.fedntd.recipes import SKEWS
+from fedloom.papers.fedntd.recipes import CONSTANT, SKEWS
 from fedloom.papers.reproduction.results import Result, read
 from fedloom.report.style import INK, colour, drawing
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-_CONSTANT = ("iid", *SKEWS["LDA"])
 KINDS = {  # of each: table, data set and skews, mildest first
     "shards": ("fedntd-table1", "cifar10", SKEWS["shards"]),
     "LDA": ("fedntd-table1", "cifar10", SKEWS["LDA"]),
-    "LDA, constant rate": ("fedntd-section2", "cifar10", _CONSTANT),
-    "CIFAR-100, LDA, constant rate": ("fedntd-section2", "cifar100", _CONSTANT),
+    "LDA, constant rate": ("fedntd-section2", "cifar10", CONSTANT),
+    "CIFAR-100, LDA, constant rate": ("fedntd-section2", "cifar100", CONSTANT),
 }
 
 
