@@ -27,6 +27,11 @@ def judged(folder: Path, words: str) -> ClaimVerdict:
     return found
 
 
+def evidence(run: Path, name: str, text: str) -> None:
+    (run / "analysis").mkdir(exist_ok=True)
+    (run / "analysis" / f"{name}.csv").write_text(text)
+
+
 def test_orders_are_those_of_print() -> None:
     """FedNTD is above the six others but for SCAFFOLD in four columns, and two methods failed in one."""
     best = claim("FedNTD is the most accurate method wherever it is printed so, over shards")
@@ -55,9 +60,8 @@ def test_features_are_compared_where_runs_were_analysed(tmp_path: Path) -> None:
     head = "round,layer,model,neurons,share,share_alive,dead_in_received,dead_in_model\n"
     for row, shares in (("fedntd", (0.9, 0.7)), ("fedavg", (0.6, 0.5))):
         place = made(tmp_path, cell(TABLE, "cifar10-s2", row), 0, 50.0)
-        (place / "analysis").mkdir()
         lines = [f"200,a,{k},10,{share},0,0,0\n" for k, share in enumerate(shares)]
-        (place / "analysis" / "alignment.csv").write_text(head + "".join(lines) + "200,a,aggregated,10,0,0,0,0\n")
+        evidence(place, "alignment", head + "".join(lines) + "200,a,aggregated,10,0,0,0,0\n")
     found = judged(tmp_path, "Features stay aligned")
     assert (found.verdict, found.judged_parts, found.ours.endswith("fedntd and fedavg: 0.8, 0.55 (round 200)")) == (
         HOLDS,
@@ -65,6 +69,11 @@ def test_features_are_compared_where_runs_were_analysed(tmp_path: Path) -> None:
         True,
     )
     assert judged(tmp_path, "Local models move less far").verdict == NOT_RUN
+    places = [made(tmp_path, cell("fedntd-table2", "cifar10-iid", row), 0, 50.0) for row in ("fedntd", "fedavg")]
+    for shares, verdict in (((0.66, 0.7), HOLDS), ((0.7, 0.66), HOLDS), ((0.6, 0.7), FAILS), ((0.8, 0.7), FAILS)):
+        for place, share in zip(places, shares, strict=True):
+            evidence(place, "alignment", head + f"200,a,1,10,{share},0,0,0\n")
+        assert judged(tmp_path, "On IID clients as many neurons").verdict == verdict
 
 
 def test_what_was_analysed_beside_runs_is_kept_with_them() -> None:
@@ -73,11 +82,6 @@ def test_what_was_analysed_beside_runs_is_kept_with_them() -> None:
         *("alignment", "local-accuracy", "local-accuracy-rounds", "weight-divergence", "personalised"),
         *("class-preference", "landscape-noise"),
     }
-
-
-def evidence(run: Path, name: str, text: str) -> None:
-    (run / "analysis").mkdir(exist_ok=True)
-    (run / "analysis" / f"{name}.csv").write_text(text)
 
 
 def test_local_models_are_compared_where_runs_were_analysed(tmp_path: Path) -> None:
