@@ -191,7 +191,7 @@ def test_logs_are_enough_for_some(tmp_path: Path) -> None:
 
 def test_what_cannot_be_analysed_is_refused(trained: Any, tmp_path: Path) -> None:
     folder = trained("fedntd", "--model", "lenet")
-    with pytest.raises(SettingError, match=r"analyses are class-accuracy, .*; got 'loss'"):
+    with pytest.raises(SettingError, match=r"analyses are label-distributions, .*; got 'loss'"):
         analyse(AnalysedRun.of(folder), "loss", tmp_path)
     begun = tmp_path / "begun"
     begun.mkdir()
