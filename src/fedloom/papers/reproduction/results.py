@@ -261,7 +261,6 @@ def read(recipes: Iterable[Recipe], folders: Sequence[Path], rounds: int | None 
     return out
 
 
-<<<<<<< HEAD
 def curve(r: Result, name: str) -> tuple[list[int], npt.NDArray[np.float64]]:
     """Return a number after each round that all runs have it of, mean over seeds."""
     logged = [
@@ -276,11 +275,6 @@ def mean_curve(series: Sequence[Mapping[int, float]]) -> tuple[list[int], npt.ND
     return rounds, np.array([np.mean([one[t] for one in series]) for t in rounds], np.float64)
 
 
-NOT_COMPARABLE = "not comparable: other settings, another number of rounds, no common seed, or a run that failed"
-
-
-=======
->>>>>>> main
 class Ordering(NamedTuple):
     """Published order of two methods in a column, and whether our runs agree.
 
