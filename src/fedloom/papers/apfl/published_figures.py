@@ -13,7 +13,7 @@ from fedloom.analyses.analysis_result import AnalysisResult, csv_table, summary_
 from fedloom.analyses.panels import panels, title, whole_ticks
 from fedloom.core.errors import SettingError
 from fedloom.papers import recipes
-from fedloom.papers.apfl.claims import measured
+from fedloom.papers.apfl.claims import ALL_CLIENTS, measured
 from fedloom.papers.apfl.recipes import EPOCHS, FIGURE_3, RATES
 from fedloom.papers.reproduction.results import Result, read
 from fedloom.report.style import WIDE, colour, drawing
@@ -30,6 +30,7 @@ METHODS = {
     "iid": "IID reference",
 }  # fmt: skip
 ACCURACY = "personal_accuracy_by_samples"
+COHORT = "train_loss"
 
 
 def figure_1(folders: Sequence[Path]) -> AnalysisResult:
@@ -46,26 +47,33 @@ def figure_1(folders: Sequence[Path]) -> AnalysisResult:
 
 
 def figure_2(folders: Sequence[Path]) -> AnalysisResult:
-    """Compare accuracy and training loss by round, with a star where importance was measured (figure 2)."""
+    """Compare accuracy and training loss by round, with a star where importance was measured (figure 2).
+
+    The loss of a data set is that over all clients, as in the paper, where each method there has a run that logs it.
+    """
     found = [r for r in _there("apfl-comparison", folders) if r.recipe.row != "iid"]
+    losses = {column: _loss(mine) for column, mine in _of_each(found).items()}
     rows = [
         [r.recipe.column, r.recipe.row, name, t, value]
         for r in found
-        for name in (ACCURACY, "train_loss")
+        for name in (ACCURACY, losses[r.recipe.column])
         for t, value in zip(*curve(r, name), strict=True)
     ]
+    old = [column for column, name in losses.items() if name == COHORT]
+    lacks = (
+        f"On {', '.join(old)} not every method has a run with the training loss over all clients, which recipes ask "
+        "for since (run.evaluate_training): the loss drawn is that of the clients of a round as they train, with a "
+        "method's own terms."
+    )
     marks = [[r.recipe.column, seed, t] for r in found for seed, rounds in stars(r).items() for t in rounds]
     return AnalysisResult(
-        _curves(found),
+        _curves(found, losses),
         summary_table("Rounds in which importance was measured", {"data": None, "seed": None, "round": None}, marks),
         [
             csv_table("apfl-figure-2", ["data", "method", "number", "round", "value"], rows),
             csv_table("apfl-figure-2-measured", ["data", "seed", "round"], marks),
         ],
-        [
-            "Means over seeds. The loss is that of the clients of a round as they train, with a method's own "
-            "terms; the paper's is of all clients."
-        ],
+        ["Means over seeds.", *[lacks] * bool(old)],
     )
 
 
@@ -103,12 +111,18 @@ def stars(r: Result) -> Mapping[int, list[int]]:
 
 
 def curve(r: Result, name: str) -> Curve:
-    """Return a number after each round that all runs have it of, mean over seeds."""
+    """Return a number after each round for which every run that logs it has it, mean over these runs."""
     logged = [
         {m["round"]: float(m[name]) for m in r.runs[s].history.metrics if m.get(name) is not None} for s in r.seeds
     ]
-    rounds = sorted(set.intersection(*map(set, logged)))
+    logged = [one for one in logged if one]
+    rounds = sorted(set.intersection(*map(set, logged))) if logged else []
     return rounds, np.array([np.mean([one[t] for one in logged]) for t in rounds], np.float64)
+
+
+def _loss(found: Sequence[Result]) -> str:
+    """Return the name of the loss that all methods of a data set can be compared by."""
+    return ALL_CLIENTS if all(curve(r, ALL_CLIENTS)[0] for r in found) else COHORT
 
 
 def _there(table: str, folders: Sequence[Path]) -> list[Result]:
@@ -155,7 +169,7 @@ def _bars(found: Sequence[Result]) -> Figure:
     return figure
 
 
-def _curves(found: Sequence[Result]) -> Figure:
+def _curves(found: Sequence[Result], losses: Mapping[str, str]) -> Figure:
     from matplotlib.figure import Figure
 
     columns = _of_each(found)
@@ -163,7 +177,8 @@ def _curves(found: Sequence[Result]) -> Figure:
         figure = Figure(figsize=(max(WIDE[0], 2.7 * len(columns)), 6), layout="constrained")
         axes = figure.subplots(2, len(columns), squeeze=False)
         for place, (column, mine) in enumerate(columns.items()):
-            for row, (name, label) in enumerate(((ACCURACY, "accuracy (%)"), ("train_loss", "training loss"))):
+            of_whom = "all clients" if losses[column] == ALL_CLIENTS else "clients of a round"
+            for row, (name, label) in enumerate(((ACCURACY, "accuracy (%)"), (losses[column], "training loss"))):
                 ax, scale = axes[row][place], 100 if name == ACCURACY else 1
                 for r in mine:
                     i = list(METHODS).index(r.recipe.row)
@@ -176,8 +191,7 @@ def _curves(found: Sequence[Result]) -> Figure:
                 ax.set_xlabel("round")
                 if place == 0:
                     ax.set_ylabel(label)
-                if row == 0:
-                    title(ax, column)
+                title(ax, of_whom if row else column)
         _legend(figure, list(axes.flat))
     return figure
 
