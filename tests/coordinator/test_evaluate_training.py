@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -24,7 +25,7 @@ SETTINGS = RunSettings(rounds=2, cohort_size=3, engine="loop", threads=1, evalua
 def federation() -> fl.Federation:
     """Six clients of unequal sizes, each with a third of its examples held out."""
     train, ends = examples(sum(SIZES)), [sum(SIZES[:k]) for k in range(len(SIZES) + 1)]
-    lists = [list(range(a, b)) for a, b in zip(ends, ends[1:], strict=False)]
+    lists = [list(range(a, b)) for a, b in itertools.pairwise(ends)]
     return fl.federate(train, by_lists(lists), test=examples(30, seed=1), test_fraction=0.34)
 
 

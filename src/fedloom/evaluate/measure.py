@@ -97,8 +97,8 @@ MEASURES: dict[str, Measure] = {
         ),
         Measure(
             "personal_train_loss", "Training loss of all clients", "training, all clients",
-            "Mean loss of personal models over all training examples of their clients, without augmentation and without "
-            "the extra terms of an algorithm: it compares methods.",
+            "Mean loss of personal models over all training examples of their clients, without augmentation and "
+            "without the extra terms of an algorithm: it compares methods.",
             unit="loss", better="low",
         ),
         Measure(
