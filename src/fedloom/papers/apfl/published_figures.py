@@ -29,6 +29,7 @@ METHODS = {
     "fedavg": "FedAvg", "fedprox": "FedProx", "fedcurv_ni": "FedCurv", "fedmeta": "FedMeta", "apfl_ni": "APFL",
     "iid": "IID reference",
 }  # fmt: skip
+SWEPT = ("fedavg", "fedprox", "apfl_ni")  # in figure 3
 ACCURACY = "personal_accuracy_by_samples"
 COHORT = "train_loss"
 
@@ -78,13 +79,13 @@ def figure_2(folders: Sequence[Path]) -> AnalysisResult:
 
 
 def figure_3(folders: Sequence[Path]) -> AnalysisResult:
-    """Compare mean accuracy over local epochs and over rates (figure 3)."""
+    """Compare mean accuracy of APFL, FedAvg and FedProx over local epochs and over rates (figure 3)."""
     swept = {"apfl-epochs": ("e", EPOCHS), "apfl-rate": ("lr", RATES)}
     lines: dict[tuple[str, str], dict[str, Floats]] = {}
     for table, (short, values) in swept.items():
         there = {(r.recipe.column, r.recipe.row): r.accuracy for r in read(recipes(table), folders)}
         for data in FIGURE_3[table]:
-            for row in METHODS:
+            for row in SWEPT:
                 line = np.array([there.get((f"{data}-{short}{value:g}", row)) for value in values], np.float64)
                 if np.isfinite(line).any():
                     lines.setdefault((data, table), {})[row] = line
@@ -183,7 +184,8 @@ def _curves(found: Sequence[Result], losses: Mapping[str, str]) -> Figure:
                 for r in mine:
                     i = list(METHODS).index(r.recipe.row)
                     rounds, values = curve(r, name)
-                    ax.plot(rounds, scale * values, color=colour(i), lw=1.2, label=METHODS[r.recipe.row])
+                    dashed = {"ls": (0, (3, 2))} if r.recipe.row == "fedcurv_ni" else {}  # often on FedAvg's line
+                    ax.plot(rounds, scale * values, color=colour(i), lw=1.2, label=METHODS[r.recipe.row], **dashed)
                     at = sorted({t for late in stars(r).values() for t in late} & set(rounds))
                     there = [scale * values[rounds.index(t)] for t in at]
                     ax.plot(at, there, ls="", marker="*", ms=9, mec="white", mew=0.5, color=colour(i))
@@ -204,6 +206,7 @@ def _lines(lines: Mapping[tuple[str, str], Mapping[str, Floats]], values: Mappin
                 i = list(METHODS).index(row)
                 ax.plot(range(len(line)), line, marker="o", ms=3.5, color=colour(i), label=METHODS[row])
             ax.set_xticks(range(len(values[table])), [f"{value:g}" for value in values[table]])
+            ax.set_xlim(-0.3, len(values[table]) - 0.7)  # also where one value alone was run
             ax.set_xlabel("local epochs" if table == "apfl-epochs" else "rate")
             title(ax, data)
         axes[0].set_ylabel("mean accuracy (%)")

@@ -200,7 +200,7 @@ def _rows(
             checkpoint_every=10,
             keep_every=1000,
             evaluate_training=True,
-        ),  # fmt: skip
+        ),
     )
     experiment = dataclasses.replace(
         experiment, clients=dataclasses.replace(experiment.clients, sampler="by_round")
