@@ -119,6 +119,13 @@ class Evaluation:
             out["val_accuracy"] = mean(of.right / of.examples for of in scores.values())
         return out
 
+    def of_training(self, server: dict[str, Any], round: int) -> Record:
+        """Return the mean loss over all training examples of the panel, each client's by its personal model."""
+        panel = [0] if self.algorithm.pooled else self.panel  # pooled examples are those of one client
+        results = self.engine.evaluate(server, panel, round, "all").values()
+        rows, total = sum(int(of.trained) for of in results), sum(float(of.train_loss) for of in results)
+        return {"personal_train_loss": _per_row(total, rows)}
+
     def of_new(self, server: dict[str, Any], round: int) -> Record:
         """Judge each new client in every way that is asked for and that the algorithm has a model for."""
         if self.new is None:
@@ -273,16 +280,17 @@ def by_samples(scores: Iterable[tuple[int, int]]) -> float | None:
 
 
 def _columns(name: str, results: list[EvaluationResult]) -> Record:
-    """Return a model's numbers, client by client; a loss is None without rows to measure it on, or if not finite."""
-
-    def per_row(total: float, rows: int) -> float | None:
-        return total / rows if rows and math.isfinite(total) else None
-
+    """Return a model's numbers, client by client."""
     return {
         f"{name}_right": [int(s.right) for s in results],
-        f"{name}_loss": [per_row(float(s.loss), int(s.examples)) for s in results],
-        f"{name}_train_loss": [per_row(float(s.train_loss), int(s.trained)) for s in results],
+        f"{name}_loss": [_per_row(float(s.loss), int(s.examples)) for s in results],
+        f"{name}_train_loss": [_per_row(float(s.train_loss), int(s.trained)) for s in results],
     }
+
+
+def _per_row(total: float, rows: int) -> float | None:
+    """Return the mean of a loss, None without rows to measure it on, or if it is not finite."""
+    return total / rows if rows and math.isfinite(total) else None
 
 
 def mean(values: Iterable[float]) -> float | None:
