@@ -161,14 +161,14 @@ def iid(labels: npt.ArrayLike | Tensor, num_clients: int, seed: int) -> Partitio
     """Deal all examples in random order, so that sizes differ by at most one.
 
     Args:
-        labels: class of every example, (n,); only their number matters.
+        labels: class or target of every example, (n, ...); only their number matters.
         num_clients: number of clients, 1 to n.
         seed: 0 to 2**32 - 1.
 
     Raises:
         ValueError: `num_clients` or `seed` is out of range.
     """
-    num_examples = len(_labels(labels))
+    num_examples = _number_of(labels)
     _check_clients(num_clients, num_examples)
     order = _generator(seed).permutation(num_examples)
     size, larger = divmod(num_examples, num_clients)  # the first ones have one more
@@ -351,13 +351,10 @@ def split(
         ValueError: `test_fraction` or `seed` is out of range, or `labels` does not cover the partition.
     """
     classes = _labels(labels)
-    if not 0 <= test_fraction < 1:
-        raise ValueError(f"test_fraction must be in [0, 1), got {test_fraction}: 0.2 holds out one example in five")
     num_classes = int(classes.max(initial=0)) + 1
-    _check_seed(seed)
-    own = _covering(classes, partition)[partition.indices]
     sizes, indptr = partition.sizes, partition.indptr.tolist()
-    test_sizes = np.maximum(np.minimum(np.floor(test_fraction * sizes + 0.5).astype(np.int64), sizes - 1), 0)
+    test_sizes = _test_sizes(sizes, test_fraction, seed)
+    own = _covering(classes, partition)[partition.indices]
     held_out = np.zeros(len(own), np.bool_)
     generator = np.random.RandomState(0)
     for client in np.flatnonzero(test_sizes).tolist():
@@ -365,11 +362,7 @@ def split(
         generator.seed([seed, client, stream] if stream else [seed, client])
         start, stop, test_size = indptr[client], indptr[client + 1], int(test_sizes[client])
         mine = own[start:stop]
-        # Whole numbers, so that equal remainders are ties on every machine.
-        quotas, remainders = np.divmod(np.bincount(mine, minlength=num_classes) * test_size, stop - start)
-        tie_break = generator.permutation(num_classes)
-        largest_first = tie_break[np.argsort(-remainders[tie_break], kind="stable")]
-        quotas[largest_first[: test_size - int(quotas.sum())]] += 1
+        quotas = _quotas(generator, np.bincount(mine, minlength=num_classes), test_size)
         for c in quotas.nonzero()[0]:
             held_out[start + generator.permutation((mine == c).nonzero()[0])[: quotas[c]]] = True
     kept = _starts(sizes - test_sizes), partition.indices[~held_out], partition.name, partition.seed, partition.clients
@@ -377,6 +370,24 @@ def split(
         Partition(*kept),
         Partition(_starts(test_sizes), partition.indices[held_out], f"{partition.name}, held out", partition.seed),
     )
+
+
+def _test_sizes(sizes: IntArray, test_fraction: float, seed: int) -> IntArray:
+    """Return how many examples each client gives up to a split, never its last one."""
+    if not 0 <= test_fraction < 1:
+        raise ValueError(f"test_fraction must be in [0, 1), got {test_fraction}: 0.2 holds out one example in five")
+    _check_seed(seed)
+    return np.maximum(np.minimum(np.floor(test_fraction * sizes + 0.5).astype(np.int64), sizes - 1), 0)
+
+
+def _quotas(generator: np.random.RandomState, counts: IntArray, test_size: int) -> IntArray:
+    """Share `test_size` among classes with `counts` examples, by largest remainder, ties at random."""
+    # Whole numbers, so that equal remainders are ties on every machine.
+    quotas, remainders = np.divmod(counts * test_size, counts.sum())
+    tie_break = generator.permutation(len(counts))
+    largest_first = tie_break[np.argsort(-remainders[tie_break], kind="stable")]
+    quotas[largest_first[: test_size - int(quotas.sum())]] += 1
+    return quotas
 
 
 def _frozen(values: npt.ArrayLike, what: str) -> IntArray:
@@ -421,6 +432,11 @@ def _labels(labels: npt.ArrayLike | Tensor, num_classes: int | None = None) -> I
     if hasattr(labels, "y"):
         raise ValueError(f"labels must be a list of integers, got {type(labels).__name__}: pass its labels, train.y")
     array = np.asarray(labels.cpu() if isinstance(labels, Tensor) else labels)
+    if array.size and array.dtype.kind == "f" and (array.ndim == 2 or (array != np.round(array)).any()):
+        raise ValueError(
+            f"labels must be a list of integers, got targets that are no classes, such as {array.flat[0]:g}: divide "
+            "them by iid, by quantity, by natural clients, or by classes that quantiles(targets, 10) makes of them"
+        )
     if array.ndim != 1 or not (np.issubdtype(array.dtype, np.integer) or array.size == 0):
         raise ValueError(
             f"labels must be a list of integers, got {array.dtype} with {array.ndim} axes: "
@@ -430,6 +446,12 @@ def _labels(labels: npt.ArrayLike | Tensor, num_classes: int | None = None) -> I
         limit = "not be negative" if num_classes is None else f"be in 0..{num_classes - 1}"
         raise ValueError(f"labels must {limit}, got {array.min()}..{array.max()}: number the classes from 0")
     return array.astype(np.int64, copy=False)
+
+
+def _number_of(labels: npt.ArrayLike | Tensor) -> int:
+    """Return the number of examples that have these labels or targets."""
+    array = np.asarray(labels.cpu() if isinstance(labels, Tensor) else labels)
+    return len(array if array.dtype.kind == "f" and array.ndim else _labels(labels))
 
 
 def _check_clients(num_clients: int, num_examples: int) -> None:

@@ -7,22 +7,25 @@ import difflib
 import os
 import re
 from array import array
-from collections import Counter
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
+import torch
 
 from fedloom.data import formats
-from fedloom.data.examples import Dataset, from_arrays
+from fedloom.data.examples import Dataset, Examples, from_arrays
 from fedloom.data.formats import FormatError, refuse
+from fedloom.data.groups import split_whole_groups
 from fedloom.data.partition import pooled, split as hold_out
 from fedloom.data.preparation import MISSING, Preparation, spelt
+from fedloom.data.roles import Roles, first_repeated
+from fedloom.data.targets import take_targets
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -44,9 +47,11 @@ _SHOWN = 12  # bad columns in a message
 def read_csv(
     path: str | os.PathLike[str],
     *,
-    label: str = "label",
+    label: str | None = None,
+    target: str | Sequence[str] = (),
     client: str | None = None,
     split: str | None = None,
+    group: str | None = None,
     drop: Sequence[str] = (),
     categories: Sequence[str] = (),
     gaps: Sequence[str] = (),
@@ -68,17 +73,20 @@ def read_csv(
 
     Args:
         path: the file.
-        label: column of class labels, integers or names.
+        label: column of class labels, integers or names; "label" where neither it nor `target` is given.
+        target: column of numbers to predict in the place of classes, or several.
         client: column of natural clients.
         split: column that says `train` or `test` for every row. With `client`, the test rows stay in `train` too,
             marked in `held_out`, to judge their clients on.
+        group: column of groups, such as patients; rows of one group never fall on both sides of a split, here and in
+            `federate`.
         drop: columns that are left out.
         categories: columns of numbers that are names, such as postcodes; prepared as words.
         gaps: more words that mean a gap, such as "k.A.".
         prepare: "standard": numbers are standardised, gaps are the median, words become one column of 0 and 1 each; or
             a transformer of scikit-learn, which is given a data frame of the features.
-        test_fraction: without `split`, the part of all rows that becomes the test set, in [0, 1): stratified by class,
-            at random. At 0 there is no test set.
+        test_fraction: without `split`, the part of all rows that becomes the test set, in [0, 1): at random, stratified
+            by class. At 0 there is no test set.
         seed: of this choice, 0 to 2**32 - 1.
 
     Raises:
@@ -88,24 +96,26 @@ def read_csv(
     path = Path(path)
     if not path.is_file():
         raise FormatError(f"there is no file {str(path)!r}; give the path of a .csv file with a header line")
-    named, drop, categories = _roles((label, client, split), drop, categories)
-    text = _Text.recognised(path, [*named, *drop], categories)
+    roles = Roles.of(label, target, client, split, group, drop, categories)
+    text = _Text.recognised(path, [*roles.named, *roles.drop], roles.categories)
     text = replace(text, gaps=frozenset([gaps] if isinstance(gaps, str) else gaps))
-    read = _read(text, set(named) | set(categories), set(drop))
-    said: dict[str, Any] = {"separator": text.separator, "encoding": text.encoding, "dropped": list(drop)}
+    read = _read(text, {*roles.words, *roles.categories}, set(roles.drop))
+    said: dict[str, Any] = {"separator": text.separator, "encoding": text.encoding, "dropped": list(roles.drop)}
     if text.gaps:
         said["gaps"] = sorted(text.gaps)
     if read.grouped:
         said["thousands"] = read.grouped
-    return _dataset(path, read, (label, client, split), path.stem, prepare, said, test_fraction, seed)
+    return _dataset(path, read, roles, path.stem, prepare, said, test_fraction, seed)
 
 
 def from_frame(
     frame: pd.DataFrame,
     *,
-    label: str = "label",
+    label: str | None = None,
+    target: str | Sequence[str] = (),
     client: str | None = None,
     split: str | None = None,
+    group: str | None = None,
     drop: Sequence[str] = (),
     categories: Sequence[str] = (),
     prepare: Any = None,
@@ -127,14 +137,18 @@ def from_frame(
             f"frame must be a pandas DataFrame, got {type(frame).__name__}: pandas.DataFrame(...) makes one, and "
             "frame.to_pandas() of polars"
         )
-    place, header = Path(name), [str(column) for column in frame.columns]
-    label, client, split = str(label), client if client is None else str(client), split if split is None else str(split)
-    drop, categories = (_texts(names) for names in (drop, categories))
-    named, drop, categories = _roles((label, client, split), drop, categories)
-    _check_header(place, header, [*named, *drop], categories)
-    lines = np.arange(len(frame))
-    read, bad = _Read(lines=lines, counted="row"), dict[str, str]()
-    dropped, as_words = set(drop), {*named, *categories}
+    roles = Roles.of(label, target, client, split, group, drop, categories)
+    read, bad = _read_frame(Path(name), frame, roles)
+    said = {"dropped": list(roles.drop)}
+    return _dataset(Path(name), read, roles, name, prepare, said, test_fraction, seed, bad)
+
+
+def _read_frame(place: Path, frame: pd.DataFrame, roles: Roles) -> tuple[_Read, dict[str, str]]:
+    """Return the columns of a data frame, and those that hold neither numbers nor words, with what they hold."""
+    header = [str(column) for column in frame.columns]
+    _check_header(place, header, [*roles.named, *roles.drop], roles.categories)
+    read, bad = _Read(lines=np.arange(len(frame)), counted="row"), dict[str, str]()
+    dropped, as_words = set(roles.drop), {*roles.words, *roles.categories}
     for i, column in enumerate(header):
         values = frame.iloc[:, i].infer_objects()
         if column in dropped:
@@ -145,14 +159,7 @@ def from_frame(
             bad[column] = f"{column!r} with {values.dtype} values"
         else:
             read.words[column] = ["" if gap else spelt(v) for v, gap in zip(values, values.isna(), strict=True)]
-    return _dataset(
-        place, read, (label, client, split), name, prepare, {"dropped": list(drop)}, test_fraction, seed, bad
-    )
-
-
-def _texts(names: Sequence[Any]) -> list[str]:
-    """Return the names of columns as text; a single name becomes a list of it."""
-    return [str(name) for name in ([names] if isinstance(names, str | int) else names)]
+    return read, bad
 
 
 def number(values: Iterable[Hashable]) -> npt.NDArray[np.int64]:
@@ -171,15 +178,17 @@ class _Read:
     counted: str = "line"  # what `lines` are
     mixed: dict[str, tuple[int, str, int]] = field(default_factory=dict)  # row, word, count: where numbers should be
     grouped: dict[str, str] = field(default_factory=dict)  # columns with thousands' marks, and a cell that has them
+    files: tuple[tuple[int, str], ...] = ()  # the first row of each file and its name, where there are several
 
     def at(self, row: int) -> str:
-        return f"{self.counted} {self.lines[row]}"
+        of = [name for first, name in self.files if first <= row]
+        return f"{self.counted} {self.lines[row]}" + (f" of {of[-1]}" if of else "")
 
 
 def _dataset(
     path: Path,
     read: _Read,
-    named: tuple[str, str | None, str | None],
+    roles: Roles,
     name: str,
     prepare: Any,
     said: dict[str, Any],
@@ -187,22 +196,37 @@ def _dataset(
     seed: int,
     bad: Mapping[str, str] = MappingProxyType({}),
 ) -> Dataset:
-    label, client, split = named
     if not len(read.lines):
         refuse(path, "the table must have rows", "a header alone", "add some")
-    labels, users, parts = (None if n is None else read.words.pop(n) for n in named)
-    assert labels is not None
-    _check_columns(path, read, prepare is not None, bad)
-    for column, cells in ((label, labels), (client, users)):
+    unread = dict(bad)
+    words = (None if n is None else read.words.pop(n, None) for n in (roles.label, roles.client, roles.split, roles.group))
+    labels, users, parts, grouped = words
+    targets = take_targets(path, read, roles.targets, unread) if roles.targets else None
+    _check_columns(path, read, prepare is not None, unread)
+    for column, cells in ((roles.label, labels), (roles.client, users), (roles.group, grouped)):
         if column is not None and cells is not None:
             _check_gaps(path, read, column, cells)
-    y, classes = _classes(path, label, labels)
-    if split is None:
+    y, classes = (targets, ()) if labels is None else _classes(path, roles.label or "", labels)
+    assert y is not None
+    groups = None if grouped is None else number(grouped)
+    if parts is None:
+        strata = np.zeros(len(y), np.int64) if labels is None else y
+        whole = pooled(len(y))
+        if groups is None:
+            out = hold_out(whole, strata, test_fraction, seed)[1]
+        else:
+            out = split_whole_groups(whole, strata, groups, test_fraction, seed)[1]
         test = np.zeros(len(y), np.bool_)
-        test[hold_out(pooled(len(y)), y, test_fraction, seed)[1].indices] = True
+        test[out.indices] = True
     else:
-        assert parts is not None
-        test = _parts(path, split, parts)
+        test = _parts(path, roles.split or "", parts)
+        if grouped is not None and (both := _on_both_sides(grouped, test)) is not None:
+            refuse(
+                path,
+                f"a group in {roles.group!r} is on one side of {roles.split!r}",
+                f"{both!r} in train and in test",
+                "say the same for all of its rows",
+            )
     preparation = None
     if prepare is None:
         columns = tuple(read.numbers)
@@ -210,18 +234,30 @@ def _dataset(
     else:
         preparation = Preparation.of(_frame(read), prepare, said).fitted(np.flatnonzero(~test), y)
         x, columns = preparation.features()
-    called = () if classes == tuple(map(str, range(len(classes)))) else classes
+    if labels is None:
+        whole_table = Examples(torch.from_numpy(x), torch.from_numpy(y), len(roles.targets), name=name)
+    else:
+        called = () if classes == tuple(map(str, range(len(classes)))) else classes
+        whole_table = from_arrays(x, y, num_classes=len(classes), name=name, classes=called)
     examples = replace(
-        from_arrays(x, y, num_classes=len(classes), name=name, classes=called),
+        whole_table,
         columns=columns,
         owners=() if users is None else tuple(dict.fromkeys(users)),
         preparation=preparation,
+        targets=roles.targets,
+        groups=groups,
     )
     owners = None if users is None else number(users)
     testing = examples.select(np.flatnonzero(test)) if test.any() else None
-    if owners is not None and split is not None:
+    if owners is not None and parts is not None:
         return Dataset(examples, testing, owners, test)
     return Dataset(examples.select(np.flatnonzero(~test)), testing, None if owners is None else owners[~test])
+
+
+def _on_both_sides(groups: Sequence[str], test: npt.NDArray[np.bool_]) -> str | None:
+    """Return the first group with rows to train on and rows to test on; None if there is none."""
+    side: dict[str, bool] = {}
+    return next((g for g, out in zip(groups, test.tolist(), strict=True) if side.setdefault(g, out) != out), None)
 
 
 def _frame(read: _Read) -> Any:
@@ -237,30 +273,6 @@ def _frame(read: _Read) -> Any:
 
 
 # ---- what is wrong with columns
-
-
-def _roles(
-    named: Sequence[str | None], drop: Sequence[str], categories: Sequence[str]
-) -> tuple[list[str], list[str], list[str]]:
-    """Return the columns of each role; a column has one role, and a single name becomes a list of it."""
-    roles = [[name for name in named if name is not None]]
-    roles += [[names] if isinstance(names, str) else list(names) for names in (drop, categories)]
-    every = [name for names in roles for name in names]
-    if (twice := _twice(every)) is not None:
-        raise ValueError(
-            f"a column has one role, got {twice!r} in several of label, client, split, drop and categories: name it "
-            "once"
-        )
-    return roles[0], roles[1], roles[2]
-
-
-def _twice(names: Sequence[str]) -> str | None:
-    """Return the first name that is there more than once.
-
-    This takes linear time, since tables of genes have 20,000 columns.
-    """
-    counts = Counter(names)
-    return next((name for name in names if counts[name] > 1), None)
 
 
 class NoColumnError(FormatError):
@@ -280,7 +292,7 @@ class NoColumnError(FormatError):
 
 
 def _check_header(path: Path, header: Sequence[str], others: Sequence[str], features: Sequence[str]) -> None:
-    if (twice := _twice(header)) is not None:
+    if (twice := first_repeated(header)) is not None:
         refuse(path, "columns must have distinct names", f"{twice!r} twice", "rename one in the first line")
     there = set(header)
     if missing := [name for name in dict.fromkeys([*others, *features]) if name not in there]:
@@ -426,7 +438,18 @@ def _header(path: Path, encoding: str, separator: str) -> tuple[str, ...]:
         return ()
 
 
-def _read(text: _Text, as_words: set[str], dropped: set[str]) -> _Read:
+class _Cells(Protocol):
+    """Rows of text below a header, of one file or of several."""
+
+    @property
+    def header(self) -> tuple[str, ...]: ...
+
+    def rows(self) -> Iterator[tuple[int, list[str]]]: ...
+
+    def number(self, cell: str) -> float: ...
+
+
+def _read(text: _Cells, as_words: set[str], dropped: set[str]) -> _Read:
     """Read columns of numbers in one pass, without holding their text.
 
     Columns that turn out to be words are read in another pass.
@@ -485,7 +508,7 @@ def _ungrouped(cells: Sequence[str]) -> tuple[npt.NDArray[np.float64], str] | No
     return None
 
 
-def _number_or_note(text: _Text, cell: str, met: list[Any], row: int) -> float:
+def _number_or_note(text: _Cells, cell: str, met: list[Any], row: int) -> float:
     """Return the number in a cell, NaN where there is none.
 
     `met` holds the row of the first word, that word, and the number of words.
