@@ -17,7 +17,7 @@ from fedloom.algorithms import FedAvg
 from fedloom.algorithms.apfl_ni import STARTS, APFLNi, Own, Server
 from fedloom.algorithms.shared.decomposition import decompose, effective
 from fedloom.core import tree
-from fedloom.core.batches import Batch
+from fedloom.core.batch import Batch
 from fedloom.core.client import Client, on_client
 from fedloom.core.errors import SettingError
 from fedloom.core.fisher import fisher

@@ -17,7 +17,7 @@ from fedloom.algorithms.kt_pfl import coefficient_loss
 from fedloom.algorithms.shared.transfer import mixture, project_simplex
 from fedloom.core import tree
 from fedloom.core.averaging import Kept
-from fedloom.core.batches import Batch
+from fedloom.core.batch import Batch
 from fedloom.core.losses import distillation, divergence, not_true
 from fedloom.core.model import Model
 from fedloom.core.optimiser import SGD, Local

@@ -16,7 +16,7 @@ from fedloom.coordinator import RunSettings
 from fedloom.coordinator.run import Job
 from fedloom.core import tree
 from fedloom.core.algorithm import Algorithm
-from fedloom.core.batches import Batch
+from fedloom.core.batch import Batch
 from fedloom.core.client import Client, NotPlanned, on_client
 from fedloom.core.errors import SettingError, StackingError
 from fedloom.core.fold import fold, minimise

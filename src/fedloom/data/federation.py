@@ -11,9 +11,11 @@ import numpy as np
 import numpy.typing as npt
 from torch import Tensor
 
+from fedloom.data.drawing import starts
 from fedloom.data.examples import Dataset, Examples
 from fedloom.data.groups import split_whole_groups
-from fedloom.data.partition import Partition, _starts, split
+from fedloom.data.hold_out import split
+from fedloom.data.partition import Partition
 
 _SHOWN = 20  # clients in a notebook
 
@@ -101,11 +103,10 @@ class Federation:
             of = self.train.groups[[] if part is None else part.indices]
             if (other := (role_of[of] >= 0) & (role_of[of] != number)).any():
                 group = int(of[other.argmax()])
-                names = [*roles]
+                row, names = int((self.train.groups == group).argmax()), [*roles]
                 raise ValueError(
-                    f"a group is on one side of a split, got group {group}, of row "
-                    f"{int((self.train.groups == group).argmax())}, in {names[role_of[group]]} and {names[number]}: use "
-                    "federate without held_out, or hold out whole groups"
+                    f"a group is on one side of a split, got group {group}, that of row {row}, in "
+                    f"{names[role_of[group]]} and {names[number]}: use federate, or hold out whole groups"
                 )
             role_of[of] = number
 
@@ -271,6 +272,6 @@ def _set_aside(partition: Partition, held_out: npt.NDArray[np.bool_], length: in
     if left_out := int((~stays).sum()):
         name += f", {left_out} of {len(stays)} clients without training rows left out"
     names = tuple(n for n, there in zip(partition.clients, stays, strict=True) if there) if partition.clients else ()
-    kept = Partition(_starts(training[stays]), partition.indices[~out], name, partition.seed, names)
+    kept = Partition(starts(training[stays]), partition.indices[~out], name, partition.seed, names)
     tested = partition.indices[out & stays[client]]
-    return kept, Partition(_starts(testing[stays]), tested, f"{name}, held out", partition.seed)
+    return kept, Partition(starts(testing[stays]), tested, f"{name}, held out", partition.seed)

@@ -5,7 +5,9 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from fedloom.data.partition import IntArray, Partition, _covering, _labels, _quotas, _starts, _test_sizes
+from fedloom.data.drawing import IntArray, starts, whole_labels
+from fedloom.data.hold_out import quotas_of, sizes_held_out
+from fedloom.data.partition import Partition, covering
 
 
 def split_whole_groups(
@@ -36,10 +38,10 @@ def split_whole_groups(
     Raises:
         ValueError: `test_fraction` or `seed` is out of range, or `labels` or `groups` do not cover the partition.
     """
-    classes = _labels(labels)
-    own = _covering(classes, partition)[partition.indices]
-    names, group = np.unique(_covering(groups, partition)[partition.indices], return_inverse=True)
-    test_sizes = _test_sizes(partition.sizes, test_fraction, seed)
+    classes = whole_labels(labels)
+    own = covering(classes, partition)[partition.indices]
+    names, group = np.unique(covering(groups, partition)[partition.indices], return_inverse=True)
+    test_sizes = sizes_held_out(partition.sizes, test_fraction, seed)
     num_classes = int(classes.max(initial=0)) + 1
     client = np.repeat(np.arange(partition.num_clients), partition.sizes)
     decides = np.full(len(names), partition.num_clients)  # the first client that has the group
@@ -54,7 +56,7 @@ def split_whole_groups(
         here, place = np.unique(group[mine], return_inverse=True)
         counts = np.bincount(place * num_classes + own[mine], minlength=len(here) * num_classes)
         counts = counts.reshape(len(here), num_classes)
-        missing = _quotas(generator, counts.sum(0), int(test_sizes[k])) - counts[held_out[here]].sum(0)
+        missing = quotas_of(generator, counts.sum(0), int(test_sizes[k])) - counts[held_out[here]].sum(0)
         for i in generator.permutation(np.flatnonzero(decides[here] == k)):
             size, others = int(counts[i].sum()), elsewhere.get(int(here[i]), [])
             nearer = np.abs(missing - counts[i]).sum() < np.abs(missing).sum()
@@ -68,10 +70,8 @@ def split_whole_groups(
     sizes = np.bincount(client[out], minlength=partition.num_clients)
     name = partition.name
     return (
-        Partition(
-            _starts(partition.sizes - sizes), partition.indices[~out], name, partition.seed, partition.clients
-        ),
-        Partition(_starts(sizes), partition.indices[out], f"{name}, held out", partition.seed),
+        Partition(starts(partition.sizes - sizes), partition.indices[~out], name, partition.seed, partition.clients),
+        Partition(starts(sizes), partition.indices[out], f"{name}, held out", partition.seed),
     )
 
 

@@ -51,8 +51,8 @@ class Roles:
         targets = _texts(target)
         if targets and label is not None:
             raise ValueError(
-                f"a table has classes or targets that are no classes, got label={label} and target={','.join(targets)}: "
-                "leave one of them out"
+                f"a table has classes, or targets that are no classes, got label={label} and "
+                f"target={','.join(targets)}: leave one of them out"
             )
         single = [None if name is None else str(name) for name in (client, split, group)]
         label = None if targets else "label" if label is None else str(label)

@@ -12,12 +12,14 @@ from typing import Any
 
 import numpy as np
 
+from fedloom.data.columns import Columns
 from fedloom.data.examples import Dataset
 from fedloom.data.formats import FormatError, refuse
 from fedloom.data.parquet import is_parquet, read_frame
 from fedloom.data.preparation import MISSING
 from fedloom.data.roles import Roles, first_repeated
-from fedloom.data.tables import _dataset, _Read, _read, _read_frame, _Text
+from fedloom.data.tables import columns_of_frame, dataset_of
+from fedloom.data.text_table import TextTable, read_columns
 
 TABLES = (".csv", ".tsv", ".parquet")
 _SHOWN = 20  # differences in a message
@@ -71,10 +73,10 @@ def read_sites(
         raise ValueError(f"gaps are words in text files, got gaps={','.join(sorted(words))} for Parquet: leave it out")
     place = Path(str(files)) if isinstance(files, str | os.PathLike) else paths[0].parent
     headers: dict[str, tuple[str, ...]] = {}
-    texts, frames = dict[str, _Text](), dict[str, Any]()
+    texts, frames = dict[str, TextTable](), dict[str, Any]()
     for name, path in zip(names, paths, strict=True):
         if is_text:
-            texts[name] = replace(_Text.recognised(path, (), ()), gaps=words)
+            texts[name] = replace(TextTable.recognised(path, (), ()), gaps=words)
             headers[name] = texts[name].header
         else:
             frames[name] = read_frame(path)
@@ -86,11 +88,11 @@ def read_sites(
     sites = dict[str, _Site]()
     for name in names:
         if is_text:
-            read = _read(_Joined([texts[name]], shared), {*roles.words, *roles.categories} & {*shared}, set())
+            read = read_columns(_Joined([texts[name]], shared), {*roles.words, *roles.categories} & {*shared}, set())
             bad = dict[str, str]()
         else:
             known = replace(roles, drop=tuple(c for c in headers[name] if c not in differences.shared))
-            read, bad = _read_frame(Path(name), frames[name], _present(known, shared))
+            read, bad = columns_of_frame(Path(name), frames[name], _present(known, shared))
         sites[name] = _Site.of(read, bad, roles)
     differences.compare(sites, roles)
     if differences.found:
@@ -101,7 +103,7 @@ def read_sites(
     said |= {"gaps": sorted(words)} if words else {}
     if is_text:
         joined = _Joined([texts[name] for name in names], shared)
-        read = _read(joined, {*roles.words, *roles.categories}, set())
+        read = read_columns(joined, {*roles.words, *roles.categories}, set())
         lengths = joined.lengths
         said |= {"thousands": read.grouped} if read.grouped else {}
         bad = {}
@@ -110,14 +112,14 @@ def read_sites(
 
         lengths = [len(frames[name]) for name in names]
         whole = pd.concat([frames[name].rename(columns=str)[shared] for name in names], ignore_index=True)
-        read, bad = _read_frame(place, whole, replace(roles, drop=()))
+        read, bad = columns_of_frame(place, whole, replace(roles, drop=()))
         read.lines = np.concatenate([np.arange(length) for length in lengths])
     starts = np.cumsum([0, *lengths[:-1]]).tolist()
     read.files = tuple(zip(starts, (path.name for path in paths), strict=True))
     client = _unused("client", read)
     read.words[client] = [name for name, length in zip(names, lengths, strict=True) for _ in range(length)]
     roles = replace(roles, client=client)
-    return _dataset(place, read, roles, _called(paths), prepare, said, test_fraction, seed, bad)
+    return dataset_of(place, read, roles, _called(paths), prepare, said, test_fraction, seed, bad)
 
 
 def is_pattern(source: str) -> bool:
@@ -173,7 +175,7 @@ def _called(paths: Sequence[Path]) -> str:
     return Path(os.path.commonpath([path.resolve().parent for path in paths])).name or "sites"
 
 
-def _unused(name: str, read: _Read) -> str:
+def _unused(name: str, read: Columns) -> str:
     while name in read.numbers or name in read.words:
         name += "_"
     return name
@@ -194,7 +196,7 @@ def _present(roles: Roles, columns: Sequence[str]) -> Roles:
 class _Joined:
     """Several files of cells as one table, whose columns stand in one order."""
 
-    texts: Sequence[_Text]
+    texts: Sequence[TextTable]
     columns: Sequence[str]
     lengths: list[int] = field(default_factory=list)  # rows of each file, once they were read
 
@@ -204,10 +206,11 @@ class _Joined:
 
     def rows(self) -> Iterator[tuple[int, list[str]]]:
         self.lengths = []
-        for self._text in self.texts:
-            places = [self._text.header.index(name) for name in self.columns]
+        for text in self.texts:
+            self._text = text
+            places = [text.header.index(name) for name in self.columns]
             self.lengths.append(0)
-            for line, row in self._text.rows():
+            for line, row in text.rows():
                 self.lengths[-1] += 1
                 yield line, [row[place] for place in places]
 
@@ -225,8 +228,8 @@ class _Site:
     words: dict[str, frozenset[str]]
 
     @classmethod
-    def of(cls, read: _Read, bad: Mapping[str, str], roles: Roles) -> _Site:
-        kinds: dict[str, tuple[str, str]] = {name: ("dates", "") for name in bad}
+    def of(cls, read: Columns, bad: Mapping[str, str], roles: Roles) -> _Site:
+        kinds: dict[str, tuple[str, str]] = dict.fromkeys(bad, ("dates", ""))
         for name, values in read.numbers.items():
             there = values[~np.isnan(values)]
             if len(there):
@@ -311,9 +314,7 @@ class _Differences:
             folded = {name.casefold() for name in together}
             counted = all(name.isdecimal() for name in own | together)
             if any(name.casefold() in folded for name in alone) or (len(own) > 1 and own == alone and not counted):
-                self._add(
-                    f"{label!r} is {_some(own)} in {site} and {_some(together)} elsewhere", "spell classes alike"
-                )
+                self._add(f"{label!r} is {_some(own)} in {site} and {_some(together)} elsewhere", "spell classes alike")
             else:
                 self.noted.append(f"only {site} has the class {_some(alone)}")
 

@@ -8,7 +8,8 @@ import numpy as np
 import numpy.typing as npt
 from torch import Tensor
 
-from fedloom.data.partition import IntArray, Partition, _check_clients, _generator, _number_of, _starts
+from fedloom.data.drawing import IntArray, check_clients, generator_of, number_of, starts
+from fedloom.data.partition import Partition
 
 
 def quantiles(targets: npt.ArrayLike | Tensor, num_bins: int) -> IntArray:
@@ -69,8 +70,8 @@ def quantity(
     Raises:
         ValueError: an argument is out of range, or no draw was accepted.
     """
-    n = _number_of(labels)
-    _check_clients(num_clients, n)
+    n = number_of(labels)
+    check_clients(num_clients, n)
     if not (beta > 0 and math.isfinite(beta)):
         raise ValueError(f"beta must be finite and greater than 0, got {beta}: 0.5 is strong skew, 100 nearly none")
     if min_size < 0 or min_size * num_clients > n:
@@ -78,7 +79,7 @@ def quantity(
             f"min_size must be in 0..{n // num_clients}, the mean size of {num_clients} clients with {n} examples, got "
             f"{min_size}: take fewer clients, or lower min_size in Python"
         )
-    generator = _generator(seed)
+    generator = generator_of(seed)
     order = generator.permutation(n)
     best = 0.0
     for _ in range(max_attempts):
@@ -87,7 +88,7 @@ def quantity(
         best = max(best, float((shares * n).min()))
         if (shares * n).min() >= min_size:
             cuts = (np.cumsum(shares) * n).astype(np.int64)[:-1]
-            return Partition(_starts(np.diff(cuts, prepend=0, append=n)), order, f"quantity beta={beta:g}", seed)
+            return Partition(starts(np.diff(cuts, prepend=0, append=n)), order, f"quantity beta={beta:g}", seed)
     raise ValueError(
         f"every client needs min_size={min_size} examples, but none of {max_attempts} draws with beta={beta} and "
         f"{num_clients} clients gave the smallest more than {best:.1f}: raise beta or take fewer clients"

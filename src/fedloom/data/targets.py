@@ -6,18 +6,14 @@ import re
 import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 
+from fedloom.data.columns import DATE, Columns
 from fedloom.data.formats import refuse
 from fedloom.data.preparation import MISSING
 
-if TYPE_CHECKING:
-    from fedloom.data.tables import _Read
-
-_DATE = re.compile(r"[0-9]{1,4}([-./])[0-9]{1,2}\1[0-9]{1,4}([ T].*)?")
 _WITH_UNIT = re.compile(r"[+-]?[0-9]+(?:[.,][0-9]+)?\s*([^\d\s.,+-]\S*)")
 _ROWS = 5  # that a message names
 _FEW = 20  # different words, which are classes then
@@ -26,7 +22,7 @@ _ALIKE = 1e-9  # how far a correlation may be from 1 where rounding alone parts 
 Numbers = npt.NDArray[np.float64]
 
 
-def take_targets(path: Path, read: _Read, names: Sequence[str], bad: dict[str, str]) -> npt.NDArray[np.float32]:
+def take_targets(path: Path, read: Columns, names: Sequence[str], bad: dict[str, str]) -> npt.NDArray[np.float32]:
     """Take the columns of targets out of a table and return them, (N,) of one column and (N, D) of several.
 
     `bad`: columns that hold neither numbers nor words, and what they hold.
@@ -67,15 +63,13 @@ def take_targets(path: Path, read: _Read, names: Sequence[str], bad: dict[str, s
     return y[:, 0] if len(names) == 1 else y
 
 
-def _rows(read: _Read, which: npt.NDArray[np.bool_]) -> str:
+def _rows(read: Columns, which: npt.NDArray[np.bool_]) -> str:
     rows = np.flatnonzero(which)
     more = f" and {len(rows) - _ROWS} more" if len(rows) > _ROWS else ""
     return ", ".join(read.at(int(row)) for row in rows[:_ROWS]) + more
 
 
-def _word(
-    read: _Read, name: str, words: Sequence[str] | None, mixed: tuple[int, str, int] | None
-) -> tuple[str, str]:
+def _word(read: Columns, name: str, words: Sequence[str] | None, mixed: tuple[int, str, int] | None) -> tuple[str, str]:
     """Return what a column of targets holds in the place of numbers, and the remedy."""
     kinds = set[str]() if words is None else set(words) - MISSING
     if words is not None and not kinds:
@@ -87,7 +81,7 @@ def _word(
         row, word = next((i, cell) for i, cell in enumerate(words) if cell not in MISSING)
         count = sum(cell not in MISSING for cell in words)
     shown = f"{name!r} with {{}}{word[:60]!r} in {read.at(row)}" + f" and {count - 1} more" * (count > 1)
-    if _DATE.fullmatch(word):
+    if DATE.fullmatch(word):
         return shown.format("the date "), "make numbers of dates, such as days since the first"
     if unit := _WITH_UNIT.fullmatch(word):
         return shown.format("the unit of "), f"write the unit {unit[1][:20]!r} into the name and numbers alone below it"
@@ -109,7 +103,9 @@ def _warn(path: Path, targets: Mapping[str, Numbers], features: Mapping[str, Num
         same = [other for other, values in others.items() if _says(values, y)]
         if same:
             listed = ", ".join(map(repr, same))
-            said.append(f"the target {name!r} can be computed of {listed} alone: drop={','.join(same)} if it is no input")
+            said.append(
+                f"the target {name!r} can be computed of {listed} alone: drop={','.join(same)} if it is no input"
+            )
     for text in said:
         warnings.warn(f"{path.name}: {text}", stacklevel=5)
 

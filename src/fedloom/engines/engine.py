@@ -16,7 +16,7 @@ from fedloom.core.algorithm import Algorithm
 from fedloom.core.cohort import Predict
 from fedloom.core.errors import NobodyAnswered, NonFiniteError, SettingError, StackingError
 from fedloom.core.fold.execution import Execution, Programs, executing
-from fedloom.core.model import own_defaults
+from fedloom.core.network_makers import own_defaults
 from fedloom.core.random import derive
 from fedloom.core.types import Weights
 from fedloom.engines.accounting import PayloadSize

@@ -9,8 +9,9 @@ from torch import Tensor
 from torch.autograd.graph import saved_tensors_hooks
 
 from fedloom.core import tree
-from fedloom.core.batches import probe
-from fedloom.core.model import Model, own_defaults
+from fedloom.core.batch import probe
+from fedloom.core.model import Model
+from fedloom.core.network_makers import own_defaults
 from fedloom.core.types import Weights
 from fedloom.engines.population import Population
 

@@ -10,7 +10,8 @@ import pytest
 
 from fedloom.papers import claims
 from fedloom.papers.fedntd import proposition_1, proposition_2, proposition_3
-from fedloom.papers.reproduction.claims import FAILS, HOLDS, NOT_RUN, Claim, ClaimVerdict, verdicts
+from fedloom.papers.reproduction.claim_verdicts import ClaimVerdict, verdicts
+from fedloom.papers.reproduction.claims import FAILS, HOLDS, NOT_RUN, Claim
 from published_runs import cell, made
 
 TABLE = "fedntd-table1"

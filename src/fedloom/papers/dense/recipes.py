@@ -16,7 +16,8 @@ from typing import Any, NamedTuple
 
 from fedloom.coordinator import RunSettings
 from fedloom.core.optimiser import SGD, Local
-from fedloom.experiments.experiment import DataSettings, Experiment
+from fedloom.experiments.experiment import Experiment
+from fedloom.experiments.sections import DataSettings
 from fedloom.papers.dense.published import ABOUT, NOTES, TABLES, cells
 from fedloom.papers.reproduction.recipe import Beginning, Method as Row, Recipe
 

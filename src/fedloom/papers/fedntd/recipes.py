@@ -13,7 +13,8 @@ from typing import Any, NamedTuple
 
 from fedloom.coordinator import RunSettings
 from fedloom.core.optimiser import SGD, Local
-from fedloom.experiments.experiment import ClientSettings, DataSettings, Experiment
+from fedloom.experiments.experiment import Experiment
+from fedloom.experiments.sections import ClientSettings, DataSettings
 from fedloom.papers.fedntd.published import NOTES, TABLES
 from fedloom.papers.reproduction.recipe import Recipe, same
 

@@ -14,7 +14,8 @@ from typing import Any, NamedTuple
 
 from fedloom.coordinator import RunSettings
 from fedloom.core.optimiser import SGD, Local
-from fedloom.experiments.experiment import DataSettings, Experiment
+from fedloom.experiments.experiment import Experiment
+from fedloom.experiments.sections import DataSettings
 from fedloom.papers.reproduction.recipe import Method, Recipe
 
 PARTITION_SEED = 1  # of the released code, for every seed of a run

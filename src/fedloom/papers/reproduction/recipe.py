@@ -16,7 +16,8 @@ from fedloom.coordinator.settings import RunSettings
 from fedloom.core.errors import SettingError
 from fedloom.core.naming import did_you_mean
 from fedloom.core.setting import may_differ
-from fedloom.experiments.experiment import Experiment, flat
+from fedloom.experiments.experiment import Experiment
+from fedloom.experiments.settings_file import flat
 from fedloom.models import MODELS
 
 UNKNOWN_STD = 1.0  # % points, where neither they nor we have one: about that of their CIFAR-10 cells

@@ -258,9 +258,6 @@ def read(recipes: Iterable[Recipe], folders: Sequence[Path], rounds: int | None 
     return out
 
 
-NOT_COMPARABLE = "not comparable: other settings, another number of rounds, no common seed, or a run that failed"
-
-
 class Ordering(NamedTuple):
     """Published order of two methods in a column, and whether our runs agree.
 
