@@ -166,10 +166,8 @@ def dataset_of(
     if not len(read.lines):
         refuse(path, "the table must have rows", "a header alone", "add some")
     unread = dict(bad)
-    words = (
-        None if n is None else read.words.pop(n, None) for n in (roles.label, roles.client, roles.split, roles.group)
-    )
-    labels, users, parts, grouped = words
+    single = (roles.label, roles.client, roles.split, roles.group)
+    labels, users, parts, grouped = (None if name is None else read.words.pop(name) for name in single)
     targets = take_targets(path, read, roles.targets, unread) if roles.targets else None
     check_columns(path, read, prepare is not None, unread)
     for column, cells in ((roles.label, labels), (roles.client, users), (roles.group, grouped)):

@@ -13,7 +13,7 @@ from fedloom.data.partition import Partition
 
 
 def quantiles(targets: npt.ArrayLike | Tensor, num_bins: int) -> IntArray:
-    """Number the quantiles of a target, as classes that partitions by class divide.
+    """Return the quantile of each target, as classes that partitions by class divide.
 
     Equal targets are in one bin, so there are fewer bins where a value is that of many examples; they are numbered from
     0 without a gap.

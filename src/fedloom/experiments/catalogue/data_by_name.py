@@ -143,8 +143,8 @@ def _table(path: str, written: str | None, whole: bool) -> Dataset:
         if not {"label", "target"}.isdisjoint(given) or "label" not in error.columns:
             raise
         raise SettingError(
-            f"{error.rule}: say which column is the label: {path}?label=NAME (classes) or {path}?target=NAME (numbers); "
-            f"what else columns may be is said as {form}"
+            f"{error.rule}: say which column is the label: {path}?label=NAME; what else columns may be is said as "
+            f"{form}"
         ) from error
     except ValueError as error:
         if written is not None or not Path(path).exists():
