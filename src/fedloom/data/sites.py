@@ -97,8 +97,8 @@ def read_sites(
     differences.compare(sites, roles)
     if differences.found:
         refuse(place, "sites must have the same columns, written alike", differences.text(), differences.remedy())
-    for text in differences.noted:
-        warnings.warn(f"{place}: {text}", stacklevel=2)
+    if differences.noted:
+        warnings.warn(f"{place}: {'; '.join(differences.noted[:_SHOWN])}", stacklevel=2)
     said: dict[str, Any] = {"files": len(paths), "dropped": list(roles.drop)}
     said |= {"gaps": sorted(words)} if words else {}
     if is_text:
