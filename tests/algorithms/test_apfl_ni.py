@@ -25,9 +25,9 @@ from fedloom.core.model import Model
 from fedloom.core.optimiser import SGD, Adam, Local
 from fedloom.core.task import SVM
 from fedloom.core.types import Params, Weights, replace as with_fields
-from fedloom.engines.cohort import Exchange
 from fedloom.engines.engine_options import Options
 from fedloom.engines.loop import Loop
+from fedloom.engines.round_traffic import Exchange
 from fedloom.engines.stacked import Stacked
 from fedloom.experiments import catalogue
 from fedloom.testing.messages import Messages

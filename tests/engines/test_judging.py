@@ -23,10 +23,10 @@ from fedloom.core.fold import fold, minimise
 from fedloom.core.losses import task_loss
 from fedloom.core.model import Model
 from fedloom.core.types import Weighted, Weights
-from fedloom.engines.cohort import Exchange
 from fedloom.engines.engine_options import Options
 from fedloom.engines.loop import Loop
 from fedloom.engines.population import Population
+from fedloom.engines.round_traffic import Exchange
 from fedloom.engines.stacked import Stacked
 from fedloom.testing.in_process import DevicesInProcess
 from fedloom.testing.messages import Messages

@@ -313,15 +313,7 @@ def _recipe(
         run=RunSettings(rounds=method.rounds, cohort_size=clients, checkpoint_every=5, keep_every=1000),
     )
     said = [method.caveat, *notes, images.why]
-    return Recipe(
-        table=table,
-        row=row,
-        column=column,
-        place=f"{table}/{column}/{row}",
-        experiment=method.of(experiment),
-        accuracy=accuracy,
-        caveat="; ".join(note for note in said if note) or None,
-        target=target,
-        measure=method.measure,
-        above=method.above,
+    caveat = "; ".join(note for note in said if note) or None
+    return method.recipe(
+        table, column, row, experiment, accuracy=accuracy, caveat=caveat, target=target, measure=method.measure
     )

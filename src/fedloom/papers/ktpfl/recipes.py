@@ -224,16 +224,4 @@ def _recipe(table: str, name: str, setting: str, row: str, method: Method, scale
             keep_every=1000,
         ),
     )
-    column = f"{name}-{setting}"
-    return Recipe(
-        table=table,
-        row=row,
-        column=column,
-        place=f"{table}/{column}/{row}",
-        experiment=method.of(experiment),
-        accuracy=None,
-        caveat=method.caveat,
-        target=False,
-        measure="personal_accuracy",
-        above=method.above,
-    )
+    return method.recipe(table, f"{name}-{setting}", row, experiment, measure="personal_accuracy")

@@ -129,16 +129,7 @@ def _of(table: str, scenario: Scenario) -> Iterator[Recipe]:
                     ),
                 )
                 for row, method in methods(images).items():
-                    yield Recipe(
-                        table=table,
-                        row=row,
-                        column=column,
-                        place=f"{table}/{column}/{row}",
-                        experiment=method.of(experiment),
-                        accuracy=None,
-                        caveat=method.caveat,
-                        target=False,
-                        measure="personal_accuracy",
-                        reading="best",
-                        above=ABOVE if row == "pfedsd" else (),
+                    above = ABOVE if row == "pfedsd" else ()
+                    yield method.recipe(
+                        table, column, row, experiment, measure="personal_accuracy", reading="best", above=above
                     )

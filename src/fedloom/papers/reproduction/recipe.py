@@ -52,6 +52,12 @@ class Method:
         made = dataclasses.replace(experiment, algorithm=self.algorithm, settings=own)
         return made.with_all(self.run) if self.run else made
 
+    def recipe(self, table: str, column: str, row: str, experiment: Experiment, **given: Any) -> Recipe:
+        """Return the recipe of this row in a column; it has no published number where `given` has none."""
+        own = {"accuracy": None, "target": False, "caveat": self.caveat, "above": self.above, "variant": self.variant}
+        cell = {"table": table, "column": column, "row": row, "place": f"{table}/{column}/{row}"}
+        return Recipe(experiment=self.of(experiment), **cell, **{**own, **given})
+
 
 class Beginning(NamedTuple):
     """A short run with which those of several rows begin: it is computed once."""
