@@ -92,7 +92,7 @@ def test_too_many_sites_are_refused(tmp_path: Path, capsys: pytest.CaptureFixtur
     (tmp_path / "t.csv").write_text("\n".join(lines) + "\n")
     data = ["--data", f"{tmp_path}/t.csv?client=who", "--partition", "natural"]
     said = error(capsys, "compare", "fedavg", "--leave-one-site-out", *data, *FEW)
-    assert "takes 2 to 100 sites, a run for each, got 101: hold out some of them once with --new" in " ".join(said.split())
+    assert "takes 2 to 100 sites, a run for each, got 101: hold out some of them once" in " ".join(said.split())
 
 
 def test_tables_of_sites_have_natural_clients_unless_a_partition_is_named(sites: str) -> None:

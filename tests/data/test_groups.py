@@ -161,3 +161,16 @@ def test_a_federation_of_parts_keeps_groups_whole() -> None:
         federate(train, Partition.from_lists([[0, 1, 2, 3]]), held_out=np.array([False, False, False, True]))
     with pytest.raises(ValueError, match=r"groups must be int64 of shape \(4,\), got int64 of shape \(3,\)"):
         examples(y, np.array([0, 0, 1]))
+
+
+def test_what_another_client_has_held_out_counts() -> None:
+    """Client 1 is to give up 5 of 10 rows: where client 0 has held out its 5 shared ones, it gives up no more."""
+    partition = by_lists([range(10), range(10, 20)])
+    groups = np.array([*[0] * 5, *range(1, 6), *[0] * 5, *range(6, 11)])
+    seen = set()
+    for seed in range(20):
+        held = split_whole_groups(partition, np.zeros(20, np.int64), groups, 0.5, seed)[1]
+        shared = 0 in held.indices
+        assert set(held.rows(1).tolist()) == ({*range(10, 15)} if shared else {*range(15, 20)})
+        seen.add(shared)
+    assert seen == {True, False}

@@ -83,7 +83,7 @@ def _resolve_source(source: str) -> str:
                 f"--data takes a file, a folder or a name of data, and there is no {source}: name another"
             )
         return source
-    files = sorted(path for path in folder.iterdir() if path.suffix in (".npz", ".csv"))
+    files = sorted(path for path in folder.iterdir() if path.suffix in (".npz", ".csv", ".parquet"))
     if len(files) > 1:
         raise SettingError(f"{folder} holds {', '.join(path.name for path in files)}: name one of them with --data")
     return str(files[0]) if files else f"images:{folder}"
