@@ -268,7 +268,9 @@ class _Differences:
         out = cls(frozenset(n for n in everywhere if len(has[n]) == len(headers) and n not in dropped))
         for name in dict.fromkeys([*roles.named, *roles.categories, *roles.drop]):
             if name not in has:
-                out._add(f"no site has {name!r}", "name columns as the first lines do")
+                unsaid = name == "label"  # what is taken where nobody says another
+                remedy = "say which one is the label (label=NAME)" if unsaid else "name columns as the first lines do"
+                out._add(f"no site has {name!r}", remedy)
         for name in everywhere:
             if name in dropped or len(has[name]) == len(headers):
                 continue

@@ -42,7 +42,14 @@ class DataManager:
 
 def load_examples(source: str) -> Dataset:
     """Return the stored examples of a source; all rows of a table without `split` are for training."""
+    if catalogue.is_sites(source):
+        raise SettingError(f"a device holds the table of one site, got {source!r}: name one file with --data")
     dataset = catalogue.data(_resolve_source(source), whole=True)
+    if dataset.train.y.is_floating_point():
+        raise SettingError(
+            f"devices are evaluated by class, got {source!r} with targets that are no classes: name a column of "
+            "classes with label=, or simulate with fedloom run"
+        )
     warn_about_own_scale(source, dataset)
     return dataset
 
