@@ -410,12 +410,10 @@ def test_a_folder_holds_one_file(tmp_path: Path) -> None:
 
 def test_a_device_holds_the_table_of_one_site_and_classes(tmp_path: Path) -> None:
     write_hospitals(tmp_path)
-    with pytest.raises(
-        SettingError, match=r"a device holds the table of one site, got .*: name one file"
-    ):
+    with pytest.raises(SettingError, match=r"a device holds the table of one site, got .*: name one file"):
         DataManager(f"{tmp_path}/*.csv?label=readmitted", DataSettings(), 0)
     table = f"{tmp_path}/Kiel.csv?target=los_days&drop=readmitted,patient&prepare=standard"
-    with pytest.raises(SettingError, match="devices are evaluated by class, got .* with targets that are no classes"):
+    with pytest.raises(SettingError, match=r"devices are evaluated by class, got .* with targets that are no classes"):
         DataManager(table, DataSettings(), 0)
 
 
