@@ -59,7 +59,8 @@ def sizes_held_out(sizes: IntArray, test_fraction: float, seed: int) -> IntArray
     if not 0 <= test_fraction < 1:
         raise ValueError(f"test_fraction must be in [0, 1), got {test_fraction}: 0.2 holds out one example in five")
     check_seed(seed)
-    return np.maximum(np.minimum(np.floor(test_fraction * sizes + 0.5).astype(np.int64), sizes - 1), 0)
+    rounded: IntArray = np.floor(test_fraction * sizes + 0.5).astype(np.int64)
+    return np.maximum(np.minimum(rounded, sizes - 1), 0)
 
 
 def quotas_of(generator: np.random.RandomState, counts: IntArray, test_size: int) -> IntArray:

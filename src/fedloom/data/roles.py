@@ -54,9 +54,9 @@ class Roles:
                 f"a table has classes, or targets that are no classes, got label={label} and "
                 f"target={','.join(targets)}: leave one of them out"
             )
-        single = [None if name is None else str(name) for name in (client, split, group)]
+        client, split, group = (None if name is None else str(name) for name in (client, split, group))
         label = None if targets else "label" if label is None else str(label)
-        made = cls(label, targets, *single, _texts(drop), _texts(categories))
+        made = cls(label, targets, client, split, group, _texts(drop), _texts(categories))
         if (twice := first_repeated([*made.named, *made.drop, *made.categories])) is not None:
             raise ValueError(f"a column has one role, got {twice!r} in several of {_FORM}: name it once")
         return made

@@ -187,9 +187,14 @@ def _present(roles: Roles, columns: Sequence[str]) -> Roles:
     def kept(name: str | None) -> str | None:
         return name if name in columns else None
 
-    several = {which: tuple(n for n in getattr(roles, which) if n in columns) for which in ("targets", "categories")}
-    single = {which: kept(getattr(roles, which)) for which in ("label", "split", "group")}
-    return replace(roles, **several, **single)
+    return replace(
+        roles,
+        label=kept(roles.label),
+        split=kept(roles.split),
+        group=kept(roles.group),
+        targets=tuple(name for name in roles.targets if name in columns),
+        categories=tuple(name for name in roles.categories if name in columns),
+    )
 
 
 @dataclass
