@@ -59,12 +59,12 @@ def _fill(rows: list[Row]) -> None:
 
 
 def test_files_may_be_a_list_in_any_order_with_marks_of_their_own(tmp_path: Path) -> None:
-    write_table(tmp_path / "b.csv", [{"x": "1.5", "label": "no"}, {"x": "2.5", "label": "yes"}])
-    write_table(tmp_path / "a.csv", [{"label": "no", "x": "0,5"}, {"label": "yes", "x": "3,25"}], separator=";")
+    write_table(tmp_path / "b.csv", [{"x": "0,5", "label": "no"}, {"x": "3,25", "label": "yes"}], separator=";")
+    write_table(tmp_path / "a.csv", [{"label": "no", "x": "1.5"}, {"label": "yes", "x": "2.5"}])
     for files in ([tmp_path / "b.csv", tmp_path / "a.csv"], f"{tmp_path}/b.csv,{tmp_path}/a.csv"):
         train, test, owners, _ = read_sites(files, test_fraction=0)
         assert test is None
-        assert (train.x[:, 0].tolist(), train.owners) == ([0.5, 3.25, 1.5, 2.5], ("a", "b"))
+        assert (train.x[:, 0].tolist(), train.owners) == ([1.5, 2.5, 0.5, 3.25], ("a", "b"))
         assert owners is not None
         assert owners.tolist() == [0, 0, 1, 1]
 
