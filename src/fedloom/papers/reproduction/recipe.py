@@ -55,8 +55,8 @@ class Method:
     def recipe(self, table: str, column: str, row: str, experiment: Experiment, **given: Any) -> Recipe:
         """Return the recipe of this row in a column; it has no published number where `given` has none."""
         own = {"accuracy": None, "target": False, "caveat": self.caveat, "above": self.above, "variant": self.variant}
-        cell = {"table": table, "column": column, "row": row, "place": f"{table}/{column}/{row}"}
-        return Recipe(experiment=self.of(experiment), **cell, **{**own, **given})
+        place, experiment = f"{table}/{column}/{row}", self.of(experiment)
+        return Recipe(table=table, column=column, row=row, place=place, experiment=experiment, **{**own, **given})
 
 
 class Beginning(NamedTuple):
