@@ -6,12 +6,15 @@ import csv
 import json
 import shutil
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from rich.console import Console
 
 from commands import call, error
 from fedloom import History
+from fedloom.cli.leave_one_out import show_sites
 from fedloom.experiments.experiment import Experiment
 from hospitals import SIZES, write_hospitals
 
@@ -103,3 +106,29 @@ def test_tables_of_sites_have_natural_clients_unless_a_partition_is_named(sites:
     one = sites.replace("*", "Kiel")
     assert Experiment.of({"data": {"source": one}}).data.partition == "shards:2"
     assert Experiment.of(Experiment.of({"data": {"source": sites}}).described()).data.partition == "natural"
+
+
+def test_measures_that_are_no_shares_are_shown_as_they_are(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    def run(site: int, error: float) -> tuple[str, History]:
+        last = {
+            "new_global_rmse_by_samples": 0.0,
+            "new_global_rmse": error,
+            "new_by_client": {"global": {str(site): error}},
+        }
+        federation = {"shown": [0, 1], "client_names": ["Kiel", "Bremen"]}
+        made = SimpleNamespace(metrics=[last], settings={}, algorithm="fedavg", federation=federation)
+        return "fedavg", made  # type: ignore[return-value]
+
+    show_sites([run(0, 4.0), run(1, 5.123456)], str(tmp_path), Console(width=80))
+    said = capsys.readouterr().out
+    assert "RMSE on the site that was left out " in said
+    assert [line.split() for line in said.splitlines() if line[:4] in ("Kiel", "Brem", "mean")] == [
+        ["Kiel", "4"],
+        ["Bremen", "5.123"],
+        ["mean", "of", "sites", "4.562"],
+    ]
+    assert (tmp_path / "sites.csv").read_text().splitlines()[2] == "fedavg,Bremen,0,global,rmse,5.123456"
+    show_sites(
+        [("fedavg", SimpleNamespace(metrics=[], settings={}, algorithm="fedavg", federation={}))], None, Console()
+    )  # type: ignore[list-item]
+    assert capsys.readouterr().out == ""

@@ -85,7 +85,7 @@ def show_sites(results: Results, out: str | None, console: Console) -> None:
     for row in rows:
         values.setdefault((row.site, row.method, row.way), []).append(row.value)
     made = table(
-        f"{measure.capitalize()} on the site that was left out{unit}", "On what each site holds out; mean of seeds."
+        f"{_title(measure)} on the site that was left out{unit}", "On what each site holds out; mean of seeds."
     )
     made.add_column("site")
     for method, way in columns:
@@ -135,6 +135,10 @@ def _measure(record: Mapping[str, object], way: str) -> str:
     """Return what the numbers of new clients are, by the name of their mean in a record."""
     prefix = f"new_{way}_"
     return next(k.removeprefix(prefix) for k in record if k.startswith(prefix) and not k.endswith("_by_samples"))
+
+
+def _title(measure: str) -> str:
+    return measure.upper() if len(measure) <= len("rmse") else measure.capitalize()
 
 
 def _cell(value: float | None, measure: str) -> str:

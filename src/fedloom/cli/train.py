@@ -221,7 +221,7 @@ def print_setup(federation: Federation, models: Mapping[str, Model], settings: R
     span = f"{sizes.min()}" if sizes.min() == sizes.max() else f"{sizes.min()} to {sizes.max()}"
     lines = (
         f"data: {train.name.removesuffix(' train')}, {sizes.sum():,} training and {len(test or ()):,} test examples "
-        f"of {describe_shape(train)}, {federation.num_classes} classes"
+        f"of {describe_shape(train)}, {describe_outputs(train)}"
         + f"; clients hold out {held_out:,} more"
         * (held_out > 0),
         f"clients: {federation.num_clients}, {federation.partition.name}, {span} examples each to train on; "
@@ -230,6 +230,15 @@ def print_setup(federation: Federation, models: Mapping[str, Model], settings: R
     )
     for line in lines:
         console.print(line, markup=False, soft_wrap=True)
+
+
+def describe_outputs(examples: Examples) -> str:
+    """Describe what is to be said of an example: "10 classes", "target los_days", "3 targets"."""
+    if not examples.y.is_floating_point():
+        return f"{examples.num_classes} classes"
+    if len(examples.targets) == 1:
+        return f"target {examples.targets[0]}"
+    return f"{examples.num_classes} target" + "s" * (examples.num_classes > 1)
 
 
 def describe_shape(examples: Examples) -> str:
