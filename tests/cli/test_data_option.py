@@ -8,8 +8,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
 from fedloom.cli.main import main
+from fedloom.cli.train import describe_outputs
+from fedloom.data import Examples
 from hospitals import write_hospitals
 
 
@@ -62,3 +65,13 @@ def test_tables_of_sites_that_are_refused(
     monkeypatch.chdir(tmp_path)
     assert main(["data", "show", "--data", source]) == 2
     assert message in " ".join(capsys.readouterr().err.split())
+
+
+def test_what_is_to_be_said_of_an_example() -> None:
+    def outputs(y: torch.Tensor, num: int, *names: str) -> str:
+        return describe_outputs(Examples(torch.zeros(3, 2), y, num, targets=names))
+
+    assert outputs(torch.tensor([0, 1, 2]), 3) == "3 classes"
+    assert outputs(torch.zeros(3), 1, "los_days") == "target los_days"
+    assert outputs(torch.zeros(3, 2), 2, "los_days", "cost") == "2 targets"
+    assert outputs(torch.zeros(3), 1) == "1 target"
