@@ -49,6 +49,43 @@ def test_a_run_that_was_stopped_goes_on_with_the_same_backbone(tmp_path: Path) -
         assert torch.equal(a, b)
 
 
+class Adapted(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.w, self.norm, self.head = nn.Linear(4, 6), nn.BatchNorm1d(6), nn.Linear(6, 3)
+        self.lora_A, self.lora_B = nn.Linear(4, 2, bias=False), nn.Linear(2, 6, bias=False)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.head(self.norm(self.w(x) + self.lora_B(self.lora_A(x))))  # type: ignore[no-any-return]
+
+
+HEAD, A, B, NORM = 6 * 3 + 3, 4 * 2, 2 * 6, 6 + 6 + 6 + 6  # weight, bias, running mean and variance
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("method", [fl.FedAvg, fl.Scaffold, fl.FedNTD])
+@pytest.mark.parametrize(
+    ("frozen", "more", "elements", "counters"),
+    [
+        ("* !head", {}, HEAD, 0),
+        ("w", {}, HEAD + B + NORM, 1),
+        ("w norm", {}, HEAD + B, 0),
+        ("w norm", {"factors": "both"}, HEAD + A + B, 0),
+        ("* !norm", {}, NORM, 1),
+    ],
+)
+def test_bytes_are_what_is_trained_of_each_client(
+    frozen: str, more: dict[str, Any], elements: int, counters: int, method: Any, dtype: Any
+) -> None:
+    """Down and up: elements of what is trained, by their size, by clients; SCAFFOLD has variates beside parameters."""
+    settings = fl.RunSettings(rounds=2, cohort_size=3, dtype=dtype)
+    model = Model(Adapted, name="net", frozen=frozen, **more)
+    history = fl.run(method(local=LOCAL), federation(), model, settings)
+    sent = elements + (model.num_params if method is fl.Scaffold else 0)
+    expected = 3 * (sent * (4 if dtype == "float32" else 8) + counters * 8)  # a counter of batches is a whole number
+    assert [(m["bytes_down"], m["bytes_up"]) for m in history.metrics[1:]] == [(expected, expected)] * 2
+
+
 @pytest.mark.parametrize("part", ["weight", "running_var"])
 def test_another_backbone_is_refused(part: str, tmp_path: Path) -> None:
     own, other = net(), net()
