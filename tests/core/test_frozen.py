@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import gc
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -14,7 +15,7 @@ import fedloom as fl
 from fedloom.algorithms.shared.one_shot import statistics_distance
 from fedloom.core import tree
 from fedloom.core.batches import Batch
-from fedloom.core.errors import SettingError
+from fedloom.core.errors import SettingError, SettingWarning
 from fedloom.core.model import Model
 from fedloom.data import Normalise
 from tiny import federation
@@ -172,6 +173,47 @@ def test_a_network_without_a_part_to_train_is_refused() -> None:
         Model(Net, frozen="*")
     with pytest.raises(SettingError, match="'bdy' matches no tensor of Net"):
         Model(Net, frozen="bdy")
+
+
+def run_with(algorithm: Any, frozen: str = "body") -> fl.History:
+    return run(algorithm, federation(), Model(Net(), name="net", frozen=frozen))
+
+
+MISTAKES: dict[str, tuple[Callable[[], Any], str]] = {
+    "a list of words": (lambda: Model(Net, frozen=["body"]), r"frozen is words in one text, .*, got \['body'\]: join"),  # type: ignore[arg-type]
+    "factors": (lambda: Model(Net, factors="first"), "factors must be 'second' or 'both', got 'first': train B of B A"),  # type: ignore[arg-type]
+    "the last none": (lambda: Model(Net, frozen="* !last:0"), "the last N layers are written last:N with N >= 1, got"),
+    "shared": (
+        lambda: run_with(fl.FedAvg(local=LOCAL, shared="* !body")),
+        "'body' matches frozen tensors of net alone: write patterns of its layers, norm, head, a kind of layers",
+    ),
+    "personal": (
+        lambda: run_with(fl.FedPer(local=LOCAL, personal_layers="norm"), "body norm"),
+        "'norm' matches frozen tensors of net alone: write patterns of its layers, head, a kind of layers",
+    ),
+    "nothing to decompose": (
+        lambda: run_with(fl.APFLNi(local=LOCAL), "* !norm"),
+        "APFLNi decomposes linear and convolutional layers, and net has none: give it a network that has, or train it",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", MISTAKES)
+def test_a_mistake_is_named_with_its_remedy(name: str) -> None:
+    made, words = MISTAKES[name]
+    with pytest.raises(SettingError, match=words):
+        made()
+
+
+def test_a_pattern_that_misses_normalisation_layers_is_warned_of() -> None:
+    class Two(Net):
+        def __init__(self) -> None:
+            super().__init__()
+            self.bn, self.down = nn.BatchNorm1d(6), nn.Sequential(nn.BatchNorm1d(6))
+
+    words = r"'bn\*' matches 1 of the 3 BatchNorm1d layers of net, without norm, down\.0: write 'norm' for all norm"
+    with pytest.warns(SettingWarning, match=words):
+        Model(Two, name="net", frozen="body bn*")
 
 
 def two_groups(start: fl.Weights, only: set[str], batches: Any, loss: Any) -> dict[str, Tensor]:
