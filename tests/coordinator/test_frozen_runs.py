@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 import fedloom as fl
+from fedloom.coordinator import Job
 from fedloom.core import tree
 from fedloom.core.errors import SettingError
 from fedloom.core.model import Model
@@ -94,7 +95,19 @@ def test_another_backbone_is_refused(part: str, tmp_path: Path) -> None:
         tensor.view(-1)[0] += 1
     run(own, tmp_path / "run")
     initial = json.loads((tmp_path / "run/manifest.json").read_text())["initial"]
-    with pytest.raises(SettingError, match="began with other weights of net"):
-        run(other, tmp_path / "run", rounds=3, resume=True)
+    job = Job(
+        algorithm=fl.FedAvg(local=LOCAL),
+        federation=federation(),
+        model=Model(other, name="net", frozen="* !last:1"),
+        settings=fl.RunSettings(rounds=2, cohort_size=3),
+    )
+    for use in (
+        lambda: run(other, tmp_path / "run", rounds=3, resume=True),
+        lambda: job.replay(tmp_path / "run", 1),
+        lambda: job.restore(tmp_path / "run"),
+        lambda: job.branch(tmp_path / "run", tmp_path / "branch"),
+    ):
+        with pytest.raises(SettingError, match="began with other weights of net"):
+            use()
     assert json.loads((tmp_path / "run/manifest.json").read_text())["initial"] == initial
     assert run(own, tmp_path / "run", rounds=3, resume=True).metrics[-1]["round"] == 3

@@ -109,6 +109,36 @@ def test_a_frozen_run_in_float64_and_with_autocast() -> None:
             torch.testing.assert_close(a, b, rtol=0, atol=0 if "dtype" in more else 0.02)
 
 
+class Inside(Net):
+    """BatchNorm in the body too, with statistics that training would move."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        norm = nn.BatchNorm1d(6)
+        norm.running_mean, norm.running_var = torch.arange(6.0) / 4, torch.tensor([0.25, 1, 4, 0.25, 1, 4])
+        self.body.insert(1, norm)
+
+
+@pytest.mark.parametrize(("engine", "compilation"), FORMS)
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_batch_norm_inside_of_the_frozen_part_and_outside(dtype: str, engine: str, compilation: str) -> None:
+    """Inside it keeps its statistics, outside it moves them; so does the head alone upon the body's features."""
+    torch.manual_seed(0)
+    net = Inside()
+    net.body.requires_grad_(False)
+    more = {"compilation": compilation, "dtype": dtype}
+    found = [
+        run(fl.FedAvg(local=LOCAL), parts, Model(module, name="net"), engine, **more)
+        for parts, module in ((clients(), net), (clients(net), Head(net)))
+    ]
+    server = found[0].server["net"]
+    assert server.buffers.keys() == {"norm.running_mean", "norm.running_var", "norm.num_batches_tracked"}
+    assert server.buffers["norm.running_mean"].any()
+    assert torch.equal(net.body[1].running_mean, torch.arange(6.0) / 4)
+    for a, b in zip(*(tree.leaves(history.server) for history in found), strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-5, atol=1e-6)
+
+
 class Tables(nn.Module):
     def __init__(self) -> None:
         super().__init__()
@@ -181,7 +211,7 @@ def run_with(algorithm: Any, frozen: str = "body") -> fl.History:
 
 MISTAKES: dict[str, tuple[Callable[[], Any], str]] = {
     "a list of words": (lambda: Model(Net, frozen=["body"]), r"frozen is words in one text, .*, got \['body'\]: join"),  # type: ignore[arg-type]
-    "factors": (lambda: Model(Net, factors="first"), "factors must be 'second' or 'both', got 'first': train B of B A"),  # type: ignore[arg-type]
+    "factors": (lambda: Model(Net, factors="first"), "factors must be one of second, both, got 'first': train B"),  # type: ignore[arg-type]
     "the last none": (lambda: Model(Net, frozen="* !last:0"), "the last N layers are written last:N with N >= 1, got"),
     "shared": (
         lambda: run_with(fl.FedAvg(local=LOCAL, shared="* !body")),

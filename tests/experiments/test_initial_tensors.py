@@ -234,6 +234,20 @@ def test_a_file_of_that_name_of_somebody_else_is_set_aside(asked: dict[str, Any]
     assert (tmp_path / "run/set-aside/1" / KEPT).read_bytes() == b"mine"
 
 
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"start": None}, r"start_only = '\* !last:1' says what is taken from a file: set start too"),
+        ({"model": "mlp,logistic"}, "start takes the weights of one model, and model = 'mlp,logistic' names 2"),
+        ({"factors": "first"}, "factors must be one of second, both, got 'first'"),
+    ],
+)
+def test_what_does_not_go_with_a_start_is_refused(asked: dict[str, Any], change: dict[str, Any], words: str) -> None:
+    described = {name: value for name, value in (asked | change).items() if value is not None}
+    with pytest.raises(SettingError, match=words):
+        Experiment.of(described).job()
+
+
 # ---- runs from Python, and the file itself
 
 

@@ -37,7 +37,9 @@ def frozen_tensors(network: nn.Module, pattern: str, called: str, factors: Facto
     if not isinstance(pattern, str):
         raise SettingError(f"frozen is words in one text, frozen='body norm', got {pattern!r}: join them with spaces")
     if factors not in get_args(Factors):
-        raise SettingError(f"factors must be 'second' or 'both', got {factors!r}: train B of B A alone, or both")
+        raise SettingError(
+            f"factors must be one of {', '.join(get_args(Factors))}, got {factors!r}: train B of B A alone, or both"
+        )
     names = [name for name, _ in network.named_parameters()]
     found = {name for name, p in network.named_parameters() if not p.requires_grad}
     found |= patterns.select(pattern, names, names, network, called)
