@@ -60,11 +60,11 @@ def activation_bytes(model: Model, population: Population) -> int:
     return max((four - two for two, four in zip(*held, strict=False)), default=0) // 2
 
 
-class LiveBytes(TorchDispatchMode):
+class LiveBytes(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """A mode that counts the bytes of the tensors that were made in it and are still there: `counts`, after each."""
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.counts: list[int] = []
         self._now = 0
         self._known = weakref.WeakSet[torch.UntypedStorage]()
