@@ -179,10 +179,11 @@ class RunDirectory:
             other = _written.get(new[name][0])
             if other is not None and other.is_file() and files.digest_of(other) == new[name][0]:
                 files.link(other, self.path, name)
-            else:
-                files.write(self.path, name, data)
+                continue
+            files.write(self.path, name, data)
+            if _is_tensors(name):
+                _written[new[name][0]] = self.path / name
         self._write_manifest({**manifest, "documents": new})
-        _written.update({new[name][0]: self.path / name for name in new if _is_tensors(name)})
 
     def _write_manifest(self, manifest: Mapping[str, Any]) -> None:
         data = reading.sealed(manifest, indent=2)
