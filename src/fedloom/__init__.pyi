@@ -22,7 +22,8 @@ from fedloom.core import tree as tree
 from fedloom.core.algorithm import Algorithm as Algorithm
 from fedloom.core.augment import Augment as Augment
 from fedloom.core.averaging import Averaging as Averaging
-from fedloom.core.batches import Batch as Batch, Batches as Batches
+from fedloom.core.batch import Batch as Batch
+from fedloom.core.batches import Batches as Batches
 from fedloom.core.choices import (
     Count as Count,
     NonNegative as NonNegative,

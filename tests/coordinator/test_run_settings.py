@@ -12,7 +12,7 @@ from fedloom import Classification, Examples, FedAvg, RunSettings, Uniform, Unre
 from fedloom.coordinator.sampler import Arriving, Available, BySize, FixedList
 from fedloom.core.errors import SettingError
 from fedloom.core.setting import Where, may_differ
-from fedloom.experiments.experiment import ClientSettings, DataSettings
+from fedloom.experiments.sections import ClientSettings, DataSettings
 
 
 @pytest.mark.parametrize(

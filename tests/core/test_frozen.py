@@ -12,9 +12,9 @@ import torch
 from torch import Tensor, nn
 
 import fedloom as fl
-from fedloom.algorithms.shared.one_shot import statistics_distance
+from fedloom.algorithms.shared.synthetic import statistics_distance
 from fedloom.core import tree
-from fedloom.core.batches import Batch
+from fedloom.core.batch import Batch
 from fedloom.core.errors import SettingError, SettingWarning
 from fedloom.core.model import Model
 from fedloom.data import Normalise

@@ -22,7 +22,8 @@ from fedloom.core.errors import RankError, RefusedError, SettingError, SettingWa
 from fedloom.data import Examples, Normalise, from_arrays
 from fedloom.device import DataManager, Membership, take_part
 from fedloom.device.membership import FIRST, device_id
-from fedloom.experiments.experiment import DataSettings, Experiment
+from fedloom.experiments.experiment import Experiment
+from fedloom.experiments.sections import DataSettings
 from fedloom.testing.in_process import InProcess
 from fedloom.wire.communication import CLOSED, CommunicationManager
 from fedloom.wire.fleet import Audit, NoResponse, RankFleet

@@ -21,8 +21,9 @@ from fedloom.core.errors import SettingError
 from fedloom.core.model import Model
 from fedloom.data import Federation, by_lists, from_arrays
 from fedloom.experiments import catalogue
-from fedloom.experiments.experiment import Experiment, read_settings
+from fedloom.experiments.experiment import Experiment
 from fedloom.experiments.export import export
+from fedloom.experiments.settings_file import read_settings
 from fedloom.wire.registration import Registry
 from fedloom.wire.start import Start
 

@@ -27,9 +27,9 @@ from fedloom.engines.loop import Loop
 from fedloom.engines.stacked import Stacked
 from fedloom.testing.compare import same
 from fedloom.testing.subject import MLP, Convolutional, Normalised, Subject, record_run
-from fedloom.testing.tampering import tampering_engine
-from fedloom.wire.communication import communication
+from fedloom.wire.launched import communication
 from fedloom.wire.ranks import MPI, Gloo, Ranks
+from tampering import tampering_engine
 from test_battery import ALGORITHMS, VARIANTS
 
 FULL = Local(epochs=1, batch_size=32, optimiser=SGD(lr=0.05))

@@ -20,13 +20,14 @@ from fedloom.data import Examples, Federation
 from fedloom.display.progress import RunSequence, progress
 from fedloom.evaluate.measure import VALIDATION
 from fedloom.experiments.catalogue import label
-from fedloom.experiments.experiment import Experiment, Federations
+from fedloom.experiments.experiment import Experiment
+from fedloom.experiments.federations import Federations
 from fedloom.experiments.trackers import track, tracker
 from fedloom.report import comparison_table, readings_table, summary
 from fedloom.report.grouping import group_by_problem, with_titles
 from fedloom.report.methods import Run, is_local_only
 from fedloom.report.order import ordered_runs, write_order
-from fedloom.wire.communication import only_computes
+from fedloom.wire.launched import only_computes
 
 Results = list[tuple[str, History]]
 _SEED = re.compile(r"/?seed-\d+$")

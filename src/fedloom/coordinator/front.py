@@ -18,11 +18,12 @@ from fedloom.coordinator.evaluation import panel_of
 from fedloom.coordinator.job import Plan
 from fedloom.core import tree
 from fedloom.core.algorithm import Algorithm
-from fedloom.core.batches import Batch, padded
+from fedloom.core.batch import Batch, padded
 from fedloom.core.errors import first_line
 from fedloom.core.fronts import Front, same_bits
 from fedloom.core.layout import by_pixels
-from fedloom.core.model import Model, own_defaults
+from fedloom.core.model import Model
+from fedloom.core.network_makers import own_defaults
 from fedloom.core.random import derive
 from fedloom.core.task import loss_of, notes_of
 from fedloom.core.types import Params, Weights

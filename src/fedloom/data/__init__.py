@@ -7,7 +7,8 @@ from fedloom.data.arrays import read_npz
 from fedloom.data.embedded import fashion_mnist_small
 from fedloom.data.examples import Dataset, Examples, Normalise, from_arrays
 from fedloom.data.federation import Federation, federate
-from fedloom.data.partition import Partition, by_lists, dirichlet, iid, pooled, shards, split
+from fedloom.data.hold_out import split
+from fedloom.data.partition import Partition, by_lists, dirichlet, iid, pooled, shards
 from fedloom.data.skews import (
     balanced_dirichlet,
     label_blocks,

@@ -10,8 +10,10 @@ import numpy as np
 import numpy.typing as npt
 from torch import Tensor
 
+from fedloom.data.drawing import starts
 from fedloom.data.examples import Dataset, Examples
-from fedloom.data.partition import Partition, _starts, split
+from fedloom.data.hold_out import split
+from fedloom.data.partition import Partition
 
 _SHOWN = 20  # clients in a notebook
 
@@ -249,6 +251,6 @@ def _set_aside(partition: Partition, held_out: npt.NDArray[np.bool_], length: in
     if left_out := int((~stays).sum()):
         name += f", {left_out} of {len(stays)} clients without training rows left out"
     names = tuple(n for n, there in zip(partition.clients, stays, strict=True) if there) if partition.clients else ()
-    kept = Partition(_starts(training[stays]), partition.indices[~out], name, partition.seed, names)
+    kept = Partition(starts(training[stays]), partition.indices[~out], name, partition.seed, names)
     tested = partition.indices[out & stays[client]]
-    return kept, Partition(_starts(testing[stays]), tested, f"{name}, held out", partition.seed)
+    return kept, Partition(starts(testing[stays]), tested, f"{name}, held out", partition.seed)

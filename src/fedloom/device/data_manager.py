@@ -9,7 +9,7 @@ import numpy as np
 from fedloom.core.errors import SettingError, SettingWarning, warn
 from fedloom.data import Dataset, Federation, Partition, by_lists, federate
 from fedloom.experiments import catalogue
-from fedloom.experiments.experiment import DataSettings
+from fedloom.experiments.sections import DataSettings
 from fedloom.wire.registration import Registration, check_names
 
 

@@ -11,9 +11,10 @@ from torch.func import grad, vmap
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from fedloom.core import tree
-from fedloom.core.batches import probe
+from fedloom.core.batch import probe
 from fedloom.core.errors import quiet_vmap
-from fedloom.core.model import Model, own_defaults
+from fedloom.core.model import Model
+from fedloom.core.network_makers import own_defaults
 from fedloom.core.types import Params, Weights
 from fedloom.engines.population import Population
 

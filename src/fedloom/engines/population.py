@@ -14,7 +14,8 @@ import torch
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
-from fedloom.core.batches import Batches, Notes, plan
+from fedloom.core.batch import Notes
+from fedloom.core.batches import Batches, plan
 from fedloom.core.client import Public
 from fedloom.core.errors import SettingError
 from fedloom.core.model import Model

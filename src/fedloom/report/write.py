@@ -16,8 +16,9 @@ from fedloom.report import comparison, figures, sentences
 from fedloom.report.grouping import by_problem, read_methods
 from fedloom.report.heterogeneity import draw_federation, heterogeneity
 from fedloom.report.methods import Method
+from fedloom.report.over_seeds import accuracy_readings, partitions_text, seeds_text
 from fedloom.report.printable import class_names, client_names
-from fedloom.report.several_seeds import Summary, accuracy_readings, partitions_text, rename_methods, seeds_text
+from fedloom.report.several_seeds import Summary, rename_methods
 from fedloom.report.sweeps import sweeps
 from fedloom.storage.output import path_below, publish
 

@@ -105,8 +105,9 @@ def blank(description: Any) -> Tree:
 
 
 def _check_kinds(node: dict[str, Any]) -> None:
-    """Raise ValueError unless a structure is made of what messages hold. PyTorch, asked to make any other, imports the
-    module that a `defaultdict` or a key that is an `Enum` names.
+    """Raise ValueError unless a structure is made of what messages hold.
+
+    PyTorch, asked to make any other, imports the module that a `defaultdict` or a key that is an `Enum` names.
     """
     kind, context = node["type"], node["context"]
     if kind is not None and kind not in STATES:

@@ -8,7 +8,8 @@ from pathlib import Path
 from fedloom.papers import recipes, study
 from fedloom.papers.apfl.claims import remarks
 from fedloom.papers.apfl.recipes import LAMBDAS
-from fedloom.papers.reproduction.claims import FAILS, HOLDS, NOT_RUN, verdicts
+from fedloom.papers.reproduction.claim_verdicts import verdicts
+from fedloom.papers.reproduction.claims import FAILS, HOLDS, NOT_RUN
 from fedloom.papers.reproduction.results import read
 from published_runs import cell, made
 

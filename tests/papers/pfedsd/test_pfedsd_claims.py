@@ -10,7 +10,8 @@ import pytest
 from fedloom.core.errors import SettingError
 from fedloom.papers import recipes, study
 from fedloom.papers.pfedsd.claims import RECOVERY, drops, remarks
-from fedloom.papers.reproduction.claims import FAILS, HOLDS, NOISE, NOT_RUN, verdicts
+from fedloom.papers.reproduction.claim_verdicts import verdicts
+from fedloom.papers.reproduction.claims import FAILS, HOLDS, NOISE, NOT_RUN
 from fedloom.papers.reproduction.copies import export
 from fedloom.papers.reproduction.results import read
 from fedloom.papers.reproduction.results_page import write

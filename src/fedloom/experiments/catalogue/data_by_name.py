@@ -9,9 +9,9 @@ from typing import Any
 from fedloom.core.errors import SettingError
 from fedloom.core.naming import by_python_name, did_you_mean, is_python_name
 from fedloom.data import Dataset, Examples, from_huggingface, load, read_csv, read_npz
+from fedloom.data.columns import NoColumnError
 from fedloom.data.formats import FormatError
 from fedloom.data.sources import SOURCES
-from fedloom.data.tables import NoColumnError
 
 
 def data(source: str, *, whole: bool = False) -> Dataset:
