@@ -131,7 +131,7 @@ def neutral_is_fedavg(subject: Subject) -> str | None:
     fedavg = FedAvg(**{name: getattr(neutral, name) for name in shared})
     for kind in COMPUTING:
         own_run = subject.run(kind, algorithm=neutral)
-        fedavg_run = _fedavg(kind, fedavg, tuple(subject.models.values()), subject.task)  # type: ignore[arg-type]  # tasks are frozen
+        fedavg_run = _fedavg(kind, fedavg, tuple(subject.models.values()), subject.task)  # type: ignore[arg-type]
         for t, (x, y) in enumerate(zip(own_run.servers, fedavg_run.servers, strict=True)):
             models = neutral.global_models(x, subject.models)
             for name in y:
