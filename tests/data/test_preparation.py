@@ -161,7 +161,9 @@ def test_a_transformer_of_ones_own() -> None:
         ValueError, match=r"the transformer must take the columns 'age', 'income', 'town' .* ValueError"
     ):
         from_frame(frame, label="bought", drop=["id", "part"], prepare=StandardScaler())
-    with pytest.raises(ValueError, match="must be 'standard' or a transformer of scikit-learn, got 'scale'"):
+    with pytest.raises(
+        ValueError, match="must be 'standard', 'federated' or a transformer of scikit-learn, got 'scale'"
+    ):
         from_frame(frame, label="bought", drop=["id", "part"], prepare="scale")
 
 

@@ -15,6 +15,7 @@ EDITS = read()
 PARTS = (
     *("fold", "ldam", "optimiser", "surface", "cohort", "evaluation", "partition", "codec", "runs", "studies"),
     *("ranks", "devices", "given", "names", "readers", "frozen", "front", "sites", "fedntd_figures", "tasks"),
+    "statistics",
 )
 
 

@@ -230,7 +230,7 @@ def federate(
     if val_fraction > 0:
         training, local_val = part(training, labels, test_fraction=val_fraction, seed=seed, stream=1)
     if train.preparation is not None:  # neither held-out rows nor those of others decide on means or categories
-        fitted = train.preparation.fitted(training.indices, train.y.cpu().numpy())
+        fitted = train.preparation.fitted(training.indices, train.y.cpu().numpy(), training.sizes)
         train, test, public = train.prepared(fitted), test and test.prepared(fitted), public and public.prepared(fitted)
     return Federation(train, training, test, local_test, local_val, public, public_labels)
 

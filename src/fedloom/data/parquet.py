@@ -26,6 +26,7 @@ def read_parquet(
     drop: Sequence[str] = (),
     categories: Sequence[str] = (),
     prepare: Any = None,
+    least: int = 1,
     test_fraction: float = 0.2,
     seed: int = 0,
 ) -> Dataset:
@@ -45,6 +46,7 @@ def read_parquet(
         drop=drop,
         categories=categories,
         prepare=prepare,
+        least=least,
         test_fraction=test_fraction,
         seed=seed,
         name=Path(path).stem,

@@ -1,14 +1,16 @@
-"""Features of a table's columns: scaled, imputed and one-hot by scikit-learn, fitted on the examples that train."""
+"""Features of a table's columns: scaled, imputed and one-hot, fitted on the examples that train."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+
+from fedloom.data.statistics import CommonPreparation
 
 MISSING = {"", "NA", "N/A", "NaN", "nan", "null", "NULL", "?"}  # words that mean a gap
 _BLOCK = 4096  # rows that are transformed at once
@@ -27,7 +29,8 @@ class Preparation:
 
     Args:
         frame: the columns, a pandas DataFrame of N rows; missing values are NaN.
-        transformer: of scikit-learn, with `fit(frame, y)` and `transform(frame)`; copied before it is fitted.
+        transformer: of scikit-learn, with `fit(frame, y)` and `transform(frame)`, copied before it is fitted; or a
+            `CommonPreparation`.
         read: how the table was read, for `facts`; new rows are read by its `gaps` and `thousands`.
         facts: what the features are, once it is fitted; for manifest.json.
     """
@@ -39,7 +42,7 @@ class Preparation:
 
     @classmethod
     def of(cls, frame: Any, prepare: Any, read: Mapping[str, Any]) -> Preparation:
-        """Make a preparation that is not fitted yet; `prepare`: "standard", or a transformer.
+        """Make a preparation that is not fitted yet; `prepare`: as `asked` returns it.
 
         "standard": numbers lose their mean and are divided by their deviation, gaps are the median; words become one
         column of 0 and 1 for each, a gap is a word of its own, and a word that no training example has is all 0.
@@ -47,6 +50,8 @@ class Preparation:
         Raises:
             ValueError: scikit-learn is not installed, or `prepare` is something else.
         """
+        if isinstance(prepare, CommonPreparation):
+            return cls(frame, prepare, read)
         try:
             from sklearn.compose import ColumnTransformer
             from sklearn.impute import SimpleImputer
@@ -58,8 +63,8 @@ class Preparation:
             return cls(frame, prepare, read)
         if prepare != "standard":
             raise ValueError(
-                f"prepare must be 'standard' or a transformer of scikit-learn, got {prepare!r}: leave it out where all "
-                "columns are numbers of sizes near 1"
+                f"prepare must be 'standard', 'federated' or a transformer of scikit-learn, got {prepare!r}: leave it "
+                "out where all columns are numbers of sizes near 1"
             )
         numbers = [name for name in frame.columns if frame[name].dtype.kind == "f"]
         words = [name for name in frame.columns if name not in numbers]
@@ -81,12 +86,22 @@ class Preparation:
 
         return Preparation(pd.concat([self.frame, other.frame]), self.transformer, self.read, self.facts)
 
-    def fitted(self, rows: npt.NDArray[np.int64], y: npt.NDArray[Any]) -> Preparation:
+    def fitted(
+        self, rows: npt.NDArray[np.int64], y: npt.NDArray[Any], sizes: npt.NDArray[np.int64] | None = None
+    ) -> Preparation:
         """Return the same with a transformer that was fitted on `rows` and their labels `y[rows]` alone.
+
+        `sizes`: how many of the rows each client has, one client after the other; None: one has all.
 
         Raises:
             ValueError: the transformer does not take the columns.
         """
+        if isinstance(self.transformer, CommonPreparation):
+            clients = [rows] if sizes is None else np.split(rows, np.cumsum(sizes)[:-1])
+            common = self.transformer.fit([self.frame.iloc[part] for part in clients])
+            facts = {**self.read, "fitted_on": len(rows), "columns": _told(common)}
+            facts |= {"digest": common.digest(), "prepare": common.described()}
+            return Preparation(self.frame, common, self.read, facts)
         from sklearn.base import clone
 
         try:
@@ -103,7 +118,8 @@ class Preparation:
         """Return features (N, D) of these columns, or of those of `other`, and their names."""
         frame = (other or self).frame
         # Somebody's own may look at all rows at once; ours makes float64 of each alone, which need not be there of all.
-        block = _BLOCK if _is_standard(self.transformer) else max(1, len(frame))
+        ours = _is_standard(self.transformer) or isinstance(self.transformer, CommonPreparation)
+        block = _BLOCK if ours else max(1, len(frame))
         x: npt.NDArray[np.float32] | None = None
         for start in range(0, max(1, len(frame)), block):
             made = self.transformer.transform(frame.iloc[start : start + block])
@@ -162,9 +178,38 @@ class Preparation:
         return self.features(Preparation(pd.DataFrame(columns), self.transformer))[0]
 
 
+def asked(prepare: Any, least: int) -> Any:
+    """Return what prepares a table: None, "standard", a transformer, or a `CommonPreparation` for "federated".
+
+    Raises:
+        ValueError: `least` is no count, or given with another preparation.
+    """
+    if type(least) is not int or least < 1:
+        raise ValueError(f"least must be a whole number from 1, got {least!r}: 5 withholds words of fewer rows")
+    if isinstance(prepare, str) and prepare == "federated":
+        return CommonPreparation(least)
+    if least > 1:
+        raise ValueError(f"least={least} withholds rare words where prepare='federated', got {prepare!r}: leave it out")
+    return prepare
+
+
 def _is_standard(made: Any) -> bool:
     """Return whether a fitted transformer is the one that "standard" names."""
     return set(getattr(made, "named_transformers_", {})) == {"numbers", "words"}
+
+
+def _told(common: CommonPreparation) -> dict[str, str]:
+    """Describe what became of each column by the statistics of all clients."""
+    out = {}
+    for name, scale in common.numbers.items():
+        filled = f"; {scale.gaps} missing as the median {scale.fill:.4g}" if scale.gaps else ""
+        out[name] = f"standardised: mean {scale.mean:.4g}, deviation {scale.deviation:.4g}{filled}"
+    return out | {name: _one_hot(words) for name, words in common.words.items()}
+
+
+def _one_hot(words: Sequence[str]) -> str:
+    more = f" and {len(words) - _MOST_NAMED} more" if len(words) > _MOST_NAMED else ""
+    return f"one-hot: {', '.join(words[:_MOST_NAMED])}{more}"
 
 
 def _described(made: Any, frame: Any) -> dict[str, str] | str:
@@ -180,8 +225,6 @@ def _described(made: Any, frame: Any) -> dict[str, str] | str:
                 said = f"standardised: mean {scaler.mean_[i]:.4g}, deviation {scaler.scale_[i]:.4g}"
                 said += f"; {gaps[name]} missing as the median {filled:.4g}" if gaps[name] else ""
             else:
-                words = list(map(str, pipeline[1].categories_[i]))
-                more = f" and {len(words) - _MOST_NAMED} more" if len(words) > _MOST_NAMED else ""
-                said = f"one-hot: {', '.join(words[:_MOST_NAMED])}{more}"
+                said = _one_hot(list(map(str, pipeline[1].categories_[i])))
             out[str(name)] = said
     return out

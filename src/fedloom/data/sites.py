@@ -16,7 +16,7 @@ from fedloom.data.columns import Columns
 from fedloom.data.examples import Dataset
 from fedloom.data.formats import FormatError, refuse
 from fedloom.data.parquet import is_parquet, read_frame
-from fedloom.data.preparation import MISSING
+from fedloom.data.preparation import MISSING, asked
 from fedloom.data.roles import Roles, first_repeated
 from fedloom.data.tables import columns_of_frame, dataset_of
 from fedloom.data.text_table import TextTable, read_columns
@@ -38,6 +38,7 @@ def read_sites(
     categories: Sequence[str] = (),
     gaps: Sequence[str] = (),
     prepare: Any = None,
+    least: int = 1,
     test_fraction: float = 0.2,
     seed: int = 0,
 ) -> Dataset:
@@ -56,7 +57,8 @@ def read_sites(
         drop: columns that are left out, of the files that have them.
         categories: columns of numbers that are names; also those that hold numbers in one file and words in another.
         gaps: more words that mean a gap, in text files.
-        prepare: "standard" or a transformer of scikit-learn; it is fitted on the training rows of all sites together.
+        prepare: "standard", "federated" or a transformer of scikit-learn; fitted on the training rows of all sites.
+        least: of "federated", how many rows of a site must have a word for the site to name it.
         test_fraction: without `split`, the part of all rows that becomes the test set.
         seed: of this choice, 0 to 2**32 - 1.
 
@@ -119,7 +121,7 @@ def read_sites(
     client = _unused("client", read)
     read.words[client] = [name for name, length in zip(names, lengths, strict=True) for _ in range(length)]
     roles = replace(roles, client=client)
-    return dataset_of(place, read, roles, _called(paths), prepare, said, test_fraction, seed, bad)
+    return dataset_of(place, read, roles, _called(paths), asked(prepare, least), said, test_fraction, seed, bad)
 
 
 def is_pattern(source: str) -> bool:

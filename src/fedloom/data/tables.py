@@ -19,7 +19,7 @@ from fedloom.data.formats import FormatError, refuse
 from fedloom.data.groups import split_whole_groups
 from fedloom.data.hold_out import split as split_rows
 from fedloom.data.partition import pooled
-from fedloom.data.preparation import MISSING, Preparation, spelt
+from fedloom.data.preparation import MISSING, Preparation, asked, spelt
 from fedloom.data.roles import Roles
 from fedloom.data.targets import take_targets
 from fedloom.data.text_table import TextTable, read_columns
@@ -40,6 +40,7 @@ def read_csv(
     categories: Sequence[str] = (),
     gaps: Sequence[str] = (),
     prepare: Any = None,
+    least: int = 1,
     test_fraction: float = 0.2,
     seed: int = 0,
 ) -> Dataset:
@@ -52,8 +53,8 @@ def read_csv(
     column of clients a gap is refused.
 
     Columns that are not named here are features. Without `prepare` they hold numbers, as they are. With it, columns of
-    words and gaps (empty cells, NA, N/A, NaN, null and ?) are features too, by scikit-learn (`fedloom[tables]`). It is
-    fitted on the rows that train: here on all that are no test rows, and anew by `federate`.
+    words and gaps (empty cells, NA, N/A, NaN, null and ?) are features too (`fedloom[tables]`). It is fitted on the
+    rows that train: here on all that are no test rows, and anew by `federate`.
 
     Args:
         path: the file.
@@ -67,8 +68,10 @@ def read_csv(
         drop: columns that are left out.
         categories: columns of numbers that are names, such as postcodes; prepared as words.
         gaps: more words that mean a gap, such as "k.A.".
-        prepare: "standard": numbers are standardised, gaps are the median, words become one column of 0 and 1 each; or
-            a transformer of scikit-learn, which is given a data frame of the features.
+        prepare: "standard": numbers are standardised, gaps are the median, words become one column of 0 and 1 each;
+            "federated": the same of what clients count and add up (`fedloom.data.statistics`), the median to 1/1024 of
+            the range; or a transformer of scikit-learn, which is given a data frame of the features.
+        least: of "federated", how many rows of a client must have a word for the client to name it.
         test_fraction: without `split`, the part of all rows that becomes the test set, in [0, 1): at random, stratified
             by class. At 0 there is no test set.
         seed: of this choice, 0 to 2**32 - 1.
@@ -89,7 +92,7 @@ def read_csv(
         said["gaps"] = sorted(text.gaps)
     if read.grouped:
         said["thousands"] = read.grouped
-    return dataset_of(path, read, roles, path.stem, prepare, said, test_fraction, seed)
+    return dataset_of(path, read, roles, path.stem, asked(prepare, least), said, test_fraction, seed)
 
 
 def from_frame(
@@ -103,6 +106,7 @@ def from_frame(
     drop: Sequence[str] = (),
     categories: Sequence[str] = (),
     prepare: Any = None,
+    least: int = 1,
     test_fraction: float = 0.2,
     seed: int = 0,
     name: str = "frame",
@@ -124,7 +128,7 @@ def from_frame(
     roles = Roles.of(label, target, client, split, group, drop, categories)
     read, bad = columns_of_frame(Path(name), frame, roles)
     said = {"dropped": list(roles.drop)}
-    return dataset_of(Path(name), read, roles, name, prepare, said, test_fraction, seed, bad)
+    return dataset_of(Path(name), read, roles, name, asked(prepare, least), said, test_fraction, seed, bad)
 
 
 def columns_of_frame(place: Path, frame: pd.DataFrame, roles: Roles) -> tuple[Columns, dict[str, str]]:

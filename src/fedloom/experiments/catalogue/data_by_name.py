@@ -110,7 +110,7 @@ def _unknown_module(name: str) -> bool:
 
 _ARGUMENTS = {
     "label": str, "target": list, "client": str, "split": str, "group": str, "prepare": str, "drop": list,
-    "categories": list, "gaps": list,
+    "categories": list, "gaps": list, "least": int,
 }  # fmt: skip
 
 
@@ -134,7 +134,9 @@ def _table(path: str, written: str | None, whole: bool) -> Dataset:
             raise SettingError(
                 f"of a table one says, each once, {form}, got {pair!r}{did_you_mean(key, known.keys() - {key})}"
             )
-        given[key] = value.split(",") if known[key] is list else value
+        if known[key] is int and not value.isdecimal():
+            raise SettingError(f"{key} must be a whole number, got {pair!r}: {key}=5")
+        given[key] = value.split(",") if known[key] is list else known[key](value)
     if whole and "split" not in given:
         given["test_fraction"] = 0.0
     try:
