@@ -516,6 +516,13 @@ def test_devices_that_number_their_labels_otherwise_are_told_apart(tmp_path: Pat
     assert {d.train for d in registry.devices} == {(6, 6, 0), (0, 6, 6)}
 
 
+def test_devices_do_not_prepare_by_common_statistics_yet(tmp_path: Path) -> None:
+    path = tmp_path / "t.csv"
+    path.write_text("n,y\n1,0\n2,1\n3,0\n", encoding="utf-8")
+    with pytest.raises(SettingError, match="devices do not exchange statistics of their columns yet"):
+        Membership(f"{path}?label=y&prepare=federated", tmp_path / "state")
+
+
 def test_columns_of_prepared_tables_are_told_apart(tmp_path: Path) -> None:
     pytest.importorskip("sklearn")
     ours = []

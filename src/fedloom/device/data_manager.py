@@ -8,6 +8,7 @@ import numpy as np
 
 from fedloom.core.errors import SettingError, SettingWarning, warn
 from fedloom.data import Dataset, Federation, Partition, by_lists, federate
+from fedloom.data.statistics import CommonPreparation
 from fedloom.experiments import catalogue
 from fedloom.experiments.sections import DataSettings
 from fedloom.wire.registration import Registration, check_names
@@ -55,7 +56,16 @@ def load_examples(source: str) -> Dataset:
 
 
 def warn_about_own_scale(source: str, dataset: Dataset) -> None:
-    """Warn if columns were prepared here, since a simulation scales them by the rows of all clients."""
+    """Warn if columns were prepared here, since a simulation scales them by the rows of all clients.
+
+    Raises:
+        SettingError: they were to be prepared by the statistics of all clients.
+    """
+    if dataset.train.preparation is not None and isinstance(dataset.train.preparation.transformer, CommonPreparation):
+        raise SettingError(
+            f"devices do not exchange statistics of their columns yet, got {source!r}: scale the columns of all tables "
+            "by the same numbers and leave prepare out, or simulate with fedloom run"
+        )
     if dataset.train.preparation is not None:
         warn(
             "with devices each table is prepared by its own rows alone, where a simulation takes the means, deviations "
