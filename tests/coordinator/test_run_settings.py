@@ -111,7 +111,7 @@ def test_where_runs_may_differ() -> None:
         "front",
     }  # fmt: skip
     assert free["resumed"] - free["method"] == {"rounds", "monitor", "target", "patience", "deadline"}
-    assert free["recipe"] - free["method"] == {"rounds", "engine", "compilation", "device"}
+    assert free["recipe"] - free["method"] == {"rounds", "per_client", "engine", "compilation", "device"}
     assert free["method"] <= free["recipe"]
     assert {"seed", "chunk", "threads"} == free["method"] - free["resumed"]
 

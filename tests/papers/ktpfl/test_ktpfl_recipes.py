@@ -25,7 +25,7 @@ def test_each_table_has_its_cells_once() -> None:
         "ktpfl-mixed": 3 * 2 * 8,
         "ktpfl-same": 3 * 2 * 11,
         "ktpfl-small": 2 * 2 * 8,
-        "ktpfl-groups": 2 * 2,
+        "ktpfl-groups": 2 * 4,
         "ktpfl-networks": 2 * 8,
         "ktpfl-sweeps": 2 * (9 + 8 + 5 + 6),
     }
@@ -34,6 +34,7 @@ def test_each_table_has_its_cells_once() -> None:
     assert not any(r.missing or r.variant or r.target for r in EVERY)
     assert {r.reading for r in EVERY} == {"last"}
     assert {r.measure for r in EVERY} == {"personal_accuracy"}
+    assert all(r.experiment.run.per_client for r in EVERY)  # for accuracies before distillation
 
 
 def test_settings_of_the_paper() -> None:
@@ -86,6 +87,11 @@ def test_claimed_orders() -> None:
     assert above["kt_pfl"] == ("fedmd_kt", "feddf", "pfeddf", "sim_pfl", "topk_pfl", "local_only")
     assert above["sim_pfl"] == above["topk_pfl"] == ("fedmd_kt",)
     assert not any(above[row] for row in set(above) - {"kt_pfl", "sim_pfl", "topk_pfl"})
+    groups = {r.row: r.above for r in find("ktpfl-groups", ["cifar20k"])}
+    assert groups == {
+        "kt_pfl-rho0.1": ("fedmd_kt", "local_only"), "kt_pfl-rho0.7": ("fedmd_kt", "local_only"), "fedmd_kt": (),
+        "local_only": (),
+    }  # fmt: skip
     assert "local_only" not in find("ktpfl-mixed", ["cifar10-two"], ["kt_pfl"])[0].above  # which the paper does not say
 
 

@@ -62,6 +62,9 @@ NETWORKS = {
     "dense_cnn_cifar100": "cnn",
     "resnet18": "resnet18",
 }
+LAMBDA1 = (0.0, 0.01, 0.1, 1.0)
+SMALL_EPOCHS = 20  # of the server, where L_BN is weighed on a computer without a GPU
+SMALL = {"synthesis.batch_size": 64, "distill.batch_size": 64, "ngf": 16}
 SAME_UPLOAD = ("dense", "fed_adi")
 """Methods whose settings matter to the server alone, which is in the same state after the upload."""
 SHAPES = ("schedule", "student", "distill.optimiser", "distill.momentum")
@@ -143,6 +146,7 @@ def recipes() -> dict[str, list[Recipe]]:
         "dense-ldam": _ldam(),
         "dense-rounds": _rounds(),
         "dense-ablation": _ablation(),
+        "dense-lambda1": _lambda1(),
     }
     out: dict[str, list[Recipe]] = {}
     for table in ABOUT:
@@ -160,7 +164,8 @@ def recipes() -> dict[str, list[Recipe]]:
 def _upload(recipe: Recipe) -> Beginning:
     """Return the round of uploads of a recipe."""
     e, task = recipe.experiment, f"-{recipe.experiment.task}"
-    made = dataclasses.replace(e, algorithm="dense", settings={"dense": dense(e.model)}).changed("run.rounds", 1)
+    own = dense(e.model) | (SMALL if recipe.table == "dense-lambda1" else {})
+    made = dataclasses.replace(e, algorithm="dense", settings={"dense": own}).changed("run.rounds", 1)
     return Beginning(f"{recipe.table}/{recipe.column}/uploads{task.removesuffix('-classification')}", made, SHAPES)
 
 
@@ -279,6 +284,21 @@ def _ablation() -> Iterator[Recipe]:
                 method = Method("dense", dense(model, **own), above=above)
                 column = f"{data}-a{alpha:g}-m5-{NETWORKS[model]}"
                 yield _recipe("dense-ablation", column, row, method, data, alpha, 5, model, LOCAL_EPOCHS, [lost])
+
+
+def _lambda1() -> Iterator[Recipe]:
+    """Yield recipes of DENSE over the weight of L_BN, of networks with few and with many BatchNorm layers; small."""
+    for column, model, alpha in (
+        ("fmnist10k-a0.1-m5-cnn", "dense_cnn_mnist", 0.1),
+        ("fmnist10k-a0.5-m5-cnn", "dense_cnn_mnist", 0.5),
+        ("fmnist10k-a0.1-m5-deep", "dense_cnn_mnist_deep", 0.1),
+    ):
+        for weight in LAMBDA1:
+            own = dense(model, lambda1=weight) | SMALL
+            run = {"data.examples": 10_000, "local.batch_size": 32}
+            method = Method("dense", own, run, rounds=1 + SMALL_EPOCHS)
+            row = f"dense-lambda{weight:g}"
+            yield _recipe("dense-lambda1", column, row, method, "fmnist", alpha, 5, model, 10, ["ours"])
 
 
 def _recipe(

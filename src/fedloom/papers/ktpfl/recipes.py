@@ -165,14 +165,19 @@ def _of_one_architecture() -> dict[str, Method]:
 def _groups() -> Iterator[Recipe]:
     """Yield recipes in which clients of even and of odd numbers have like data.
 
-    There are three architectures, so that each is in both groups.
+    There are three architectures, so that each is in both groups. Uniform mixing and local training alone stand beside
+    them: what is learnt of the groups must be of use.
     """
     scale = _with(SMALL, model="lenet,dense_cnn1,mlp")
     for name in ("fmnist20k", "cifar20k"):
-        kt_pfl = methods(scale, DATA[name].lr)["kt_pfl"]
+        rows = methods(scale, DATA[name].lr)
+        rows["local_only"] = dataclasses.replace(rows["local_only"], caveat=None)
+        references = ("fedmd_kt", "local_only")
         for rho in (0.1, 0.7):
-            method = dataclasses.replace(kt_pfl, own={**kt_pfl.own, "rho": rho}, above=())
+            method = dataclasses.replace(rows["kt_pfl"], own={**rows["kt_pfl"].own, "rho": rho}, above=references)
             yield _recipe("ktpfl-groups", name, "groups", f"kt_pfl-rho{rho:g}", method, scale)
+        for row in references:
+            yield _recipe("ktpfl-groups", name, "groups", row, rows[row], scale)
 
 
 def _sweeps() -> Iterator[Recipe]:
@@ -219,6 +224,7 @@ def _recipe(table: str, name: str, setting: str, row: str, method: Method, scale
             rounds=scale.rounds,
             cohort_size=CLIENTS,
             monitor="personal_accuracy",
+            per_client=True,  # which has accuracies before distillation
             checkpoint_every=5,
             keep_every=1000,
         ),
