@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import functools
 import itertools
-from collections.abc import Iterator, Sequence
+import statistics
+from collections.abc import Callable, Iterator, Sequence
 
 from fedloom.coordinator.history import Record
 from fedloom.papers import recipes
-from fedloom.papers.dense.recipes import ALPHAS
+from fedloom.papers.dense.recipes import ALPHAS, LAMBDA1
 from fedloom.papers.reproduction.claim_parts import Observation, above, gain, number, observed, total
 from fedloom.papers.reproduction.claims import Cell, Claim, Part, sentences
 from fedloom.papers.reproduction.results import Result, Run
@@ -144,10 +145,31 @@ def _ablation() -> Iterator[Claim]:
         ("without_div", "L_div helps", ""),
         ("ce_only", "Both together help", "L_BN takes off here what L_div adds."),
     ):  # fmt: skip
-        yield Claim(
-            where="Ablation", text=text,
-            parts=[above(Cell(table, c, "dense"), Cell(table, c, f"dense-{row}")) for c in _columns(table)], why=why,
-        )  # fmt: skip
+        parts = [above(Cell(table, c, "dense"), Cell(table, c, f"dense-{row}")) for c in _columns(table)]
+        if row == "without_bn":
+            parts += _weighed(lambda with_it, without: above(with_it, without))
+        yield Claim(where="Ablation", text=text, parts=parts, why=why)
+    yield Claim(
+        where="Eq. 3", text="L_BN brings images nearer to the statistics of the clients",
+        parts=_weighed(lambda with_it, without: above(without, with_it, of=_distances)),
+    )  # fmt: skip
+
+
+def _weighed(compare: Callable[[Cell, Cell], Part]) -> list[Part]:
+    """Return a part for each weight of L_BN beside none."""
+    table = "dense-lambda1"
+    return [
+        compare(Cell(table, column, f"dense-lambda{weight:g}"), Cell(table, column, "dense-lambda0"))
+        for column in _columns(table)
+        for weight in LAMBDA1
+        if weight
+    ]
+
+
+def _distances(result: Result) -> dict[int, float]:
+    """Return how far the images that are kept lie from the statistics of the clients, L_BN, mean over epochs."""
+    logged = {seed: run.history.series("server_bn").tolist() for seed, run in result.runs.items()}
+    return {seed: statistics.fmean(values) for seed, values in logged.items() if values}
 
 
 def _columns(table: str) -> list[str]:
