@@ -120,6 +120,62 @@ def test_accuracies_of_dense() -> None:
     assert seen == {*of, "one-shot FedAvg", "ensemble"}
 
 
+def test_weights_of_the_statistics_of_dense() -> None:
+    found = results("dense", "dense-lambda1")
+    columns = {
+        "two layers, alpha 0.1": "fmnist10k-a0.1-m5-cnn", "eight layers, alpha 0.1": "fmnist10k-a0.1-m5-deep",
+        "two layers, alpha 0.5": "fmnist10k-a0.5-m5-cnn",
+    }  # fmt: skip
+    told = {(column, r.recipe.row, seed) for (column, _), r in found.items() for seed in r.runs}
+    for corner in ("student in %", "`server_bn`"):
+        seen = set()
+        for row in table("dense.md", corner):
+            name, _, seed = row.pop(next(iter(row))).partition(", seed ")
+            column = columns[name]
+            for head, cell in row.items():
+                if head in ("ensemble", "one-shot FedAvg"):
+                    measure = "ensemble_accuracy" if head == "ensemble" else "mean_accuracy"
+                    said = [series(found[column, "dense-lambda0"], int(seed), measure)[0]]
+                elif cell == "-":
+                    assert (column, f"dense-lambda{head}", int(seed)) not in told
+                    continue
+                else:
+                    seen.add((column, f"dense-lambda{head}", int(seed)))
+                    result = found[column, f"dense-lambda{head}"]
+                    assert result.runs[int(seed)].rounds == 21
+                    if corner == "student in %":
+                        values = series(result, int(seed), "global_accuracy")
+                        said = [values[-1], mean(values[-5:])]
+                    else:
+                        said = [mean(series(result, int(seed), "server_bn")) / 100]
+                for number, value in zip(cell.split(" / "), said, strict=True):
+                    assert says(number, value), (name, seed, head)
+        assert seen == told
+
+
+@pytest.mark.parametrize(("column", "data"), [("fmnist20k-groups", "Fashion-MNIST"), ("cifar20k-groups", "CIFAR-10")])
+def test_personal_accuracies_of_ktpfl_before_and_after_distillation(column: str, data: str) -> None:
+    found = results("ktpfl", "ktpfl-useful")
+    methods = ["kt_pfl", "fedmd_kt", "local_only"]
+    measures = {"after": "personal_accuracy", "before": "trained_accuracy"}
+    told = {
+        (head, when, seed)
+        for head in methods
+        for when, measure in measures.items()
+        for seed in found[column, head].runs
+        if series(found[column, head], seed, measure)
+    }
+    seen = set()
+    for row in table("ktpfl.md", f"two groups of ten, {data}"):
+        when, _, seed = row.pop(next(iter(row))).partition(" distillation, seed ")
+        assert list(row) == methods
+        for head, cell in row.items():
+            if cell != "-":
+                seen.add((head, when, int(seed)))
+                assert says(cell, series(found[column, head], int(seed), measures[when])[-1]), (head, when, seed)
+    assert seen == told
+
+
 APFL_METHODS = {
     "FedAvg": "fedavg", "FedProx": "fedprox", "FedCurv (Ni)": "fedcurv_ni", "FedMeta": "fedmeta", "APFL": "apfl_ni",
 }  # fmt: skip

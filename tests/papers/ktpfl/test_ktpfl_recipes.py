@@ -25,7 +25,8 @@ def test_each_table_has_its_cells_once() -> None:
         "ktpfl-mixed": 3 * 2 * 8,
         "ktpfl-same": 3 * 2 * 11,
         "ktpfl-small": 2 * 2 * 8,
-        "ktpfl-groups": 2 * 4,
+        "ktpfl-groups": 2 * 2,
+        "ktpfl-useful": 2 * 3,
         "ktpfl-networks": 2 * 8,
         "ktpfl-sweeps": 2 * (9 + 8 + 5 + 6),
     }
@@ -87,12 +88,20 @@ def test_claimed_orders() -> None:
     assert above["kt_pfl"] == ("fedmd_kt", "feddf", "pfeddf", "sim_pfl", "topk_pfl", "local_only")
     assert above["sim_pfl"] == above["topk_pfl"] == ("fedmd_kt",)
     assert not any(above[row] for row in set(above) - {"kt_pfl", "sim_pfl", "topk_pfl"})
-    groups = {r.row: r.above for r in find("ktpfl-groups", ["cifar20k"])}
-    assert groups == {
-        "kt_pfl-rho0.1": ("fedmd_kt", "local_only"), "kt_pfl-rho0.7": ("fedmd_kt", "local_only"), "fedmd_kt": (),
-        "local_only": (),
-    }  # fmt: skip
+    useful = {r.row: r.above for r in find("ktpfl-useful", ["cifar20k"])}
+    assert useful == {"kt_pfl": ("fedmd_kt", "local_only"), "fedmd_kt": (), "local_only": ()}
     assert "local_only" not in find("ktpfl-mixed", ["cifar10-two"], ["kt_pfl"])[0].above  # which the paper does not say
+
+
+def test_what_is_useful_is_asked_of_the_clients_of_the_groups() -> None:
+    for name in ("fmnist20k-groups", "cifar20k-groups"):
+        (groups,) = find("ktpfl-groups", [name], ["kt_pfl-rho0.1"])
+        rows = {r.row: r.experiment for r in find("ktpfl-useful", [name])}
+        assert rows["kt_pfl"] == groups.experiment.changed("run.rounds", 10)
+        for e in rows.values():
+            assert (e.data, e.local, e.run, e.model) == (groups.experiment.data, groups.experiment.local, *(
+                rows["kt_pfl"].run, groups.experiment.model,
+            ))  # fmt: skip
 
 
 def test_sweeps_change_one_setting() -> None:

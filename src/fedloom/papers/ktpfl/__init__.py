@@ -17,5 +17,5 @@ STUDY = Study(
     remarks=claims.remarks,
     evidence=("federation.json", place(distillation.TABLE)),
     claims=claims.claims,
-    reduced={"ktpfl-small": "20,000 images, small networks", "ktpfl-groups": "20,000 images, small networks"},
+    reduced=dict.fromkeys(("ktpfl-small", "ktpfl-groups", "ktpfl-useful"), "20,000 images, small networks"),
 )
