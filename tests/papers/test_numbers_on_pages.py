@@ -142,7 +142,7 @@ def test_weights_of_the_statistics_of_dense() -> None:
                 else:
                     seen.add((column, f"dense-lambda{head}", int(seed)))
                     result = found[column, f"dense-lambda{head}"]
-                    assert result.runs[int(seed)].rounds == 21
+                    assert result.runs[int(seed)].rounds == 16
                     if corner == "student in %":
                         values = series(result, int(seed), "global_accuracy")
                         said = [values[-1], mean(values[-5:])]

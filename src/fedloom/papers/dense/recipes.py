@@ -63,7 +63,7 @@ NETWORKS = {
     "resnet18": "resnet18",
 }
 LAMBDA1 = (0.0, 0.01, 0.1, 1.0)
-SMALL_EPOCHS = 20  # of the server, where L_BN is weighed on a computer without a GPU
+SMALL_EPOCHS = 15  # of the server, where L_BN is weighed on a computer without a GPU
 SMALL = {"synthesis.batch_size": 64, "distill.batch_size": 64, "ngf": 16}
 SAME_UPLOAD = ("dense", "fed_adi")
 """Methods whose settings matter to the server alone, which is in the same state after the upload."""

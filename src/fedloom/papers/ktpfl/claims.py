@@ -81,7 +81,8 @@ def _claims() -> Iterator[Claim]:
         parts=[above(cell, cell._replace(row="fedmd_kt")) for cell in grouping],
     )  # fmt: skip
     yield Claim(
-        where="released code", text="Judged before distillation, KT-pFL is above uniform mixing where clients make two groups",
+        where="released code",
+        text="Judged before distillation, KT-pFL is above uniform mixing where clients make two groups",
         parts=[above(_before(cell), _before(cell._replace(row="fedmd_kt"))) for cell in grouping],
     )  # fmt: skip
     for row in ("sim_pfl", "topk_pfl"):
