@@ -290,7 +290,7 @@ def _lambda1() -> Iterator[Recipe]:
     for column, model, alpha, epochs in (
         ("fmnist10k-a0.1-m5-cnn", "dense_cnn_mnist", 0.1, 10),
         ("fmnist10k-a0.5-m5-cnn", "dense_cnn_mnist", 0.5, 10),
-        ("fmnist10k-a0.1-m5-deep", "dense_cnn_mnist_deep", 0.1, 5),
+        ("fmnist10k-a0.1-m5-deep", "dense_cnn_mnist_deep", 0.1, 3),
     ):
         for weight in LAMBDA1:
             own = dense(model, lambda1=weight) | _small(model)
