@@ -131,49 +131,39 @@ def test_weights_of_the_statistics_of_dense() -> None:
         seen = set()
         for row in table("dense.md", corner):
             name, _, seed = row.pop(next(iter(row))).partition(", seed ")
-            column = columns[name]
             for head, cell in row.items():
-                if head in ("ensemble", "one-shot FedAvg"):
-                    measure = "ensemble_accuracy" if head == "ensemble" else "mean_accuracy"
-                    said = [series(found[column, "dense-lambda0"], int(seed), measure)[0]]
-                elif cell == "-":
-                    assert (column, f"dense-lambda{head}", int(seed)) not in told
+                key = columns[name], f"dense-lambda{0 if 'e' in head else head}"
+                if cell == "-":
+                    assert (*key, int(seed)) not in told
                     continue
+                run, until = found[key].runs[int(seed)], found[key].rounds
+                if head in ("ensemble", "one-shot FedAvg"):
+                    said = [100 * run.after(1, "ensemble_accuracy" if head == "ensemble" else "mean_accuracy")]
                 else:
-                    seen.add((column, f"dense-lambda{head}", int(seed)))
-                    result = found[column, f"dense-lambda{head}"]
-                    assert result.runs[int(seed)].rounds == 16
-                    if corner == "student in %":
-                        values = series(result, int(seed), "global_accuracy")
-                        said = [values[-1], mean(values[-5:])]
-                    else:
-                        said = [mean(series(result, int(seed), "server_bn")) / 100]
+                    seen.add((*key, int(seed)))
+                    measure = "global_accuracy" if corner == "student in %" else "server_bn"
+                    values = [run.after(t, measure) for t in range(2, until + 1)]
+                    said = [mean(values)] if measure == "server_bn" else [100 * values[-1], 100 * mean(values[-5:])]
                 for number, value in zip(cell.split(" / "), said, strict=True):
                     assert says(number, value), (name, seed, head)
         assert seen == told
 
 
-@pytest.mark.parametrize(("column", "data"), [("fmnist20k-groups", "Fashion-MNIST"), ("cifar20k-groups", "CIFAR-10")])
-def test_personal_accuracies_of_ktpfl_before_and_after_distillation(column: str, data: str) -> None:
+def test_personal_accuracies_of_ktpfl_before_and_after_distillation() -> None:
+    """What a client receives is what the round before ended with, so after distillation."""
     found = results("ktpfl", "ktpfl-useful")
-    methods = ["kt_pfl", "fedmd_kt", "local_only"]
-    measures = {"after": "personal_accuracy", "before": "trained_accuracy"}
-    told = {
-        (head, when, seed)
-        for head in methods
-        for when, measure in measures.items()
-        for seed in found[column, head].runs
-        if series(found[column, head], seed, measure)
-    }
-    seen = set()
-    for row in table("ktpfl.md", f"two groups of ten, {data}"):
-        when, _, seed = row.pop(next(iter(row))).partition(" distillation, seed ")
-        assert list(row) == methods
+    runs = {row: found["cifar20k-groups", row].runs[0] for row in ("kt_pfl", "local_only")}
+    rows = table("ktpfl.md", "two groups of ten, CIFAR-10, seed 0, after round")
+    assert len(rows) == 3
+    for row, (method, when) in zip(rows, [("kt_pfl", "before"), ("kt_pfl", "after"), ("local_only", "")], strict=True):
+        name = row.pop(next(iter(row)))
+        assert name.startswith(method)
+        assert when in name
         for head, cell in row.items():
-            if cell != "-":
-                seen.add((head, when, int(seed)))
-                assert says(cell, series(found[column, head], int(seed), measures[when])[-1]), (head, when, seed)
-    assert seen == told
+            t, run = int(head), runs[method]
+            value = run.after(t + 1, "received_accuracy") if when != "before" else run.after(t, "trained_accuracy")
+            value = run.after(t, "personal_accuracy") if value is None else value
+            assert says(cell, 100 * value), (name, t)
 
 
 APFL_METHODS = {

@@ -66,24 +66,22 @@ def _claims() -> Iterator[Claim]:
             where=_RECALLED, text=f"KT-pFL is above {name} on all data sets and label skews",
             parts=[above(Cell(*place, "kt_pfl"), Cell(*place, row)) for place in columns], why=why.get(row, ""),
         )  # fmt: skip
-    grouping = [Cell("ktpfl-useful", c, "kt_pfl") for c in dict.fromkeys(r.column for r in recipes("ktpfl-useful"))]
-    useful = [*(Cell(*place, "kt_pfl") for place in columns), *grouping]
+    useful = list(dict.fromkeys(r.column for r in recipes("ktpfl-useful")))
+    alone = {Cell(*place, "kt_pfl"): Cell(*place, "local_only") for place in columns}
+    alone |= {Cell("ktpfl-groups", c, "kt_pfl-rho0.1"): Cell("ktpfl-useful", c, "local_only") for c in useful}
     yield Claim(
         where="implied", text="KT-pFL is above local training alone",
-        parts=[above(cell, cell._replace(row="local_only")) for cell in useful], why=_JUDGED,
+        parts=[above(kt_pfl, reference) for kt_pfl, reference in alone.items()], why=_JUDGED,
     )  # fmt: skip
+    before = {Cell(*place, "kt_pfl"): Cell(*place, "local_only") for place in columns}
+    before |= {Cell("ktpfl-useful", c, "kt_pfl"): Cell("ktpfl-useful", c, "local_only") for c in useful}
     yield Claim(
         where="released code", text="Judged before distillation, KT-pFL is above local training alone",
-        parts=[above(_before(cell), cell._replace(row="local_only")) for cell in useful],
+        parts=[above(_before(kt_pfl), reference) for kt_pfl, reference in before.items()],
     )  # fmt: skip
     yield Claim(
         where="implied", text="Where clients make two groups, KT-pFL is above uniform mixing",
-        parts=[above(cell, cell._replace(row="fedmd_kt")) for cell in grouping],
-    )  # fmt: skip
-    yield Claim(
-        where="released code",
-        text="Judged before distillation, KT-pFL is above uniform mixing where clients make two groups",
-        parts=[above(_before(cell), _before(cell._replace(row="fedmd_kt"))) for cell in grouping],
+        parts=[above(Cell("ktpfl-groups", c, "kt_pfl-rho0.1"), Cell("ktpfl-useful", c, "fedmd_kt")) for c in useful],
     )  # fmt: skip
     for row in ("sim_pfl", "topk_pfl"):
         yield Claim(

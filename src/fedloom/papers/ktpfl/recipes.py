@@ -178,10 +178,9 @@ def _groups() -> Iterator[Recipe]:
 
 
 def _useful() -> Iterator[Recipe]:
-    """Yield recipes of the same clients, half as long: with what they learn of one another, and without."""
-    scale = _with(GROUPS, rounds=10)
+    """Yield recipes of the same clients, judged before distillation too, and of what KT-pFL must be better than."""
     for name in ("fmnist20k", "cifar20k"):
-        rows = methods(scale, DATA[name].lr)
+        rows = methods(GROUPS, DATA[name].lr)
         made = {
             "kt_pfl": dataclasses.replace(
                 rows["kt_pfl"], own={**rows["kt_pfl"].own, "rho": 0.1}, above=("fedmd_kt", "local_only")
@@ -190,7 +189,7 @@ def _useful() -> Iterator[Recipe]:
             "local_only": dataclasses.replace(rows["local_only"], caveat=None),
         }
         for row, method in made.items():
-            yield _recipe("ktpfl-useful", name, "groups", row, method, scale)
+            yield _recipe("ktpfl-useful", name, "groups", row, method, GROUPS)
 
 
 def _sweeps() -> Iterator[Recipe]:
