@@ -150,20 +150,23 @@ def test_weights_of_the_statistics_of_dense() -> None:
 
 
 def test_personal_accuracies_of_ktpfl_before_and_after_distillation() -> None:
-    """What a client receives is what the round before ended with, so after distillation."""
-    found = results("ktpfl", "ktpfl-useful")
-    runs = {row: found["cifar20k-groups", row].runs[0] for row in ("kt_pfl", "local_only")}
+    """What a client receives is what it had after distillation in the round before; later rounds are of another."""
+    found = results("ktpfl", "ktpfl-useful") | results("ktpfl", "ktpfl-groups")
+    short, long, alone = (
+        found["cifar20k-groups", row].runs[0] for row in ("kt_pfl", "kt_pfl-rho0.1", "local_only")
+    )  # fmt: skip
     rows = table("ktpfl.md", "two groups of ten, CIFAR-10, seed 0, after round")
-    assert len(rows) == 3
-    for row, (method, when) in zip(rows, [("kt_pfl", "before"), ("kt_pfl", "after"), ("local_only", "")], strict=True):
-        name = row.pop(next(iter(row)))
-        assert name.startswith(method)
-        assert when in name
-        for head, cell in row.items():
-            t, run = int(head), runs[method]
-            value = run.after(t + 1, "received_accuracy") if when != "before" else run.after(t, "trained_accuracy")
-            value = run.after(t, "personal_accuracy") if value is None else value
-            assert says(cell, 100 * value), (name, t)
+    assert [row.pop(next(iter(row))) for row in rows] == [
+        "kt_pfl, before distillation", "kt_pfl, after distillation", "local_only",
+    ]  # fmt: skip
+    before, after, local = rows
+    assert list(before) == ["1", "2", "3", "4", "5", "10", "15", "20"]
+    for t in map(int, before):
+        told = short.after(t, "trained_accuracy")
+        assert before[str(t)] == "-" if told is None else says(before[str(t)], 100 * told)
+        judged = short.after(t + 1, "received_accuracy") or long.after(t, "personal_accuracy")
+        assert says(after[str(t)], 100 * judged)
+        assert says(local[str(t)], 100 * alone.after(t, "trained_accuracy"))
 
 
 APFL_METHODS = {
