@@ -41,7 +41,7 @@ from fedloom.coordinator import Job, verify
 from fedloom.coordinator.plausible import check_plausible
 from fedloom.coordinator.replay import RoundReplay
 from fedloom.core import tree
-from fedloom.core.batches import Batch
+from fedloom.core.batch import Batch
 from fedloom.core.errors import SettingError, SettingWarning
 from fedloom.core.optimiser import Digest, Distill
 from fedloom.core.task import check_padding, loss_of, right_of

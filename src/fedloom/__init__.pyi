@@ -22,7 +22,8 @@ from fedloom.core import tree as tree
 from fedloom.core.algorithm import Algorithm as Algorithm
 from fedloom.core.augment import Augment as Augment
 from fedloom.core.averaging import Averaging as Averaging
-from fedloom.core.batches import Batch as Batch, Batches as Batches
+from fedloom.core.batch import Batch as Batch
+from fedloom.core.batches import Batches as Batches
 from fedloom.core.choices import (
     Count as Count,
     NonNegative as NonNegative,
@@ -69,6 +70,8 @@ from fedloom.data import (
     from_torch as from_torch,
     iid as iid,
     read_csv as read_csv,
+    read_parquet as read_parquet,
+    read_sites as read_sites,
     shards as shards,
 )
 from fedloom.engines.faults import Unreliable as Unreliable

@@ -37,7 +37,7 @@ from fedloom.coordinator.replay import RoundReplay
 from fedloom.coordinator.rounds import Coordinator
 from fedloom.core import tree
 from fedloom.core.algorithm import Algorithm
-from fedloom.core.batches import Batch
+from fedloom.core.batch import Batch
 from fedloom.core.client import Client, on_client
 from fedloom.core.cohort import Cohort
 from fedloom.core.errors import SettingError

@@ -19,7 +19,7 @@ from fedloom.coordinator import RunSettings, run
 from fedloom.core import tree
 from fedloom.core.algorithm import Algorithm
 from fedloom.core.augment import Augment
-from fedloom.core.batches import Batch, at_batch
+from fedloom.core.batch import Batch, at_batch
 from fedloom.core.client import Client, on_client
 from fedloom.core.errors import StackingError
 from fedloom.core.fold import fold, minimise

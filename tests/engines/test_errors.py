@@ -16,7 +16,7 @@ from fedloom import RunSettings
 from fedloom.algorithms import ALGORITHMS, FedAvg, FedBE, FedDF, KTpFL, LocalOnly, PFedSD, Scaffold
 from fedloom.core import tree
 from fedloom.core.algorithm import Algorithm
-from fedloom.core.batches import Batch
+from fedloom.core.batch import Batch
 from fedloom.core.client import Client, on_client
 from fedloom.core.errors import ClientError, NonFiniteError, SettingError, StackingError
 from fedloom.core.fold import minimise

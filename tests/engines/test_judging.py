@@ -16,17 +16,17 @@ from fedloom.coordinator import RunSettings
 from fedloom.coordinator.run import Job
 from fedloom.core import tree
 from fedloom.core.algorithm import Algorithm
-from fedloom.core.batches import Batch
+from fedloom.core.batch import Batch
 from fedloom.core.client import Client, NotPlanned, on_client
 from fedloom.core.errors import SettingError, StackingError
 from fedloom.core.fold import fold, minimise
 from fedloom.core.losses import task_loss
 from fedloom.core.model import Model
 from fedloom.core.types import Weighted, Weights
-from fedloom.engines.cohort import Exchange
 from fedloom.engines.engine_options import Options
 from fedloom.engines.loop import Loop
 from fedloom.engines.population import Population
+from fedloom.engines.round_traffic import Exchange
 from fedloom.engines.stacked import Stacked
 from fedloom.testing.in_process import DevicesInProcess
 from fedloom.testing.messages import Messages

@@ -25,11 +25,11 @@ from fedloom.engines.population import Population
 from fedloom.engines.runtime import Runtime
 from fedloom.testing.compare import same
 from fedloom.testing.in_process import DevicesInProcess, InProcess, fleet_of, population_of, token_of
-from fedloom.testing.tampering import HARMLESS, HARMS, tamper_with, with_weight
 from fedloom.wire.devices import Devices
 from fedloom.wire.fleet import Audit, RankFleet
 from fedloom.wire.registration import CAP, Registration, Registry, RemoteExamples, cap_of
 from fedloom.wire.transport import head_of, pack, seal, unpack, unseal, with_checksum
+from tampering import HARMLESS, HARMS, tamper_with, with_weight
 from tiny import LOCAL, federation, mlp, population
 
 PEOPLE = federation(val_fraction=0.2)

@@ -16,7 +16,7 @@ from torch import nn
 from fedloom import RunSettings, run
 from fedloom.algorithms import APFLNi, FedAvg, FedNova, KTpFL, LGFedAvg, PFedSD, Scaffold
 from fedloom.core import tree
-from fedloom.core.batches import Batch
+from fedloom.core.batch import Batch
 from fedloom.core.errors import ClientError, SettingError
 from fedloom.core.model import Model
 from fedloom.core.optimiser import SGD, Local

@@ -15,6 +15,7 @@ from fedloom.coordinator.history import History, Record
 from fedloom.coordinator.newcomers import NewClients, evaluate_new
 from fedloom.core.algorithm import Algorithm
 from fedloom.core.cohort import Predict
+from fedloom.core.errors import SettingError
 from fedloom.core.random import generator
 from fedloom.core.types import Weights
 from fedloom.data import Examples, Partition
@@ -71,7 +72,7 @@ class Evaluation:
             members /= members.sum()  # exactly 1 where there is one architecture
         else:  # one that no client has
             members[:] = 1 / len(members)
-        results = [classify(p.models[n], w, p.task, p.federation.test) for n, w in weights.items()]
+        results = [classify(p.models[n], w, p.task, _test_of(p, n)) for n, w in weights.items()]
         per_class = np.average([r.per_class for r in results], axis=0, weights=members)
         out: Record = {
             "global_accuracy": float(np.average([r.accuracy for r in results], weights=members)),
@@ -92,6 +93,11 @@ class Evaluation:
         p, out = self.population, Record()
         if p.federation.test is None:
             return out
+        if predictions and p.behind:
+            raise SettingError(
+                f"{', '.join(predictions)} would be evaluated on inputs of none of the architectures, whose frozen "
+                "fronts are computed once: set front = 'off' (--front off)"
+            )
         rate = functools.partial(rate_right, task=p.task, examples=p.federation.test, device=p.device, dtype=p.dtype)
         for name, predict in predictions.items():
             if isinstance(predict, Mapping):
@@ -118,6 +124,13 @@ class Evaluation:
         if scores := self._scores(server, round, "val"):
             out["val_accuracy"] = mean(of.right / of.examples for of in scores.values())
         return out
+
+    def of_training(self, server: dict[str, Any], round: int) -> Record:
+        """Return the mean loss over all training examples of the panel, each client's by its personal model."""
+        panel = [0] if self.algorithm.pooled else self.panel  # pooled examples are those of one client
+        results = self.engine.evaluate(server, panel, round, "all").values()
+        rows, total = sum(int(of.trained) for of in results), sum(float(of.train_loss) for of in results)
+        return {"personal_train_loss": _per_row(total, rows)}
 
     def of_new(self, server: dict[str, Any], round: int) -> Record:
         """Judge each new client in every way that is asked for and that the algorithm has a model for."""
@@ -258,9 +271,16 @@ class Evaluation:
             members = [k for k in self.panel if self.algorithm.pooled or p.assignment[k] == name]
             rows = [partition.rows(k) for k in members]
             ends = [int(n) for n in np.cumsum([0, *map(len, rows)])]
-            examples = p.federation.train.select(np.concatenate(rows)) if ends[-1] else None
+            examples = p.examples_of(name).train.select(np.concatenate(rows)) if ends[-1] else None
             self._held[name, kind] = examples, list(zip(members, ends[:-1], ends[1:], strict=True))
         return self._held[name, kind]
+
+
+def _test_of(population: Population, name: str) -> Examples:
+    """Return the global test set with the inputs of an architecture, where there is one."""
+    test = population.examples_of(name).test
+    assert test is not None
+    return test
 
 
 def by_samples(scores: Iterable[tuple[int, int]]) -> float | None:
@@ -273,16 +293,17 @@ def by_samples(scores: Iterable[tuple[int, int]]) -> float | None:
 
 
 def _columns(name: str, results: list[EvaluationResult]) -> Record:
-    """Return a model's numbers, client by client; a loss is None without rows to measure it on, or if not finite."""
-
-    def per_row(total: float, rows: int) -> float | None:
-        return total / rows if rows and math.isfinite(total) else None
-
+    """Return a model's numbers, client by client."""
     return {
         f"{name}_right": [int(s.right) for s in results],
-        f"{name}_loss": [per_row(float(s.loss), int(s.examples)) for s in results],
-        f"{name}_train_loss": [per_row(float(s.train_loss), int(s.trained)) for s in results],
+        f"{name}_loss": [_per_row(float(s.loss), int(s.examples)) for s in results],
+        f"{name}_train_loss": [_per_row(float(s.train_loss), int(s.trained)) for s in results],
     }
+
+
+def _per_row(total: float, rows: int) -> float | None:
+    """Return the mean of a loss, None without rows to measure it on, or if it is not finite."""
+    return total / rows if rows and math.isfinite(total) else None
 
 
 def mean(values: Iterable[float]) -> float | None:

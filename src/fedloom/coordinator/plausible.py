@@ -12,9 +12,10 @@ import torch
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
-from fedloom.core.batches import Batch
+from fedloom.core.batch import Batch
 from fedloom.core.errors import SettingError, SettingWarning, warn
-from fedloom.core.model import Model, own_defaults
+from fedloom.core.model import Model
+from fedloom.core.network_makers import own_defaults
 from fedloom.core.optimiser import Local
 from fedloom.core.task import Classification, Hinge, Task
 from fedloom.data import Examples, Federation

@@ -29,7 +29,7 @@ from fedloom.data import Federation
 from fedloom.display.progress import optional_progress
 from fedloom.engines.engine import Engine
 from fedloom.engines.faults import Faults
-from fedloom.wire.communication import only_computes
+from fedloom.wire.launched import only_computes
 from fedloom.wire.ranks import Ranks
 
 

@@ -7,11 +7,13 @@ import torch
 from torch import Tensor
 
 from fedloom.coordinator.job import Plan
-from fedloom.core.batches import Batch
+from fedloom.core.batch import Batch
 from fedloom.core.errors import SettingError, first_line
 from fedloom.core.losses import objective
-from fedloom.core.model import Model, own_defaults
+from fedloom.core.model import Model
+from fedloom.core.network_checks import check_parameters, check_randomness
 from fedloom.core.network_copies import NotCopied
+from fedloom.core.network_makers import own_defaults
 from fedloom.core.task import Classification, Hinge, Task, check_padding, notes_of, right_of
 from fedloom.core.types import Params, Weights
 from fedloom.evaluate import classify
@@ -32,8 +34,8 @@ def try_model(model: Model, job: Plan) -> bool:
     try:
         classify(model, weights, task, chosen)
         x, pair = (e.normalise(e.x, torch.float32) for e in (chosen, two))
-        model.check_randomness(weights, pair)
-        model.check_parameters(weights, x)
+        check_randomness(model, weights, pair)
+        check_parameters(model, weights, x)
         with torch.no_grad():
             logits = model(weights, x)
             check_padding(task, logits, x, chosen.y)

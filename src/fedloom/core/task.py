@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from fedloom.core.batches import Batch, lend
+from fedloom.core.batch import Batch, lend
 from fedloom.core.choices import NonNegative, check_choices
 from fedloom.core.errors import SettingError
 from fedloom.core.types import Params

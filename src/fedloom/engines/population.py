@@ -14,7 +14,8 @@ import torch
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
-from fedloom.core.batches import Batches, Notes, plan
+from fedloom.core.batch import Notes
+from fedloom.core.batches import Batches, plan
 from fedloom.core.client import Public
 from fedloom.core.errors import SettingError
 from fedloom.core.model import Model
@@ -31,7 +32,8 @@ class Population:
     """A federation with models: `models` by name, `assignment` the name for each client (default: in turn).
 
     `seed` governs everything random. Floating tensors are of `dtype`, all tensors on `device`. `first`: the number that
-    client 0 has elsewhere, where these are some clients of a larger population.
+    client 0 has elsewhere, where these are some clients of a larger population. `behind`: the same federation with
+    other inputs, by the name of the architecture that is given these: the outputs of its front.
     """
 
     federation: Federation
@@ -42,6 +44,7 @@ class Population:
     device: torch.device = field(default_factory=lambda: torch.device("cpu"))
     dtype: torch.dtype = torch.float32
     first: int = 0
+    behind: Mapping[str, Federation] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         names, seed = list(self.models), derive(self.seed, "init")
@@ -73,9 +76,15 @@ class Population:
         counts = Counter(self.assignment)
         return {name: counts[name] for name in self.models}
 
+    def examples_of(self, name: str) -> Federation:
+        """Return the federation with the inputs that an architecture is given."""
+        return self.behind.get(name, self.federation)
+
     @cached_property
-    def _train(self) -> tuple[Tensor, Tensor]:
-        return self._arrays(self.federation.train)
+    def _train(self) -> dict[str, tuple[Tensor, Tensor]]:
+        """The training inputs and labels, by architecture."""
+        made = {id(f): self._arrays(f.train) for f in map(self.examples_of, self.models)}
+        return {name: made[id(self.examples_of(name))] for name in self.models}
 
     @cached_property
     def tried(self) -> dict[Model, str | None]:
@@ -97,7 +106,7 @@ class Population:
         sizes = self.sizes[list(clients)]
         order, mask = plan(sizes, local.batch_size, shuffles, epochs=local.epochs, steps=local.steps)
         rows = [self.federation.partition.rows(k) for k in clients]
-        batches = self._stack(rows, order, mask, keys)
+        batches = self._stack(clients, rows, order, mask, keys)
         return replace(batches, notes=self._notes(rows), augment=self.federation.train.augment, private=True)
 
     def _notes(self, rows: Sequence[npt.NDArray[np.int64]]) -> Notes:
@@ -124,7 +133,7 @@ class Population:
         sizes = np.array([len(r) for r in own], np.int64)
         batch_size = self.models[self.assignment[clients[0]]].evaluation_batch(200)
         order, mask = plan(sizes, batch_size, None)
-        return self._stack(own, order, mask, [0] * len(own), fallback=clients)
+        return self._stack(clients, own, order, mask, [0] * len(own))
 
     @cached_property
     def public(self) -> Public:
@@ -151,19 +160,20 @@ class Population:
 
     def _stack(
         self,
+        clients: Sequence[int],
         rows: Sequence[npt.NDArray[np.int64]],
         order: npt.NDArray[np.int64],
         mask: npt.NDArray[np.bool_],
         keys: Sequence[int],
-        fallback: Sequence[int] = (),
     ) -> Batches:
         sizes = np.array([len(r) for r in rows], np.int64)
         examples = np.empty((len(rows), max(1, int(sizes.max(initial=0)))), np.int64)
         for i, r in enumerate(rows):
             # padding is a row of the client's own: nothing of anybody else's can leak into it
-            examples[i] = r[0] if len(r) else self._any_row(fallback[i])
+            examples[i] = r[0] if len(r) else self._any_row(clients[i])
             examples[i, : len(r)] = r
-        x, y = self._train
+        name = self.assignment[clients[0]]
+        x, y = self._train[name]
 
         def put(a: npt.NDArray[Any]) -> Tensor:
             return torch.from_numpy(a).to(self.device)
@@ -177,7 +187,7 @@ class Population:
             num_steps=put(mask.any(2).sum(1)),
             num_examples=put(sizes),
             key=torch.tensor(list(keys), device=self.device),
-            prepare=self.federation.train.normalise,
+            prepare=self.examples_of(name).train.normalise,
             dtype=self.dtype,
         )
 

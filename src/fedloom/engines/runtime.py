@@ -17,7 +17,8 @@ from fedloom.core.client import Client, NotPlanned
 from fedloom.core.errors import ClientError, FedloomError, StackingError, quiet_vmap
 from fedloom.core.fold import fold
 from fedloom.core.fold.execution import Compilation, Execution, Programs, executing
-from fedloom.core.model import Model, own_defaults
+from fedloom.core.model import Model
+from fedloom.core.network_makers import own_defaults
 from fedloom.core.random import derive
 from fedloom.core.task import loss_of, right_of
 from fedloom.core.types import Weights, replace

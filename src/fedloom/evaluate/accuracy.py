@@ -11,9 +11,10 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from fedloom.core.batches import Batch
+from fedloom.core.batch import Batch
 from fedloom.core.layout import by_pixels
-from fedloom.core.model import Model, own_defaults
+from fedloom.core.model import Model
+from fedloom.core.network_makers import own_defaults
 from fedloom.core.task import Task, loss_of, right_of
 from fedloom.core.types import Weights
 from fedloom.data import Examples

@@ -23,12 +23,13 @@ from fedloom.core.model import Model
 from fedloom.core.optimiser import SGD, Local
 from fedloom.core.types import Weights
 from fedloom.data import Examples, Federation, Partition
-from fedloom.engines.engine import Engine, Send
+from fedloom.engines.engine import Engine
 from fedloom.engines.engine_options import Options
 from fedloom.engines.faults import Faults
 from fedloom.engines.loop import Loop
 from fedloom.engines.message import Answer, Call, Request, Rows
 from fedloom.engines.population import Population
+from fedloom.engines.server_side import Send
 from fedloom.engines.stacked import Stacked
 from fedloom.testing.compare import copy_of
 from fedloom.testing.in_process import DevicesInProcess

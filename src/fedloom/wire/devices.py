@@ -13,8 +13,9 @@ from torch import Tensor
 from fedloom.core import tree
 from fedloom.core.errors import CodecError, DeclinedError, FedloomError, RankError, RefusedError, SettingError
 from fedloom.core.types import Weighted, state
-from fedloom.engines.engine import Engine, Send
+from fedloom.engines.engine import Engine
 from fedloom.engines.message import EVALUATING, Answer, Call, EvaluationResult, Request
+from fedloom.engines.server_side import Send
 from fedloom.storage.store import Version
 from fedloom.wire.fleet import Fleet, NoResponse
 from fedloom.wire.processes import in_order

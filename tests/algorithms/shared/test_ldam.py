@@ -17,7 +17,7 @@ from fedloom.algorithms.fedmeta import is_query
 from fedloom.algorithms.shared.ldam import LDAM, class_weights, margins
 from fedloom.coordinator import RunSettings
 from fedloom.core import tree
-from fedloom.core.batches import Batch
+from fedloom.core.batch import Batch
 from fedloom.core.errors import SettingError
 from fedloom.core.model import Model
 from fedloom.core.optimiser import SGD, Adam, Distill, Local
@@ -29,7 +29,8 @@ from fedloom.engines.loop import Loop
 from fedloom.engines.population import Population
 from fedloom.engines.stacked import Stacked
 from fedloom.experiments.catalogue import task
-from fedloom.experiments.experiment import DataSettings, Experiment
+from fedloom.experiments.experiment import Experiment
+from fedloom.experiments.sections import DataSettings
 from fedloom.models import CosineHead, SmallConvNet, with_cosines
 from fedloom.testing.messages import Messages
 

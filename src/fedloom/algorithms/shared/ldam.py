@@ -30,7 +30,7 @@ import torch.nn.functional as F
 from annotated_types import Ge, Gt, Lt
 from torch import Tensor
 
-from fedloom.core.batches import Batch
+from fedloom.core.batch import Batch
 from fedloom.core.choices import Positive, check_choices
 from fedloom.core.task import Classification
 

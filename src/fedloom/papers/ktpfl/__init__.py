@@ -17,5 +17,6 @@ STUDY = Study(
     remarks=claims.remarks,
     evidence=("federation.json", place(distillation.TABLE)),
     claims=claims.claims,
+    figures={"ktpfl-coefficients": coefficients.figure},
     reduced=dict.fromkeys(("ktpfl-small", "ktpfl-groups", "ktpfl-useful"), "20,000 images, small networks"),
 )
