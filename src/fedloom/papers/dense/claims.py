@@ -169,8 +169,8 @@ def _weighed(compare: Callable[[Cell, Cell], Part]) -> list[Part]:
 
 def _distances(result: Result) -> dict[int, float]:
     """Return how far the images that are kept lie from the statistics of the clients, L_BN, mean over epochs."""
-    logged = {seed: run.history.series("server_bn").tolist() for seed, run in result.runs.items()}
-    return {seed: statistics.fmean(values) for seed, values in logged.items() if values}
+    logged = {s: [run.after(t, "server_bn") for t in range(2, result.rounds + 1)] for s, run in result.runs.items()}
+    return {s: statistics.fmean(there) for s, values in logged.items() if (there := [v for v in values if v])}
 
 
 def _columns(table: str) -> list[str]:
