@@ -46,7 +46,8 @@ from fedloom.core.optimiser import (
     Local as Local,
     Optimiser as Optimiser,
 )
-from fedloom.core.task import SVM as SVM, Classification as Classification, Hinge as Hinge, Task as Task
+from fedloom.core.task import Task as Task
+from fedloom.core.task_measures import Score as Score, Sum as Sum, TaskMeasure as TaskMeasure
 from fedloom.core.types import (
     Arithmetic as Arithmetic,
     BatchLoss as BatchLoss,
@@ -81,5 +82,13 @@ from fedloom.experiments.trackers import Tracker as Tracker, track as track, tra
 from fedloom.experiments.trials import Sweep as Sweep
 from fedloom.experiments.weights_file import load_network as load_network, load_weights as load_weights
 from fedloom.report import summary as summary
+from fedloom.tasks import (
+    SVM as SVM,
+    Binary as Binary,
+    Classification as Classification,
+    Hinge as Hinge,
+    MultiLabel as MultiLabel,
+    Regression as Regression,
+)
 
 __version__: str

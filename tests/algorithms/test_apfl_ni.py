@@ -23,13 +23,13 @@ from fedloom.core.errors import SettingError
 from fedloom.core.fisher import fisher
 from fedloom.core.model import Model
 from fedloom.core.optimiser import SGD, Adam, Local
-from fedloom.core.task import SVM
 from fedloom.core.types import Params, Weights, replace as with_fields
 from fedloom.engines.engine_options import Options
 from fedloom.engines.loop import Loop
 from fedloom.engines.round_traffic import Exchange
 from fedloom.engines.stacked import Stacked
 from fedloom.experiments import catalogue
+from fedloom.tasks import SVM
 from fedloom.testing.messages import Messages
 from small import TINY, assert_params, clients_of, random_data, weights_at
 

@@ -368,9 +368,12 @@ def test_nobody_gets_more_right_than_it_holds(tmp_path: Path) -> None:
     server = engine.init()
     (seen,) = engine.evaluate(server, [2], 0).values()
     request = engine.request(Call("personal", (), 0, "evaluate", 0.1, "test"), [2], lambda ids: ())
-    for change in ({"right": seen.examples + 1}, {"right": seen.right - 100}, {"examples": seen.examples + 1000}):
-        with pytest.raises(RefusedError, match="no more than the examples that it has registered"):
-            engine._check_plausible(request, dataclasses.replace(seen, **change))
+    right = seen.sums["accuracy"]
+    for wrong in (seen.examples + 1, right - 100, right.double() * torch.nan):
+        with pytest.raises(RefusedError, match="sums of accuracy are finite, and count no more"):
+            engine._check_plausible(request, dataclasses.replace(seen, sums={"accuracy": wrong}))
+    with pytest.raises(RefusedError, match="no more than the examples that it has registered"):
+        engine._check_plausible(request, dataclasses.replace(seen, examples=seen.examples + 1000))
     assert engine._check_plausible(request, seen) is seen
 
 

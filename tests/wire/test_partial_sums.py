@@ -20,11 +20,11 @@ from fedloom.core.batch import Batch
 from fedloom.core.errors import ClientError, SettingError
 from fedloom.core.model import Model
 from fedloom.core.optimiser import SGD, Local
-from fedloom.core.task import Classification
 from fedloom.data import Federation, by_lists, federate
 from fedloom.engines.engine_options import Options
 from fedloom.engines.loop import Loop
 from fedloom.engines.population import Population
+from fedloom.tasks import Classification
 from fedloom.testing.compare import same
 from fedloom.testing.subject import MLP, Convolutional, Subject, record_run
 from fedloom.wire.devices import Devices

@@ -25,6 +25,7 @@ from fedloom.coordinator.round_record import Clock, nobody_accepted, of_traffic,
 from fedloom.coordinator.sampler import FixedList, Uniform
 from fedloom.core.errors import SettingError, SettingWarning, StorageError, warn
 from fedloom.core.network_copies import stored_names
+from fedloom.core.task_measures import measures_of
 from fedloom.engines.engine import Engine
 from fedloom.engines.engine_options import Options
 from fedloom.engines.faults import FaultsInWords
@@ -195,8 +196,8 @@ class Coordinator:
         asked = [
             f"{name} = {value:g}" for name in ("target", "patience") if (value := getattr(settings, name)) is not None
         ]
-        of_global = settings.monitor in ("global_accuracy", "global_loss", "forgetting")
-        if asked and of_global and before.get("global_accuracy") is None:
+        of_global = settings.monitor.startswith("global_") or settings.monitor == "forgetting"
+        if asked and of_global and before.get("global_loss") is None:
             warn(
                 f"{' and '.join(asked)} can end no run of {type(self.algorithm).__name__}, which has no global model "
                 f"here to measure {settings.monitor} on: set monitor to personal_accuracy or val_accuracy (--monitor), "
@@ -375,7 +376,15 @@ class Coordinator:
         self.history.federation = facts.who_holds_what(self.population.federation)
         known = {"algorithm": type(self.algorithm).__name__, "hyper_parameters": self.algorithm}
         known |= {"task": self.population.task, "sampler": self.sampler, "faults": self.job.faults, "new": self.job.new}
-        self.history.manifest = plain(known | ({"front": self.fronts} if self.fronts else {}))
+        self.history.manifest = plain(known | ({"front": self.fronts} if self.fronts else {}) | self._measures())
+
+    def _measures(self) -> Record:
+        """Describe the measures of the records, the headline first, where these are more or others than accuracy."""
+        known, names = measures_of(self.population.task), self.population.measures
+        if names == ("accuracy",):
+            return {}
+        shown = ("name", "title", "meaning", "better", "unit")
+        return {"measures": [{field: getattr(known[name], field) for field in shown} for name in names]}
 
     def facts(self) -> dict[str, Any]:
         """Return what must be the same for a run to go on."""
@@ -398,6 +407,7 @@ class Coordinator:
             **({"front": self.fronts} if self.fronts else {}),
             "initial": self._initial(),
             **self._shared(),
+            **self._measures(),
             "federation": facts.parts(p.federation),
             "versions": facts.versions(),
         }

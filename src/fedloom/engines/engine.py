@@ -43,10 +43,13 @@ class Engine(ServerSide):
 
     def evaluate_counts(
         self, server: dict[str, Any], clients: Sequence[int], round: int, held_out: HeldOutSplit = "test"
-    ) -> dict[int, tuple[int, int]]:
-        """Return (right, examples) of each client's personal model after `round` on its held-out examples."""
-        found = self.evaluate(server, clients, round, held_out).items()
-        return {k: (int(seen.right), int(seen.examples)) for k, seen in found}
+    ) -> dict[int, tuple[Any, int]]:
+        """Return (sum, examples) of each client's personal model after `round` on its held-out examples.
+
+        The sum is that of the task's headline measure: right answers, squared errors.
+        """
+        found, name = self.evaluate(server, clients, round, held_out), self.population.measures[0]
+        return {k: (result.sums[name].tolist(), int(result.examples)) for k, result in found.items()}
 
     def evaluate(
         self, server: dict[str, Any], clients: Sequence[int], round: int, split: Split = "test"

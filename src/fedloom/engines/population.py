@@ -21,10 +21,12 @@ from fedloom.core.errors import SettingError
 from fedloom.core.model import Model
 from fedloom.core.optimiser import Local
 from fedloom.core.random import derive
-from fedloom.core.task import Classification, NeedsLabelStatistics, Task, notes_of
+from fedloom.core.task import NeedsLabelStatistics, Task, notes_of
+from fedloom.core.task_measures import chosen_measures
 from fedloom.core.types import replace
 from fedloom.data import Examples, Federation
 from fedloom.engines.message import Request, Rows
+from fedloom.tasks import Classification
 
 
 @dataclass(frozen=True, eq=False)
@@ -32,8 +34,9 @@ class Population:
     """A federation with models: `models` by name, `assignment` the name for each client (default: in turn).
 
     `seed` governs everything random. Floating tensors are of `dtype`, all tensors on `device`. `first`: the number that
-    client 0 has elsewhere, where these are some clients of a larger population. `behind`: the same federation with
-    other inputs, by the name of the architecture that is given these: the outputs of its front.
+    client 0 has elsewhere, where these are some clients of a larger population. `measures`: names of those of the task
+    that are computed beside its headline; afterwards the headline is the first of them. `behind`: the same federation
+    with other inputs, by the name of the architecture that is given these: the outputs of its front.
     """
 
     federation: Federation
@@ -44,9 +47,11 @@ class Population:
     device: torch.device = field(default_factory=lambda: torch.device("cpu"))
     dtype: torch.dtype = torch.float32
     first: int = 0
+    measures: tuple[str, ...] = ()
     behind: Mapping[str, Federation] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "measures", chosen_measures(self.task, self.measures))
         names, seed = list(self.models), derive(self.seed, "init")
         if not names:
             raise SettingError("a population needs at least one model")
@@ -90,6 +95,12 @@ class Population:
     def tried(self) -> dict[Model, str | None]:
         """Obstacle to `vmap` with each model, as far as it was tried: the check of a job and its run ask the same."""
         return {}
+
+    def example(self, name: str) -> tuple[Tensor, Tensor]:
+        """Return one example as the networks of an architecture and tasks get it, [1, ...] both."""
+        x, y = self._train[name]
+        one = x[:1].clone()  # a network may write on it
+        return self.examples_of(name).train.normalise(one, self.dtype), y[:1]
 
     def prepare(self) -> None:
         """Make what all clients share, so that processes forked after this share it too."""
@@ -202,4 +213,5 @@ def pooled(population: Population) -> Population:
         seed=population.seed,
         device=population.device,
         dtype=population.dtype,
+        measures=population.measures,
     )

@@ -21,7 +21,6 @@ from fedloom.core.batch import Batch
 from fedloom.core.errors import SettingError
 from fedloom.core.model import Model
 from fedloom.core.optimiser import SGD, Adam, Distill, Local
-from fedloom.core.task import Classification
 from fedloom.core.types import Weights, replace
 from fedloom.data import Normalise, by_lists, federate, from_arrays
 from fedloom.engines.engine_options import Options
@@ -32,6 +31,7 @@ from fedloom.experiments.catalogue import task
 from fedloom.experiments.experiment import Experiment
 from fedloom.experiments.sections import DataSettings
 from fedloom.models import CosineHead, SmallConvNet, with_cosines
+from fedloom.tasks import Classification
 from fedloom.testing.messages import Messages
 
 ENGINES = [Loop, Stacked, Messages]
