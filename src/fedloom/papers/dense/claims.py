@@ -141,9 +141,9 @@ def _ablation() -> Iterator[Claim]:
     table = "dense-ablation"
     for row, text, why in (
         ("without_bn", "L_BN helps",
-         "The released code's L_BN is always 0, so the printed numbers may never have had it. Here it does what it "
-         "says, images come about as near to the clients' statistics as real images with uniform labels are, but "
-         "nearer images teach no better, with two BatchNorm layers and with eight."),
+         "The released code's L_BN is always 0, so the printed numbers may never have had it. Here images do come "
+         "nearer to the clients' statistics, with two BatchNorm layers about as near as real images with uniform "
+         "labels; but they teach no better, with two or with eight."),
         ("without_div", "L_div helps", ""),
         ("ce_only", "Both together help", "L_BN takes off here what L_div adds."),
     ):  # fmt: skip
