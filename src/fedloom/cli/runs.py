@@ -59,11 +59,14 @@ def _validated_round(directory: str) -> int:
     Raises:
         SettingError: no round was evaluated on validation data.
     """
-    best = History.read(directory).validated_round
+    history = History.read(directory)
+    best, main = history.validated_round, history.headline
+    best_end = "highest" if main.better == "high" else "lowest"
     if best is None:
         raise SettingError(
-            f"the best round is that with the highest val_accuracy, which no round of {directory} has, and test data "
-            "choose no round: name one by its number, or hold validation examples out in another run (--val-fraction)"
+            f"the best round is that with the {best_end} val_{main.name}, which no round of {directory} has, and "
+            "test data choose no round: name one by its number, or hold validation examples out in another run "
+            "(--val-fraction)"
         )
     return best
 
