@@ -370,9 +370,7 @@ def test_nobody_gets_more_right_than_it_holds(tmp_path: Path) -> None:
     request = engine.request(Call("personal", (), 0, "evaluate", 0.1, "test"), [2], lambda ids: ())
     right = seen.sums["accuracy"]
     for wrong in (seen.examples + 1, right - 100, right.double() * torch.nan):
-        with pytest.raises(
-            RefusedError, match="sums of accuracy are finite, and count no more"
-        ):
+        with pytest.raises(RefusedError, match="sums of accuracy are finite, and count no more"):
             engine._check_plausible(request, dataclasses.replace(seen, sums={"accuracy": wrong}))
     with pytest.raises(RefusedError, match="no more than the examples that it has registered"):
         engine._check_plausible(request, dataclasses.replace(seen, examples=seen.examples + 1000))

@@ -24,7 +24,7 @@ from fedloom.data import Examples, Partition
 from fedloom.engines.engine import Engine
 from fedloom.engines.message import EvaluationResult, HeldOutSplit
 from fedloom.engines.population import Population
-from fedloom.evaluate import by_class, evaluate_rows, forgetting, in_local, out_local, rate_rows
+from fedloom.evaluate import by_class, evaluate_rows, forgetting, in_local, measured, out_local, rate_rows
 
 Spans = list[tuple[int, int, int]]  # (client, first row, row after the last)
 
@@ -83,12 +83,12 @@ class Evaluation:
         else:  # one that no client has
             members[:] = 1 / len(members)
         results = [evaluate_rows(p.models[n], w, p.task, self.names, p.federation.test) for n, w in weights.items()]
-        measured = [r.measured(p.task) for r in results]
+        found = measured(results, p.task)
         out: Record = {
-            f"global_{name}": finite(np.average([m[name] for m in measured], weights=members)) for name in self.names
+            f"global_{name}": finite(np.average([m[name] for m in found], weights=members)) for name in self.names
         }
         out["global_loss"] = float(np.average([r.loss for r in results], weights=members))
-        if not self.classes or "accuracy" not in measured[0]:
+        if not self.classes or "accuracy" not in found[0]:
             return out
         counts = [by_class(r, p.federation.num_classes) for r in results]
         per_class = np.average([c.per_class for c in counts], axis=0, weights=members)
@@ -146,6 +146,13 @@ class Evaluation:
             if undefined := sum(map(math.isnan, values)):
                 out[f"{whose}_{name}_undefined"] = undefined
         return out
+
+    def of_training(self, server: dict[str, Any], round: int) -> Record:
+        """Return the mean loss over all training examples of the panel, each client's by its personal model."""
+        panel = [0] if self.algorithm.pooled else self.panel  # pooled examples are those of one client
+        results = self.engine.evaluate(server, panel, round, "all").values()
+        rows, total = sum(int(of.trained) for of in results), sum(float(of.train_loss) for of in results)
+        return {"personal_train_loss": _per_row(total, rows)}
 
     def of_new(self, server: dict[str, Any], round: int) -> Record:
         """Judge each new client in every way that is asked for and that the algorithm has a model for."""
@@ -291,15 +298,11 @@ class Evaluation:
         return finite(values_of_sums(self.population.task, {name: total}, count)[name])
 
     def _columns(self, whose: str, results: list[EvaluationResult]) -> Record:
-        """Return a model's numbers, client by client; a loss is None without rows for it, or if not finite."""
-
-        def per_row(total: float, rows: int) -> float | None:
-            return total / rows if rows and math.isfinite(total) else None
-
+        """Return a model's numbers, client by client."""
         return {
             f"{whose}_{'right' if self._counts else self.main.name}": [self._amount(s) for s in results],
-            f"{whose}_loss": [per_row(float(s.loss), int(s.examples)) for s in results],
-            f"{whose}_train_loss": [per_row(float(s.train_loss), int(s.trained)) for s in results],
+            f"{whose}_loss": [_per_row(float(s.loss), int(s.examples)) for s in results],
+            f"{whose}_train_loss": [_per_row(float(s.train_loss), int(s.trained)) for s in results],
         }
 
     def _clients(self, server: dict[str, Any], round: int, kind: HeldOutSplit) -> dict[int, _Client]:
@@ -325,7 +328,9 @@ class Evaluation:
             else:
                 rows = evaluate_rows(p.models[name], w, p.task, self.names, held_out)
                 found = {k: rows.part(a, b) for k, a, b in spans if b > a}
-            out.update({k: _Client(r.measured(p.task), r.totals, len(r.y)) for k, r in found.items()})
+            if found:
+                values = measured(list(found.values()), p.task)
+                out.update({k: _Client(v, r.totals, len(r.y)) for (k, r), v in zip(found.items(), values, strict=True)})
         return out
 
     def _held_out(self, name: str, kind: HeldOutSplit, partition: Partition) -> tuple[Examples | None, Spans]:
@@ -343,6 +348,11 @@ class Evaluation:
 def finite(value: float) -> float | None:
     """Return a number of a record; None for one that is not finite."""
     return float(value) if math.isfinite(value) else None
+
+
+def _per_row(total: float, rows: int) -> float | None:
+    """Return the mean of a loss, None without rows to measure it on, or if it is not finite."""
+    return total / rows if rows and math.isfinite(total) else None
 
 
 def mean(values: Iterable[float]) -> float | None:

@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 
 from fedloom.core import tree
 from fedloom.core.batch import Batch
@@ -69,10 +70,20 @@ class RowResults:
 
     def measured(self, task: Task) -> dict[str, float]:
         """Return the task's measures over all rows; NaN where one is undefined."""
-        out = values_of_sums(task, self.totals, len(self.y))
-        alone = {name: each[None] for name, each in self.outputs.items()}
-        scores = scores_of(task, alone, self.y[None], torch.ones(1, len(self.y), dtype=torch.bool))
-        return out | {name: float(value) for name, value in scores.items()}
+        return measured([self], task)[0]
+
+
+def measured(results: Sequence[RowResults], task: Task) -> list[dict[str, float]]:
+    """Return the task's measures of each of several sets of rows, [K]; the scores of all are one computation."""
+    out = [values_of_sums(task, each.totals, len(each.y)) for each in results]
+    if results[0].outputs:
+        outputs = {n: pad_sequence([each.outputs[n] for each in results], True) for n in results[0].outputs}
+        y = pad_sequence([each.y for each in results], True)
+        real = torch.arange(y.shape[1]) < torch.tensor([[len(each.y)] for each in results])
+        for name, scores in scores_of(task, outputs, y, real).items():
+            for values, score in zip(out, scores.tolist(), strict=True):
+                values[name] = score
+    return out
 
 
 def classify(model: Model, weights: Weights, task: Task, examples: Examples) -> ClassCounts:

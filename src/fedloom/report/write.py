@@ -179,10 +179,11 @@ def _targets(page: Page, methods: Sequence[Method]) -> None:
 
 def _curves(page: Page, methods: Sequence[Method]) -> None:
     page.section("curves", "Learning curves")
-    main, known = methods[0].headline, compared(methods)
+    asked = ["personal_train_loss"] * any(m.has("personal_train_loss") for m in methods)
+    main, known, losses = methods[0].headline, compared(methods), ["train_loss", *asked, "global_loss"]
     beside = [name for name in known if name not in compared(methods, headline=True)]
     if len(methods) > 1:
-        _grid(page, methods, [*compared(methods, headline=True), "train_loss", "global_loss"])
+        _grid(page, methods, [*compared(methods, headline=True), *losses])
         _beside(page, methods, beside)
         return
     measures = sentences.series(methods[0])
@@ -200,7 +201,7 @@ def _curves(page: Page, methods: Sequence[Method]) -> None:
         names = dict(enumerate(series.values()))
         heading, digits = _heading(main.title), 1 if share else 3
         page.grid(page.figure(figure, main.name, heading, caption, wide=True, names=names, digits=digits))
-    _grid(page, methods, ["train_loss", "global_loss"])
+    _grid(page, methods, losses)
     _beside(page, methods, beside)
 
 
