@@ -71,8 +71,8 @@ def measures_for(headline: TaskMeasure, others: Sequence[TaskMeasure] = ()) -> d
         ),
         Measure(
             "global_loss", "Test loss", "test",
-            "Loss of the global model on the global test set. Where it rises while accuracy holds, wrong answers "
-            "become surer.",
+            "Loss of the global model on the global test set."
+            + " Where it rises while accuracy holds, wrong answers become surer." * (headline.name == "accuracy"),
             unit="loss", better="low", tunable="test",
         ),
         Measure(
