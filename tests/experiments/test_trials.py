@@ -258,7 +258,7 @@ def test_a_sweep_over_a_regression_takes_the_lowest_validation_error(tmp_path: P
     columns = rows(tmp_path / "s")[0]
     assert {"val_rmse", "personal_rmse", "val_r2", "personal_worst_tenth"} <= columns.keys()
     assert not {"forgetting", "val_accuracy"} & columns.keys()
-    with pytest.raises(SettingError, match="a sweep chooses by one of val_rmse, .*got 'val_accurac'"):
+    with pytest.raises(SettingError, match=r"a sweep chooses by one of val_rmse, .*got 'val_accurac'"):
         Sweep(experiment(task="regression", data=data), LR, by="val_accurac")
 
 

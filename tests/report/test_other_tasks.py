@@ -17,7 +17,7 @@ import fedloom as fl
 from fedloom.coordinator.history import History
 from fedloom.report import comparison_table, readings_table, summary, write_report
 from fedloom.report.comparison import gains, gains_table, headline, targets
-from fedloom.report.grouping import read_methods
+from fedloom.report.grouping import group_by_problem, read_methods
 from fedloom.report.methods import Method, Run
 from fedloom.report.sentences import findings
 from targets_made import LOCAL, TASKS, federation, linear
@@ -115,6 +115,13 @@ def test_other_tasks_are_other_problems(runs: Path) -> None:
     assert [len(part.methods) for _, part in found.by_problem()] == [2, 2]
     captions = [caption.partition(" (")[0] for caption, _ in found.tables_by_problem()]
     assert {"Global RMSE", "Personal RMSE", "Global label accuracy in %", "Personal label accuracy in %"} <= {*captions}
+
+
+def test_runs_from_python_with_other_headlines_are_no_one_problem() -> None:
+    """Nothing else tells them apart where settings and data are not recorded."""
+    other = History("FedAvg", metrics=[{"round": 1, "global_accuracy": 0.5, "clients": [], "failed": {}}])
+    found = group_by_problem([of_errors("a", {"0": 1.0}).runs[0], Run("b", other)])
+    assert [len(group) for group in found] == [1, 1]
 
 
 def of_errors(name: str, errors: dict[str, float], algorithm: str = "FedAvg") -> Method:
