@@ -37,7 +37,7 @@ def test_a_run_says_its_best_round_by_the_error_and_is_computed_again(given: Any
 def test_a_sweep_shows_the_error_of_the_best_trial(given: Any, tmp_path: Path, capsys: Any) -> None:
     assert main(["sweep", "fedavg", *given, "--over", "local.lr=0.0001,0.05", "--out", str(tmp_path / "s")]) == 0
     said = capsys.readouterr().out
-    rows = list(csv.DictReader((tmp_path / "s" / "sweep.csv").open(newline="")))
+    rows = list(csv.DictReader((tmp_path / "s" / "sweep.csv").read_text().splitlines()))
     assert "chosen by val_rmse" in said
     assert "best: trial-001" in said
     assert f"global rmse {float(rows[1]['global_rmse']):.4f}" in said
