@@ -12,8 +12,10 @@ from fedloom.cli.options import open_experiment
 from fedloom.coordinator.directory import RunDirectory
 from fedloom.coordinator.history import History
 from fedloom.core.errors import SettingError
+from fedloom.core.task import targets_of
+from fedloom.core.task_measures import headline
 from fedloom.display.terminal import table
-from fedloom.evaluate import classify
+from fedloom.evaluate import evaluate_rows, measured
 from fedloom.experiments.export import export as write_model
 from fedloom.report import summary, write_report
 
@@ -59,11 +61,14 @@ def _validated_round(directory: str) -> int:
     Raises:
         SettingError: no round was evaluated on validation data.
     """
-    best = History.read(directory).validated_round
+    history = History.read(directory)
+    best, main = history.validated_round, history.headline
+    best_end = "highest" if main.better == "high" else "lowest"
     if best is None:
         raise SettingError(
-            f"the best round is that with the highest val_accuracy, which no round of {directory} has, and test data "
-            "choose no round: name one by its number, or hold validation examples out in another run (--val-fraction)"
+            f"the best round is that with the {best_end} val_{main.name}, which no round of {directory} has, and "
+            "test data choose no round: name one by its number, or hold validation examples out in another run "
+            "(--val-fraction)"
         )
     return best
 
@@ -75,17 +80,19 @@ def replay(args: argparse.Namespace, console: Console) -> int:
     replayed = job.replay(args.directory, round)
     test, out = job.federation.test, table(f"Local models of round {round}")
     out.add_column("client", justify="right")
-    for heading in ("examples", "distance\nmoved", *["accuracy on\nall classes"] * (test is not None)):
-        out.add_column(heading, justify="right")
     p = replayed.population
+    main = headline(p.task)
+    whole = "all classes" if targets_of(p.task) == "classes" else "the test set"
+    for heading in ("examples", "distance\nmoved", *[f"{main.title} on\n{whole}"] * (test is not None)):
+        out.add_column(heading, justify="right")
     for client, trained in replayed.trained().items():
         name = p.assignment[client] if len(p.assignment) == p.num_clients else next(iter(p.models))
         model = p.models[name]
         start = job.algorithm.global_models(replayed.before, p.models).get(name)
         moved = "-" if start is None else f"{float((trained.params - start.params).sq_norm()) ** 0.5:.4f}"
-        accuracy = [] if test is None else [f"{classify(model, trained, p.task, test).accuracy:.4f}"]
+        found = [] if test is None else measured([evaluate_rows(model, trained, p.task, (main.name,), test)], p.task)
         who, size = ("all", p.sizes.sum()) if job.algorithm.pooled else (str(client), p.sizes[client])
-        out.add_row(who, f"{int(size):,}", moved, *accuracy)
+        out.add_row(who, f"{int(size):,}", moved, *(f"{values[main.name]:.4f}" for values in found))
         if args.save is not None:
             write_model(model, trained, Path(args.save, f"client-{client}.safetensors"))
     console.print(out)
