@@ -71,6 +71,8 @@ from fedloom.data import (
     from_torch as from_torch,
     iid as iid,
     read_csv as read_csv,
+    read_parquet as read_parquet,
+    read_sites as read_sites,
     shards as shards,
 )
 from fedloom.engines.faults import Unreliable as Unreliable

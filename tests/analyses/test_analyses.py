@@ -178,8 +178,11 @@ def test_logs_are_enough_for_some(tmp_path: Path) -> None:
     for name, test in (("with", train), ("without", None)):
         clients = federate(train, iid(y, 4, seed=0), test=test)
         run(FedAvg(local=local), clients, lambda: MLP(256, 3), settings, directory=tmp_path / name)
-    for name in ("class-accuracy", "consistency", "forgetting"):
+    for name in ("class-accuracy", "consistency", "forgetting", "label-distributions"):
         analyse(AnalysedRun.of(tmp_path / "with"), name, tmp_path / "out")
+    (tmp_path / "with" / "federation.json").unlink()
+    with pytest.raises(SettingError, match=r"has no federation\.json, which says how many examples"):
+        analyse(AnalysedRun.of(tmp_path / "with"), "label-distributions", tmp_path / "out")
     with pytest.raises(SettingError, match="was started from Python"):
         analyse(AnalysedRun.of(tmp_path / "with"), "alignment", tmp_path / "out")
     with pytest.raises(SettingError, match="has logged no accuracy by class"):
@@ -188,7 +191,7 @@ def test_logs_are_enough_for_some(tmp_path: Path) -> None:
 
 def test_what_cannot_be_analysed_is_refused(trained: Any, tmp_path: Path) -> None:
     folder = trained("fedntd", "--model", "lenet")
-    with pytest.raises(SettingError, match=r"analyses are class-accuracy, .*; got 'loss'"):
+    with pytest.raises(SettingError, match=r"analyses are label-distributions, .*; got 'loss'"):
         analyse(AnalysedRun.of(folder), "loss", tmp_path)
     begun = tmp_path / "begun"
     begun.mkdir()

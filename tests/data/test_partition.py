@@ -366,7 +366,7 @@ def test_seed_out_of_range(seed: int) -> None:
 @pytest.mark.parametrize("labels", [[0.0, 1.0], [[0], [1]], [-1, 0]])
 def test_labels_must_be_classes(labels: list[int]) -> None:
     with pytest.raises(ValueError, match="labels must"):
-        iid(labels, 1, 0)
+        dirichlet(labels, 1, 1.0, 0)
 
 
 # ---- split

@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from fedloom.data import columns, read_csv
+from fedloom.data.roles import Roles, first_repeated
 
 
 def write(path: Path, *lines: str, end: str = "\n") -> Path:
@@ -174,6 +175,6 @@ def test_columns_are_told_apart_in_linear_time(tmp_path: Path) -> None:
     path.write_text(",".join(["label", *names]) + "\n")
     start = time.process_time()
     columns.check_header(path, ["label", *names], ["label"], names)
-    assert columns.roles(("label", None, None), names, names[:0]) == (["label"], names, [])
+    assert Roles.of(None, (), None, None, None, names, ()).drop == tuple(names)
     assert time.process_time() - start < 1.0
-    assert columns._twice([*names, "g7", "g3"]) == "g3"
+    assert first_repeated([*names, "g7", "g3"]) == "g3"

@@ -1,10 +1,9 @@
-"""The columns of a table: their roles, their values, and what is wrong with them."""
+"""The columns of a table: their values, and what is wrong with them."""
 
 from __future__ import annotations
 
 import difflib
 import re
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,10 +13,11 @@ import numpy.typing as npt
 
 from fedloom.data.formats import FormatError, refuse
 from fedloom.data.preparation import MISSING
+from fedloom.data.roles import first_repeated
 
 _INTEGER = re.compile(r"[+-]?[0-9]{1,18}")
 _WHOLE = re.compile(r"([+-]?[0-9]{1,18})\.0*")
-_DATE = re.compile(r"[0-9]{1,4}([-./])[0-9]{1,2}\1[0-9]{1,4}([ T].*)?")
+DATE = re.compile(r"[0-9]{1,4}([-./])[0-9]{1,2}\1[0-9]{1,4}([ T].*)?")
 _MOST_CATEGORIES = 1000  # of a column, and in at least two rows each on average: more are names of things
 _FEW = 20  # which any column may have
 _SHOWN = 12  # bad columns in a message
@@ -33,33 +33,11 @@ class Columns:
     counted: str = "line"  # what `lines` are
     mixed: dict[str, tuple[int, str, int]] = field(default_factory=dict)  # row, word, count: where numbers should be
     grouped: dict[str, str] = field(default_factory=dict)  # columns with thousands' marks, and a cell that has them
+    files: tuple[tuple[int, str], ...] = ()  # the first row of each file and its name, where there are several
 
     def at(self, row: int) -> str:
-        return f"{self.counted} {self.lines[row]}"
-
-
-def roles(
-    named: Sequence[str | None], drop: Sequence[str], categories: Sequence[str]
-) -> tuple[list[str], list[str], list[str]]:
-    """Return the columns of each role; a column has one role, and a single name becomes a list of it."""
-    roles = [[name for name in named if name is not None]]
-    roles += [[names] if isinstance(names, str) else list(names) for names in (drop, categories)]
-    every = [name for names in roles for name in names]
-    if (twice := _twice(every)) is not None:
-        raise ValueError(
-            f"a column has one role, got {twice!r} in several of label, client, split, drop and categories: name it "
-            "once"
-        )
-    return roles[0], roles[1], roles[2]
-
-
-def _twice(names: Sequence[str]) -> str | None:
-    """Return the first name that is there more than once.
-
-    This takes linear time, since tables of genes have 20,000 columns.
-    """
-    counts = Counter(names)
-    return next((name for name in names if counts[name] > 1), None)
+        of = [name for first, name in self.files if first <= row]
+        return f"{self.counted} {self.lines[row]}" + (f" of {of[-1]}" if of else "")
 
 
 class NoColumnError(FormatError):
@@ -79,7 +57,7 @@ class NoColumnError(FormatError):
 
 
 def check_header(path: Path, header: Sequence[str], others: Sequence[str], features: Sequence[str]) -> None:
-    if (twice := _twice(header)) is not None:
+    if (twice := first_repeated(header)) is not None:
         refuse(path, "columns must have distinct names", f"{twice!r} twice", "rename one in the first line")
     there = set(header)
     if missing := [name for name in dict.fromkeys([*others, *features]) if name not in there]:
@@ -122,7 +100,7 @@ def check_columns(path: Path, read: Columns, prepared: bool, bad: Mapping[str, s
         elif not kinds:
             found.setdefault(name, f"{name!r} with nothing")
             continue
-        is_date = all(map(_DATE.fullmatch, kinds))
+        is_date = all(map(DATE.fullmatch, kinds))
         if prepared and len(kinds) > (most := _FEW if is_date else min(_MOST_CATEGORIES, max(_FEW, len(cells) // 2))):
             dates |= is_date
             what = "dates" if is_date else "words"

@@ -18,6 +18,11 @@ def whole_labels(labels: npt.ArrayLike | Tensor, num_classes: int | None = None)
     if hasattr(labels, "y"):
         raise ValueError(f"labels must be a list of integers, got {type(labels).__name__}: pass its labels, train.y")
     array = np.asarray(labels.cpu() if isinstance(labels, Tensor) else labels)
+    if array.size and array.dtype.kind == "f" and (array.ndim == 2 or (array != np.round(array)).any()):
+        raise ValueError(
+            f"labels must be a list of integers, got targets that are no classes, such as {array.flat[0]:g}: divide "
+            "them by iid, by quantity, by natural clients, or by classes that quantiles(targets, 10) makes of them"
+        )
     if array.ndim != 1 or not (np.issubdtype(array.dtype, np.integer) or array.size == 0):
         raise ValueError(
             f"labels must be a list of integers, got {array.dtype} with {array.ndim} axes: "
@@ -27,6 +32,12 @@ def whole_labels(labels: npt.ArrayLike | Tensor, num_classes: int | None = None)
         limit = "not be negative" if num_classes is None else f"be in 0..{num_classes - 1}"
         raise ValueError(f"labels must {limit}, got {array.min()}..{array.max()}: number the classes from 0")
     return array.astype(np.int64, copy=False)
+
+
+def number_of(labels: npt.ArrayLike | Tensor) -> int:
+    """Return the number of examples that have these labels or targets."""
+    array = np.asarray(labels.cpu() if isinstance(labels, Tensor) else labels)
+    return len(array if array.dtype.kind == "f" and array.ndim else whole_labels(labels))
 
 
 def check_clients(num_clients: int, num_examples: int) -> None:

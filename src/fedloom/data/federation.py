@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from dataclasses import dataclass
+from functools import partial
 from html import escape
 
 import numpy as np
@@ -12,6 +13,7 @@ from torch import Tensor
 
 from fedloom.data.drawing import starts
 from fedloom.data.examples import Dataset, Examples
+from fedloom.data.groups import split_whole_groups
 from fedloom.data.hold_out import split
 from fedloom.data.partition import Partition
 
@@ -67,6 +69,7 @@ class Federation:
             row = int(np.argmax(owner > 1))
             using = [role for role, part in roles.items() if part is not None and row in part.indices]
             raise ValueError(f"a row has one role, got row {row} in {' and '.join(using)}: use federate or split")
+        self._check_groups(roles)
         held = self.partition.sizes if self.local_test is None else self.partition.sizes + self.local_test.sizes
         if not held.all():
             raise ValueError(
@@ -90,6 +93,22 @@ class Federation:
                 f"test must have the {self.num_classes} classes of train, got {self.test.num_classes}: "
                 "give both the same num_classes"
             )
+
+    def _check_groups(self, roles: dict[str, Partition | None]) -> None:
+        """Refuse a group of examples that has rows in several roles."""
+        if self.train.groups is None:
+            return
+        role_of = np.full(int(self.train.groups.max(initial=0)) + 1, -1)
+        for number, part in enumerate(roles.values()):
+            of = self.train.groups[[] if part is None else part.indices]
+            if (other := (role_of[of] >= 0) & (role_of[of] != number)).any():
+                group = int(of[other.argmax()])
+                row, names = int((self.train.groups == group).argmax()), [*roles]
+                raise ValueError(
+                    f"a group is on one side of a split, got group {group}, that of row {row}, in "
+                    f"{names[role_of[group]]} and {names[number]}: use federate, or hold out whole groups"
+                )
+            role_of[of] = number
 
     def __repr__(self) -> str:
         return f"Federation({self.train!r}, {self.partition!r}{'; '.join(['', *self._beside()])})"
@@ -177,7 +196,8 @@ def federate(
         partition: rows of each client.
         test: the global test set.
         test_fraction: part of every client's rows to hold out, in [0, 1), with `split`: stratified by class, or at
-            random for floating point targets. At 0 the federation has no local test sets.
+            random for floating point targets; where `train` has groups, by whole groups. At 0 the federation has no
+            local test sets.
         val_fraction: part of the rows that then remain to every client, to choose between models on, in [0, 1), taken
             in the same way. At 0 there are no local validation sets. The test rows do not depend on it.
         held_out: (N,) bool, rows of `train` to test on locally instead of a fraction. Clients without other rows are
@@ -199,15 +219,16 @@ def federate(
     if not 0 <= val_fraction < 1:
         raise ValueError(f"val_fraction must be in [0, 1), got {val_fraction}: 0.1 takes one remaining row in ten")
     labels = np.zeros(len(train), np.int64) if train.y.is_floating_point() else train.y.cpu().numpy()
+    part = split if train.groups is None else partial(split_whole_groups, groups=train.groups)
     local_test: Partition | None
     if held_out is not None:
         training, local_test = _set_aside(partition, held_out, len(train))
     else:
-        training, local_test = split(partition, labels, test_fraction, seed)
+        training, local_test = part(partition, labels, test_fraction=test_fraction, seed=seed)
         local_test = local_test if test_fraction > 0 else None
     local_val: Partition | None = None
     if val_fraction > 0:
-        training, local_val = split(training, labels, val_fraction, seed, stream=1)
+        training, local_val = part(training, labels, test_fraction=val_fraction, seed=seed, stream=1)
     if train.preparation is not None:  # neither held-out rows nor those of others decide on means or categories
         fitted = train.preparation.fitted(training.indices, train.y.cpu().numpy())
         train, test, public = train.prepared(fitted), test and test.prepared(fitted), public and public.prepared(fitted)

@@ -21,7 +21,7 @@ import numpy as np
 import numpy.typing as npt
 from torch import Tensor
 
-from fedloom.data.drawing import IntArray, check_clients, generator_of, starts, whole_labels
+from fedloom.data.drawing import IntArray, check_clients, generator_of, number_of, starts, whole_labels
 
 _BLOCK = 1 << 16  # clients that are counted at a time: a million cost no more memory than these
 
@@ -162,14 +162,14 @@ def iid(labels: npt.ArrayLike | Tensor, num_clients: int, seed: int) -> Partitio
     """Deal all examples in random order, so that sizes differ by at most one.
 
     Args:
-        labels: class of every example, (n,); only their number matters.
+        labels: class or target of every example, (n, ...); only their number matters.
         num_clients: number of clients, 1 to n.
         seed: 0 to 2**32 - 1.
 
     Raises:
         ValueError: `num_clients` or `seed` is out of range.
     """
-    num_examples = len(whole_labels(labels))
+    num_examples = number_of(labels)
     check_clients(num_clients, num_examples)
     order = generator_of(seed).permutation(num_examples)
     size, larger = divmod(num_examples, num_clients)  # the first ones have one more

@@ -11,13 +11,17 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
+import torch
 
-from fedloom.data.columns import Columns, check_columns, check_gaps, check_header, class_labels, roles, test_rows
-from fedloom.data.examples import Dataset, from_arrays
+from fedloom.data.columns import Columns, check_columns, check_gaps, check_header, class_labels, test_rows
+from fedloom.data.examples import Dataset, Examples, from_arrays
 from fedloom.data.formats import FormatError, refuse
+from fedloom.data.groups import split_whole_groups
 from fedloom.data.hold_out import split as split_rows
 from fedloom.data.partition import pooled
 from fedloom.data.preparation import MISSING, Preparation, spelt
+from fedloom.data.roles import Roles
+from fedloom.data.targets import take_targets
 from fedloom.data.text_table import TextTable, read_columns
 
 if TYPE_CHECKING:
@@ -27,9 +31,11 @@ if TYPE_CHECKING:
 def read_csv(
     path: str | os.PathLike[str],
     *,
-    label: str = "label",
+    label: str | None = None,
+    target: str | Sequence[str] = (),
     client: str | None = None,
     split: str | None = None,
+    group: str | None = None,
     drop: Sequence[str] = (),
     categories: Sequence[str] = (),
     gaps: Sequence[str] = (),
@@ -51,17 +57,20 @@ def read_csv(
 
     Args:
         path: the file.
-        label: column of class labels, integers or names.
+        label: column of class labels, integers or names; "label" where neither it nor `target` is given.
+        target: column of numbers to predict in the place of classes, or several.
         client: column of natural clients.
         split: column that says `train` or `test` for every row. With `client`, the test rows stay in `train` too,
             marked in `held_out`, to judge their clients on.
+        group: column of groups, such as patients; rows of one group never fall on both sides of a split, here and in
+            `federate`.
         drop: columns that are left out.
         categories: columns of numbers that are names, such as postcodes; prepared as words.
         gaps: more words that mean a gap, such as "k.A.".
         prepare: "standard": numbers are standardised, gaps are the median, words become one column of 0 and 1 each; or
             a transformer of scikit-learn, which is given a data frame of the features.
-        test_fraction: without `split`, the part of all rows that becomes the test set, in [0, 1): stratified by class,
-            at random. At 0 there is no test set.
+        test_fraction: without `split`, the part of all rows that becomes the test set, in [0, 1): at random, stratified
+            by class. At 0 there is no test set.
         seed: of this choice, 0 to 2**32 - 1.
 
     Raises:
@@ -71,24 +80,26 @@ def read_csv(
     path = Path(path)
     if not path.is_file():
         raise FormatError(f"there is no file {str(path)!r}; give the path of a .csv file with a header line")
-    named, drop, categories = roles((label, client, split), drop, categories)
-    text = TextTable.recognised(path, [*named, *drop], categories)
+    roles = Roles.of(label, target, client, split, group, drop, categories)
+    text = TextTable.recognised(path, [*roles.named, *roles.drop], roles.categories)
     text = replace(text, gaps=frozenset([gaps] if isinstance(gaps, str) else gaps))
-    read = read_columns(text, set(named) | set(categories), set(drop))
-    said: dict[str, Any] = {"separator": text.separator, "encoding": text.encoding, "dropped": list(drop)}
+    read = read_columns(text, {*roles.words, *roles.categories}, set(roles.drop))
+    said: dict[str, Any] = {"separator": text.separator, "encoding": text.encoding, "dropped": list(roles.drop)}
     if text.gaps:
         said["gaps"] = sorted(text.gaps)
     if read.grouped:
         said["thousands"] = read.grouped
-    return _dataset(path, read, (label, client, split), path.stem, prepare, said, test_fraction, seed)
+    return dataset_of(path, read, roles, path.stem, prepare, said, test_fraction, seed)
 
 
 def from_frame(
     frame: pd.DataFrame,
     *,
-    label: str = "label",
+    label: str | None = None,
+    target: str | Sequence[str] = (),
     client: str | None = None,
     split: str | None = None,
+    group: str | None = None,
     drop: Sequence[str] = (),
     categories: Sequence[str] = (),
     prepare: Any = None,
@@ -110,14 +121,18 @@ def from_frame(
             f"frame must be a pandas DataFrame, got {type(frame).__name__}: pandas.DataFrame(...) makes one, and "
             "frame.to_pandas() of polars"
         )
-    place, header = Path(name), [str(column) for column in frame.columns]
-    label, client, split = str(label), client if client is None else str(client), split if split is None else str(split)
-    drop, categories = (_texts(names) for names in (drop, categories))
-    named, drop, categories = roles((label, client, split), drop, categories)
-    check_header(place, header, [*named, *drop], categories)
-    lines = np.arange(len(frame))
-    read, bad = Columns(lines=lines, counted="row"), dict[str, str]()
-    dropped, as_words = set(drop), {*named, *categories}
+    roles = Roles.of(label, target, client, split, group, drop, categories)
+    read, bad = columns_of_frame(Path(name), frame, roles)
+    said = {"dropped": list(roles.drop)}
+    return dataset_of(Path(name), read, roles, name, prepare, said, test_fraction, seed, bad)
+
+
+def columns_of_frame(place: Path, frame: pd.DataFrame, roles: Roles) -> tuple[Columns, dict[str, str]]:
+    """Return the columns of a data frame, and those that hold neither numbers nor words, with what they hold."""
+    header = [str(column) for column in frame.columns]
+    check_header(place, header, [*roles.named, *roles.drop], roles.categories)
+    read, bad = Columns(lines=np.arange(len(frame)), counted="row"), dict[str, str]()
+    dropped, as_words = set(roles.drop), {*roles.words, *roles.categories}
     for i, column in enumerate(header):
         values = frame.iloc[:, i].infer_objects()
         if column in dropped:
@@ -128,14 +143,7 @@ def from_frame(
             bad[column] = f"{column!r} with {values.dtype} values"
         else:
             read.words[column] = ["" if gap else spelt(v) for v, gap in zip(values, values.isna(), strict=True)]
-    return _dataset(
-        place, read, (label, client, split), name, prepare, {"dropped": list(drop)}, test_fraction, seed, bad
-    )
-
-
-def _texts(names: Sequence[Any]) -> list[str]:
-    """Return the names of columns as text; a single name becomes a list of it."""
-    return [str(name) for name in ([names] if isinstance(names, str | int) else names)]
+    return read, bad
 
 
 def number(values: Iterable[Hashable]) -> npt.NDArray[np.int64]:
@@ -144,10 +152,10 @@ def number(values: Iterable[Hashable]) -> npt.NDArray[np.int64]:
     return np.array([numbers.setdefault(value, len(numbers)) for value in values], np.int64)
 
 
-def _dataset(
+def dataset_of(
     path: Path,
     read: Columns,
-    named: tuple[str, str | None, str | None],
+    roles: Roles,
     name: str,
     prepare: Any,
     said: dict[str, Any],
@@ -155,22 +163,37 @@ def _dataset(
     seed: int,
     bad: Mapping[str, str] = MappingProxyType({}),
 ) -> Dataset:
-    label, client, split = named
     if not len(read.lines):
         refuse(path, "the table must have rows", "a header alone", "add some")
-    labels, users, parts = (None if n is None else read.words.pop(n) for n in named)
-    assert labels is not None
-    check_columns(path, read, prepare is not None, bad)
-    for column, cells in ((label, labels), (client, users)):
+    unread = dict(bad)
+    single = (roles.label, roles.client, roles.split, roles.group)
+    labels, users, parts, grouped = (None if name is None else read.words.pop(name) for name in single)
+    targets = take_targets(path, read, roles.targets, unread) if roles.targets else None
+    check_columns(path, read, prepare is not None, unread)
+    for column, cells in ((roles.label, labels), (roles.client, users), (roles.group, grouped)):
         if column is not None and cells is not None:
             check_gaps(path, read, column, cells)
-    y, classes = class_labels(path, label, labels)
-    if split is None:
+    y, classes = (targets, ()) if labels is None else class_labels(path, roles.label or "", labels)
+    assert y is not None
+    groups = None if grouped is None else number(grouped)
+    if parts is None:
+        strata = np.zeros(len(y), np.int64) if labels is None else y
+        whole = pooled(len(y))
+        if groups is None:
+            out = split_rows(whole, strata, test_fraction, seed)[1]
+        else:
+            out = split_whole_groups(whole, strata, groups, test_fraction, seed)[1]
         test = np.zeros(len(y), np.bool_)
-        test[split_rows(pooled(len(y)), y, test_fraction, seed)[1].indices] = True
+        test[out.indices] = True
     else:
-        assert parts is not None
-        test = test_rows(path, split, parts)
+        test = test_rows(path, roles.split or "", parts)
+        if grouped is not None and (both := _on_both_sides(grouped, test)) is not None:
+            refuse(
+                path,
+                f"a group in {roles.group!r} is on one side of {roles.split!r}",
+                f"{both!r} in train and in test",
+                "say the same for all of its rows",
+            )
     preparation = None
     if prepare is None:
         columns = tuple(read.numbers)
@@ -178,18 +201,30 @@ def _dataset(
     else:
         preparation = Preparation.of(_frame(read), prepare, said).fitted(np.flatnonzero(~test), y)
         x, columns = preparation.features()
-    called = () if classes == tuple(map(str, range(len(classes)))) else classes
+    if labels is None:
+        whole_table = Examples(torch.from_numpy(x), torch.from_numpy(y), len(roles.targets), name=name)
+    else:
+        called = () if classes == tuple(map(str, range(len(classes)))) else classes
+        whole_table = from_arrays(x, y, num_classes=len(classes), name=name, classes=called)
     examples = replace(
-        from_arrays(x, y, num_classes=len(classes), name=name, classes=called),
+        whole_table,
         columns=columns,
         owners=() if users is None else tuple(dict.fromkeys(users)),
         preparation=preparation,
+        targets=roles.targets,
+        groups=groups,
     )
     owners = None if users is None else number(users)
     testing = examples.select(np.flatnonzero(test)) if test.any() else None
-    if owners is not None and split is not None:
+    if owners is not None and parts is not None:
         return Dataset(examples, testing, owners, test)
     return Dataset(examples.select(np.flatnonzero(~test)), testing, None if owners is None else owners[~test])
+
+
+def _on_both_sides(groups: Sequence[str], test: npt.NDArray[np.bool_]) -> str | None:
+    """Return the first group with rows to train on and rows to test on; None if there is none."""
+    side: dict[str, bool] = {}
+    return next((g for g, out in zip(groups, test.tolist(), strict=True) if side.setdefault(g, out) != out), None)
 
 
 def _frame(read: Columns) -> Any:

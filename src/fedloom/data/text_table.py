@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -105,7 +105,18 @@ def _header(path: Path, encoding: str, separator: str) -> tuple[str, ...]:
         return ()
 
 
-def read_columns(text: TextTable, as_words: set[str], dropped: set[str]) -> Columns:
+class Cells(Protocol):
+    """Rows of text below a header, of one file or of several."""
+
+    @property
+    def header(self) -> tuple[str, ...]: ...
+
+    def rows(self) -> Iterator[tuple[int, list[str]]]: ...
+
+    def number(self, cell: str) -> float: ...
+
+
+def read_columns(text: Cells, as_words: set[str], dropped: set[str]) -> Columns:
     """Read columns of numbers in one pass, without holding their text.
 
     Columns that turn out to be words are read in another pass.
@@ -164,7 +175,7 @@ def _ungrouped(cells: Sequence[str]) -> tuple[npt.NDArray[np.float64], str] | No
     return None
 
 
-def _number_or_note(text: TextTable, cell: str, met: list[Any], row: int) -> float:
+def _number_or_note(text: Cells, cell: str, met: list[Any], row: int) -> float:
     """Return the number in a cell, NaN where there is none.
 
     `met` holds the row of the first word, that word, and the number of words.

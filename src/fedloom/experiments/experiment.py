@@ -136,6 +136,8 @@ class Experiment(TopSettings):
 
     def with_all(self, given: Mapping[str, Any]) -> Experiment:
         """Return the experiment with several settings changed at once, in any order; `algorithm` is changed first."""
+        if catalogue.is_sites(str(given.get("data.source", ""))) and self.data.partition == DataSettings().partition:
+            given = {"data.partition": "natural", **given}
         out, sections, tables = self, dict[str, dict[str, Any]](), dict(self.settings)
         for key, value in sorted(given.items(), key=lambda item: item[0] != "algorithm"):
             section, dot, name = key.partition(".")

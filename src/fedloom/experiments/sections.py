@@ -24,7 +24,8 @@ class DataSettings:
     source: str = setting("fashion_mnist_small", "--data SOURCE")
     """[Data](data.md#sources): a name of `fedloom data sources`, `NAME:FOLDER` for original files, `FILE.npz` with
     x_train, y_train, x_test, y_test, `FILE.csv?label=y&prepare=standard` for [tables](data.md#tables),
-    `huggingface:NAME`, or your own as `module:name`."""
+    `sites/*.csv?label=y` for [a table of each site](data.md#a-table-of-each-site), `huggingface:NAME`, or your own as
+    `module:name`."""
     merge: bool = False
     """Give clients the test examples of the source too; there is no global test set then."""
     classes: Annotated[int, Ge(0), Le(MAX_CLASSES)] = 0
@@ -35,7 +36,8 @@ class DataSettings:
     """Network inputs are (value - mean) / std: [`MEANS/STDS`](data.md#examples) by channel; `places`: each place of an
     example standardised by itself; `source`: the source's own."""
     partition: str = setting("shards:2", "--partition P")
-    """[Partition](data.md#partitions) of the examples over the clients."""
+    """[Partition](data.md#partitions) of the examples over the clients. Where `data.source` names tables of sites and
+    no partition is named, it is `natural`."""
     clients: Count = setting(100, "--clients N")
     """Number of clients; `natural` and `lists:FILE.json` bring their own."""
     partition_seed: WholeNumber | None = setting(None, "--partition-seed N")

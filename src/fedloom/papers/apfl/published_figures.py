@@ -15,7 +15,7 @@ from fedloom.core.errors import SettingError
 from fedloom.papers import recipes
 from fedloom.papers.apfl.claims import measured
 from fedloom.papers.apfl.recipes import EPOCHS, FIGURE_3, RATES
-from fedloom.papers.reproduction.results import Result, read
+from fedloom.papers.reproduction.results import Result, curve, read
 from fedloom.report.style import WIDE, colour, drawing
 
 if TYPE_CHECKING:
@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 Floats = npt.NDArray[np.float64]
-Curve = tuple[list[int], Floats]  # rounds, and a number after each of them
 
 METHODS = {
     "fedavg": "FedAvg", "fedprox": "FedProx", "fedcurv_ni": "FedCurv", "fedmeta": "FedMeta", "apfl_ni": "APFL",
@@ -100,15 +99,6 @@ def stars(r: Result) -> Mapping[int, list[int]]:
     """Return the rounds in which runs have measured importance, by seed."""
     found = {seed: measured(r.runs[seed], r.rounds) for seed in r.seeds}
     return {seed: rounds for seed, rounds in found.items() if rounds}
-
-
-def curve(r: Result, name: str) -> Curve:
-    """Return a number after each round that all runs have it of, mean over seeds."""
-    logged = [
-        {m["round"]: float(m[name]) for m in r.runs[s].history.metrics if m.get(name) is not None} for s in r.seeds
-    ]
-    rounds = sorted(set.intersection(*map(set, logged)))
-    return rounds, np.array([np.mean([one[t] for one in logged]) for t in rounds], np.float64)
 
 
 def _there(table: str, folders: Sequence[Path]) -> list[Result]:
