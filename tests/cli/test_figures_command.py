@@ -22,7 +22,7 @@ def test_figures_are_listed_and_drawn(capsys: pytest.CaptureFixture[str], tmp_pa
     asked = ("figures", "pfedsd-a-spread", "--known", str(tmp_path / "runs"), "--out", str(tmp_path / "out"))
     assert call(capsys, *asked)[0] == 0
     assert {path.name for path in (tmp_path / "out").iterdir()} == {
-        "pfedsd-a-spread.png", "pfedsd-a-spread.svg", "pfedsd-a-spread.pdf", "spread.csv",
+        "pfedsd-a-spread.png", "pfedsd-a-spread.svg", "pfedsd-a-spread.pdf", "pfedsd-a-spread.csv",
     }  # fmt: skip
 
 

@@ -104,14 +104,18 @@ def test_arguments_of_a_run(given: dict[str, Any], message: str) -> None:
 
 
 def test_where_runs_may_differ() -> None:
-    """Those on which no number depends, those by which a run goes on, and its seed; nothing else."""
+    """Those on which no number depends, those by which a run goes on, its seed, and what is measured beside others."""
     free = {where: may_differ(RunSettings, where) for where in get_args(Where)}
     assert free["method"] == {
         "seed", "checkpoint_every", "keep_every", "keep_best", "state_memory_mib", "workers", "chunk", "threads",
         "front",
     }  # fmt: skip
-    assert free["resumed"] - free["method"] == {"rounds", "monitor", "target", "patience", "deadline"}
-    assert free["recipe"] - free["method"] == {"rounds", "engine", "compilation", "device"}
+    assert free["resumed"] - free["method"] == {
+        "rounds", "monitor", "target", "patience", "deadline", "evaluate_training",
+    }  # fmt: skip
+    assert free["recipe"] - free["method"] == {
+        "rounds", "engine", "compilation", "device", "evaluate_training", "per_client",
+    }  # fmt: skip
     assert free["method"] <= free["recipe"]
     assert {"seed", "chunk", "threads"} == free["method"] - free["resumed"]
 

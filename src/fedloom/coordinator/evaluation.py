@@ -147,6 +147,13 @@ class Evaluation:
                 out[f"{whose}_{name}_undefined"] = undefined
         return out
 
+    def of_training(self, server: dict[str, Any], round: int) -> Record:
+        """Return the mean loss over all training examples of the panel, each client's by its personal model."""
+        panel = [0] if self.algorithm.pooled else self.panel  # pooled examples are those of one client
+        results = self.engine.evaluate(server, panel, round, "all").values()
+        rows, total = sum(int(of.trained) for of in results), sum(float(of.train_loss) for of in results)
+        return {"personal_train_loss": _per_row(total, rows)}
+
     def of_new(self, server: dict[str, Any], round: int) -> Record:
         """Judge each new client in every way that is asked for and that the algorithm has a model for."""
         if self.new is None:
@@ -291,15 +298,11 @@ class Evaluation:
         return finite(values_of_sums(self.population.task, {name: total}, count)[name])
 
     def _columns(self, whose: str, results: list[EvaluationResult]) -> Record:
-        """Return a model's numbers, client by client; a loss is None without rows for it, or if not finite."""
-
-        def per_row(total: float, rows: int) -> float | None:
-            return total / rows if rows and math.isfinite(total) else None
-
+        """Return a model's numbers, client by client."""
         return {
             f"{whose}_{'right' if self._counts else self.main.name}": [self._amount(s) for s in results],
-            f"{whose}_loss": [per_row(float(s.loss), int(s.examples)) for s in results],
-            f"{whose}_train_loss": [per_row(float(s.train_loss), int(s.trained)) for s in results],
+            f"{whose}_loss": [_per_row(float(s.loss), int(s.examples)) for s in results],
+            f"{whose}_train_loss": [_per_row(float(s.train_loss), int(s.trained)) for s in results],
         }
 
     def _clients(self, server: dict[str, Any], round: int, kind: HeldOutSplit) -> dict[int, _Client]:
@@ -345,6 +348,11 @@ class Evaluation:
 def finite(value: float) -> float | None:
     """Return a number of a record; None for one that is not finite."""
     return float(value) if math.isfinite(value) else None
+
+
+def _per_row(total: float, rows: int) -> float | None:
+    """Return the mean of a loss, None without rows to measure it on, or if it is not finite."""
+    return total / rows if rows and math.isfinite(total) else None
 
 
 def mean(values: Iterable[float]) -> float | None:

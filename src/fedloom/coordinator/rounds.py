@@ -179,7 +179,7 @@ class Coordinator:
     def _start(self, files: RunDirectory | None) -> None:
         self._server, clock = self.engine.init(), Clock()
         record = {"round": 0, **self.evaluation.of_global(self._server, [], self.history)}
-        record.update(self.evaluation.of_personal(self._server, 0))
+        record.update(self._personal(self._server, 0))
         each = self._each(record, self._server, 0)
         clock.lap(EVALUATION)
         self._record(record, clock, files, each)
@@ -223,7 +223,7 @@ class Coordinator:
             each["trained"], means = self.evaluation.of_trained(received, self.engine.traffic.after)
             record.update(means)
         if done % settings.eval_every == 0 or done == settings.rounds or self._reason_to_stop(record) is not None:
-            record.update(self.evaluation.of_personal(server, t))
+            record.update(self._personal(server, t))
             each |= self._each(record, server, t)
         clock.lap(EVALUATION)
         self.history.server, self.history.clients = server, self.engine.clients
@@ -250,6 +250,11 @@ class Coordinator:
                 "the best is one that is better",
                 SettingWarning,
             )
+
+    def _personal(self, server: dict[str, Any], round: int) -> Record:
+        """Return what is measured of the personal models after `round`."""
+        training = self.evaluation.of_training(server, round) if self.settings.evaluate_training else {}
+        return self.evaluation.of_personal(server, round) | training
 
     def _each(self, record: Record, server: dict[str, Any], round: int) -> Record:
         """Return what is measured of each client after `round`, if that is asked for; add its means to `record`."""

@@ -110,6 +110,12 @@ def measures_for(headline: TaskMeasure, others: Iterable[TaskMeasure] = ()) -> d
             unit, better,
         ),
         Measure(
+            "personal_train_loss", "Training loss of all clients", "training, all clients",
+            "Mean loss of personal models over all training examples of their clients, without augmentation and "
+            "without the extra terms of an algorithm: it compares methods.",
+            unit="loss", better="low",
+        ),
+        Measure(
             "server_loss", "Server loss", "server",
             "Mean loss over the steps of the server's last own training, in rounds with one.",
             unit="loss", better="low",

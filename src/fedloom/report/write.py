@@ -177,8 +177,10 @@ def _targets(page: Page, methods: Sequence[Method]) -> None:
 
 def _curves(page: Page, methods: Sequence[Method]) -> None:
     page.section("curves", "Learning curves")
+    asked = ["personal_train_loss"] * any(m.has("personal_train_loss") for m in methods)
+    losses = ["train_loss", *asked, "global_loss"]
     if len(methods) > 1:
-        _grid(page, methods, ["global_accuracy", "personal_accuracy", "train_loss", "global_loss"])
+        _grid(page, methods, ["global_accuracy", "personal_accuracy", *losses])
         return
     series = {name: MEASURES[name].label for name in sentences.SERIES}
     figure = figures.together(methods[0], series, "accuracy (%)")
@@ -193,7 +195,7 @@ def _curves(page: Page, methods: Sequence[Method]) -> None:
         caption = f"{' '.join(meanings)}{sentences.describe_bands(methods)}"
         names = dict(enumerate(series.values()))
         page.grid(page.figure(figure, "accuracy", "Accuracy", caption, wide=True, names=names, digits=1))
-    _grid(page, methods, ["train_loss", "global_loss"])
+    _grid(page, methods, losses)
 
 
 def _cost(page: Page, methods: Sequence[Method]) -> None:

@@ -195,7 +195,12 @@ def _rows(
         data=DataSettings(**images.data),
         local=Local(epochs=5, batch_size=10, optimiser=SGD(lr=images.lr)),
         run=RunSettings(
-            rounds=images.rounds, cohort_size=10, monitor="personal_accuracy", checkpoint_every=10, keep_every=1000
+            rounds=images.rounds,
+            cohort_size=10,
+            monitor="personal_accuracy",
+            checkpoint_every=10,
+            keep_every=1000,
+            evaluate_training=True,
         ),
     )
     experiment = dataclasses.replace(

@@ -45,8 +45,8 @@ _MODELS = "It is measured by `fedloom analyse` of models that are not kept besid
 _WEIGHTS = f"{_MODELS[:-1]}; what one run gave is told on the page of papers."
 _PRINTED = "orders of printed numbers"
 _CLEAN = (
-    "All numbers of full length are higher than printed; on test images that pass the augmentation of training the "
-    "same models of FedAvg come within 1.2 points of print, so the printed numbers may be of such images."
+    "All numbers of full length are higher than printed. The printed ones may be of test images that pass the "
+    "augmentation of training; no run that is kept tells."
 )
 
 

@@ -262,11 +262,11 @@ def read(recipes: Iterable[Recipe], folders: Sequence[Path], rounds: int | None 
 
 
 def curve(r: Result, name: str) -> tuple[list[int], npt.NDArray[np.float64]]:
-    """Return a number after each round that all runs have it of, mean over seeds."""
+    """Return a number after each round for which every run that logs it has it, mean over these runs."""
     logged = [
         {m["round"]: float(m[name]) for m in r.runs[s].history.metrics if m.get(name) is not None} for s in r.seeds
     ]
-    return mean_curve(logged)
+    return mean_curve([one for one in logged if one])
 
 
 def mean_curve(series: Sequence[Mapping[int, float]]) -> tuple[list[int], npt.NDArray[np.float64]]:
