@@ -157,9 +157,7 @@ def parser() -> argparse.ArgumentParser:
     said.add_argument("--out", metavar="FILE.csv", required=True, help="where predictions go")
     judged = command("evaluate", "measure a run's model on new rows, with 95 % intervals", "predict.evaluate")
     _new_rows(judged)
-    judged.add_argument(
-        "--measures", metavar="NAMES", help="some of the task's measures, with commas (default: all)"
-    )
+    judged.add_argument("--measures", metavar="NAMES", help="some of the task's measures, with commas (default: all)")
     judged.add_argument("--seed", type=int, default=0, metavar="N", help="of the bootstrap (default: 0)")
     judged.add_argument("--out", metavar="FILE.csv", help="where all measures go, by site too")
 
@@ -219,12 +217,14 @@ def _new_rows(command: argparse.ArgumentParser) -> None:
     add("directory", type=directory, help="a run")
     add(
         "--data", required=True, metavar="FILE",
-        help="new rows with the run's columns: a table (new.csv, new.csv?client=site&drop=id, 'new/*.csv'), a .npz file "
-        "with x (and y), or a source as of `fedloom run`",
+        help="new rows with the run's columns: a table (new.csv, new.csv?client=site&drop=id, 'new/*.csv'), a .npz "
+        "file with x (and y), or a source as of `fedloom run`",
     )  # fmt: skip
     add("--client", metavar="NAME", help="the personal model of this client, by its name or number")
     add("--model", metavar="NAME", help="which architecture, where there are several")
-    add("--at", type=round_or_best, metavar="ROUND", help="a round other than the last, or best, as of `fedloom export`")
+    add(
+        "--at", type=round_or_best, metavar="ROUND", help="a round other than the last, or best, as of `fedloom export`"
+    )
     add("--overwrite", action="store_true", help="replace an existing file")
     _allow_code(command)
 

@@ -6,13 +6,13 @@ import argparse
 import math
 
 from rich.console import Console
+from rich.table import Table
 
 from fedloom.cli.options import print_code
 from fedloom.core.task_measures import TaskMeasure
 from fedloom.display.terminal import table
 from fedloom.evaluate.bootstrap import LEAST_ROWS, Interval
-from fedloom.experiments.predictions import check_new
-from fedloom.experiments.predictions import predict as predict_rows
+from fedloom.experiments.predictions import check_new, predict as predict_rows
 from fedloom.experiments.run_evaluation import evaluate_run
 
 
@@ -49,16 +49,14 @@ def evaluate(args: argparse.Namespace, console: Console) -> int:
         seed=args.seed,
         allow_code=args.allow_code,
     )
-    out = table(f"{found.whose[0].upper()}{found.whose[1:]} after round {found.round}, {found.rows:,} rows")
-    _columns(out, "measure")
+    console.print(f"{found.whose} after round {found.round} on {found.rows:,} rows", markup=False, soft_wrap=True)
+    out = _table("All rows", "measure")
     for name, of in found.measures.items():
         out.add_row(found.described[name].title, *_shown(of, found.described[name]))
     console.print(out)
     if found.by_site:
         first = next(iter(found.measures))
-        out = table(f"{found.described[first].title[0].upper()}{found.described[first].title[1:]} by site")
-        out.add_column("site")
-        _columns(out, "rows", right=True)
+        out = _table(f"By site: {found.described[first].title}", "site", "rows")
         for site, measured in found.by_site.items():
             out.add_row(site, f"{found.sizes[site]:,}", *_shown(measured[first], found.described[first]))
         console.print(out)
@@ -71,10 +69,12 @@ def evaluate(args: argparse.Namespace, console: Console) -> int:
     return 0
 
 
-def _columns(out: object, first: str, right: bool = False) -> None:
-    out.add_column(first, justify="right" if right else "left")  # type: ignore[attr-defined]
-    for name in ("value", "95 % interval"):
-        out.add_column(name, justify="right")  # type: ignore[attr-defined]
+def _table(title: str, first: str, *others: str) -> Table:
+    out = table(title)
+    out.add_column(first)
+    for name in (*others, "value", "95 % interval"):
+        out.add_column(name, justify="right")
+    return out
 
 
 def _shown(of: Interval, measure: TaskMeasure) -> tuple[str, str]:

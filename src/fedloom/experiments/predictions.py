@@ -130,13 +130,11 @@ def logits_of(found: TrainedModel, examples: Examples) -> Tensor:
     return evaluate_rows(found.model, found.weights, _Logits(), ("logits",), examples).outputs["logits"]
 
 
-def opened(
-    run: str | os.PathLike[str], job: Job | None, allow_code: bool
-) -> tuple[Job, Experiment | None]:
+def opened(run: str | os.PathLike[str], job: Job | None, allow_code: bool) -> tuple[Job, Experiment | None]:
     """Return the job of a run, and how it was asked for: by words, or None where `job` is given."""
     if job is not None:
         return job, None
-    experiment = Experiment.from_directory(run, allow_code=allow_code)
+    experiment = Experiment.from_directory(Path(run), allow_code=allow_code)
     return job_of(experiment, run), experiment
 
 
@@ -174,8 +172,8 @@ def predict(
     train, task = job.federation.train, found.job.task
     if not hasattr(task, "predicted") and not hasattr(task, "probabilities"):
         raise SettingError(
-            f"the task {type(task).__name__} does not say what a model predicts: give it a method predicted(logits), and "
-            "probabilities(logits) where classes have them"
+            f"the task {type(task).__name__} does not say what a model predicts: give it a method predicted(logits), "
+            "and probabilities(logits) where classes have them"
         )
     new = RowReader(train, experiment).read(data, with_targets=False)
     logits = logits_of(found, new.examples)
@@ -207,4 +205,6 @@ def _names(task: Task, train: Examples, values: Tensor) -> tuple[str, ...]:
     if targets_of(task) == "classes":
         return train.classes or tuple(map(str, range(train.num_classes)))
     names = tuple(train.targets)
-    return names or (("prediction",) if values.shape[1] == 1 else tuple(f"prediction {k}" for k in range(values.shape[1])))
+    return names or (
+        ("prediction",) if values.shape[1] == 1 else tuple(f"prediction {k}" for k in range(values.shape[1]))
+    )

@@ -12,6 +12,7 @@ import numpy as np
 
 from fedloom.coordinator.run import Job
 from fedloom.core.errors import SettingError
+from fedloom.core.task import targets_of
 from fedloom.core.task_measures import TaskMeasure, chosen_measures, measures_of
 from fedloom.evaluate.accuracy import evaluate_rows
 from fedloom.evaluate.bootstrap import LEAST_ROWS, RESAMPLES, Interval, intervals
@@ -108,6 +109,11 @@ def evaluate_run(
     task = job.task
     names = chosen_measures(task, measures or tuple(measures_of(task)))
     new = RowReader(job.federation.train, experiment).read(data, with_targets=True)
+    if targets_of(task) == "labels" and not bool(((y := new.examples.y) == 0).logical_or(y == 1).all()):
+        other = y[(y != 0) & (y != 1)][0]
+        raise SettingError(
+            f"labels are 0 or 1, got {float(other):g} in {new.examples.name}: mend its columns of labels"
+        )
     results = evaluate_rows(found.model, found.weights, task, names, new.examples)
     sites = np.array(new.sites, object)
     sizes = {site: int((sites == site).sum()) for site in dict.fromkeys(new.sites)}

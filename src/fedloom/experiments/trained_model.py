@@ -66,7 +66,9 @@ def client_number(federation: Federation, client: int | str) -> int:
         return int(client)
     listed = ", ".join(map(repr, names[:_SHOWN])) + ", ..." * (len(names) > _SHOWN)
     there = f"the clients are {listed}" if names else f"clients are the numbers 0 to {federation.num_clients - 1}"
-    raise SettingError(f"a client is named by its name or number, and {there}, got {client!r}" + did_you_mean(client, names))
+    raise SettingError(
+        f"a client is named by its name or number, and {there}, got {client!r}" + did_you_mean(client, names)
+    )
 
 
 def trained_model(
