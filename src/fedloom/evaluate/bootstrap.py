@@ -31,14 +31,14 @@ class Interval:
 
 
 def intervals(results: RowResults, task: Task, *, resamples: int = RESAMPLES, seed: int = 0) -> dict[str, Interval]:
-    """Return the measures that `results` hold, each with its interval, by name.
+    """Return the measures that `results` hold, each with its interval, in the order of the task.
 
     Resample b is of the rows `rng.integers(0, N, N)`, drawn in turn by one `numpy.random.default_rng(seed)`; it is the
     same for all measures. The interval is from the 2.5 % to the 97.5 % quantile over resamples.
     """
     values = results.measured(task)
     drawn = resampled(results, task, resamples, seed)
-    return {name: _interval(value, np.asarray(drawn[name])) for name, value in values.items()}
+    return {name: _interval(values[name], np.asarray(drawn[name])) for name in measures_of(task) if name in values}
 
 
 def resampled(results: RowResults, task: Task, resamples: int, seed: int) -> dict[str, list[float]]:

@@ -18,7 +18,7 @@ from fedloom.data.formats import refuse
 from fedloom.data.parquet import is_parquet, read_frame
 from fedloom.data.preparation import MISSING, Preparation
 from fedloom.data.roles import Roles
-from fedloom.data.sites import is_pattern, site_files
+from fedloom.data.sites import is_pattern, site_files, site_names
 from fedloom.data.tables import columns_of_frame
 from fedloom.data.text_table import TextTable, read_columns, ungrouped
 
@@ -90,21 +90,22 @@ class RunTable:
         """
         several = is_pattern(path)
         files = site_files(path) if several else [Path(path)]
+        sites = site_names(files)
         roles, gaps = self._roles(given)
         if "client" in given and several:
             raise SettingError(f"each file of {path} is a site, got client={given['client']}: leave it out")
         if not self.columns:
             raise SettingError(
-                f"the run was trained on rows whose features have no names, {' x '.join(map(str, self.train.shape))}, got the table "
-                f"{path}: give a .npz file with x, or examples from Python"
+                f"the run was trained on rows whose features have no names, got the table {path}: "
+                "give a .npz file with x, or examples from Python"
             )
         parts = []
-        for file in files:
+        for site, file in zip(sites, files, strict=True):
             if is_parquet(file):
                 part = self._of_frame(file, read_frame(file), roles, with_targets, "client" in given)
             else:
                 part = self._of_text(file, roles, gaps, with_targets, "client" in given)
-            parts.append(replace(part, sites=(file.stem,) * len(part.places)) if several else part)
+            parts.append(replace(part, sites=(site,) * len(part.places)) if several else part)
         if len(parts) == 1:
             return parts[0]
         y = None if parts[0].y is None else np.concatenate([part.y for part in parts if part.y is not None])
@@ -130,7 +131,7 @@ class RunTable:
             text = TextTable.recognised(path, (), ())
         text = replace(text, gaps=gaps)
         roles = self._there(path, text.header, roles, with_targets, named)
-        marked = self._thousands()
+        marked = self._thousands(roles.targets)
         words = {*roles.words, *self._words(), *marked} & {*text.header}
         read = read_columns(text, words, set(roles.drop))
         if not len(read.lines):
@@ -151,8 +152,7 @@ class RunTable:
         header = [str(name) for name in frame.columns]
         if not self.columns:
             raise SettingError(
-                f"the run was trained on rows whose features have no names, {' x '.join(map(str, self.train.shape))}, got a data frame: "
-                "give an array"
+                "the run was trained on rows whose features have no names, got a data frame: give an array"
             )
         roles = self._there(place, header, roles, with_targets, named)
         words = tuple(name for name in self._words() if name in header)
@@ -195,17 +195,17 @@ class RunTable:
         prepared = self.preparation
         return [] if prepared is None else [str(n) for n, of in prepared.frame.items() if of.dtype.kind != "f"]
 
-    def _thousands(self) -> dict[str, str]:
+    def _thousands(self, targets: Sequence[str]) -> dict[str, str]:
         """Return the columns in which marks part thousands in the run's table, and a cell of each that shows it."""
-        if (prepared := self.preparation) is not None:
-            return dict(prepared.read.get("thousands", {}))
+        known = None if self.preparation is None else self.preparation.read.get("thousands", {})
+        names = {*targets, *(self.columns if known is None else ())}  # of which nothing is written down
         source = self.source.partition("?")[0]
-        out: dict[str, str] = {}
-        if source:
+        out: dict[str, str] = dict(known or {})
+        if source and names:
             for file in site_files(source) if is_pattern(source) else [Path(source)]:
                 if not is_parquet(file):
                     text = TextTable.recognised(file, (), self.columns)
-                    out |= read_columns(text, set(), {*text.header} - {*self.columns}).grouped
+                    out |= read_columns(text, set(), {*text.header} - names).grouped
         return out
 
     def _made(self, path: Path, read: Columns, roles: Roles, with_targets: bool) -> TableRows:
