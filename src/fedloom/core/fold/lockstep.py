@@ -282,7 +282,7 @@ class _Lockstep:
         notes = dict(zip(b.notes, extra, strict=False))
         lazy, context = tree.unflatten(list(extra[len(notes) :]), self.extra_spec)
         x = x.index_select(0, rows.reshape(-1)).reshape(*rows.shape, *x.shape[1:])
-        y = y.index_select(0, rows.reshape(-1)).reshape(rows.shape)
+        y = y.index_select(0, rows.reshape(-1)).reshape(*rows.shape, *y.shape[1:])
         if b.prepare is not None:
             x = b.prepare(x, b.dtype)
         plain = Batch(x=x, y=y, mask=mask, key=key, notes=notes, progress=done, full=full)
