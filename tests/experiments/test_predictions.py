@@ -133,6 +133,7 @@ def images(tmp_path_factory: pytest.TempPathFactory) -> Path:
     )  # fmt: skip
 
 
+@pytest.mark.slow
 def test_images_by_name_as_arrays_and_as_a_file(images: Path, tmp_path: Path) -> None:
     _, test = fl.fashion_mnist_small()
     said = predict(images, "fashion_mnist_small")

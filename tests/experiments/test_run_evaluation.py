@@ -115,7 +115,6 @@ def test_labels_are_zero_or_one(tmp_path: Path) -> None:
     assert found.measures["label_accuracy"].value == pytest.approx((said.values == (y > 0.5)).mean())
     assert said.names == ("a", "b", "c")
     assert next(iter(said.rows())) == ["row", "a", "b", "c", "probability a", "probability b", "probability c"]
-    y[3, 1] = 2
-    other = fl.Examples(torch.from_numpy(x), torch.from_numpy(y), 3, name="scores")
+    other = fl.Examples(train.x, 2 * train.y, 3, name="scores")
     with pytest.raises(SettingError, match="labels are 0 or 1, got 2 in scores"):
         evaluate_run(tmp_path / "run", other, job=job)

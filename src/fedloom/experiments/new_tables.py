@@ -125,9 +125,11 @@ class RunTable:
     def _of_text(self, path: Path, roles: Roles, gaps: frozenset[str], with_targets: bool, named: bool) -> TableRows:
         if not path.is_file():
             raise SettingError(f"there is no file {str(path)!r}; give the path of a table with a header line")
+        if not path.stat().st_size:
+            refuse(path, "a table must have a header line and rows", "an empty file", "write both")
         try:
             text = TextTable.recognised(path, (), self.columns)
-        except NoColumnError:  # `_check_names` says all that is wrong
+        except NoColumnError:  # `check_names` says all that is wrong
             text = TextTable.recognised(path, (), ())
         text = replace(text, gaps=gaps)
         roles = self._there(path, text.header, roles, with_targets, named)
