@@ -155,7 +155,7 @@ def parser() -> argparse.ArgumentParser:
     said = command("predict", "write what a run's model says of new rows", "predict.predict")
     _new_rows(said)
     said.add_argument("--out", metavar="FILE.csv", required=True, help="where predictions go")
-    judged = command("evaluate", "measure a run's model on new rows, with 95 % intervals", "predict.evaluate")
+    judged = command("evaluate", "measure a run's model on new rows, with 95 %% intervals", "predict.evaluate")
     _new_rows(judged)
     judged.add_argument("--measures", metavar="NAMES", help="some of the task's measures, with commas (default: all)")
     judged.add_argument("--seed", type=int, default=0, metavar="N", help="of the bootstrap (default: 0)")
