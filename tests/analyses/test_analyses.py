@@ -43,6 +43,20 @@ def test_every_analysis_writes_a_figure_and_its_numbers(name: str, trained: Any,
     assert finding.summary.rows
 
 
+@pytest.mark.some(1)
+@pytest.mark.parametrize("name", sorted(set(papers.analyses()) - PARTICULAR))
+def test_every_analysis_of_a_run_with_frozen_parts(name: str, trained: Any, tmp_path: Path) -> None:
+    """Whose front is computed once: analyses look at the whole network, and say of the same examples the same."""
+    folder = trained("fedntd", "--model", "lenet", "--frozen", "* !last:2")
+    history = History.read(folder)
+    assert history.manifest["frozen"]["lenet"] > 0
+    finding, files = analyse(AnalysedRun.of(folder), name, tmp_path)
+    assert files[0].read_bytes().startswith(b"\x89PNG")
+    for table in finding.tables:
+        numbers = [v for row in rows(tmp_path / f"{table.name}.csv") for v in row.values() if isinstance(v, float)]
+        assert np.isfinite(numbers).mean() > 0.8
+
+
 def test_every_module_that_measures_is_an_analysis() -> None:
     folder = Path(analyses.__file__).parent
     assert sorted(ANALYSES) == sorted(

@@ -98,7 +98,7 @@ def test_a_run_writes_what_it_measures(engine: Any, tmp_path: Path) -> None:
     assert written["federation"]["parts"]["train"] == federation().train.fingerprint()
     assert written["models"] == {"Linear": 15}
     assert written["fixed"]["threads"] == torch.get_num_threads()
-    assert written["task"] == {"kind": "Classification"}
+    assert written["task"]["kind"] == "Classification"
     assert written["sampler"] == {"kind": "Uniform", "seed": 0}
 
 

@@ -87,7 +87,7 @@ def test_settings_of_data_samplers_and_faults(make: Any, message: str) -> None:
         ({"task": nn.CrossEntropyLoss()}, "got CrossEntropyLoss(), which lacks loss and correct"),
         ({"task": nn.CrossEntropyLoss}, "which lacks loss and correct"),
         ({"task": nn.functional.cross_entropy}, "which lacks loss and correct"),
-        ({"task": Classification}, "got <class 'fedloom.core.task.Classification'>: write Classification()"),
+        ({"task": Classification}, "got <class 'fedloom.tasks.classification.Classification'>: write Classification()"),
         ({"sampler": "uniform"}, "sampler must be an object that can be called, such as fedloom.Uniform(seed=0), got"),
         ({"sampler": Uniform}, "sampler must be an object that can be called, such as fedloom.Uniform(seed=0), got"),
         ({"faults": 0.1}, "faults must be an object that can be called, such as fedloom.Unreliable(lost=0.1), got 0.1"),

@@ -13,10 +13,11 @@ from unittest.mock import Mock
 
 import pytest
 import torch
+from safetensors.torch import save_file
 from torch import nn
 
 import launching
-from fedloom import RunSettings, run
+from fedloom import RunSettings, models, run
 from fedloom.algorithms import FedAvg, Scaffold
 from fedloom.cli.main import main
 from fedloom.core.errors import RankError, SettingError
@@ -67,6 +68,46 @@ def test_rank_0_alone_prints_and_writes(transport: str, tmp_path: Path) -> None:
     assert main([*command[2:], str(tmp_path / "loop"), "--engine", "loop"]) == 0
     logs = [(tmp_path / engine / "metrics.jsonl").read_bytes() for engine in ("loop", transport)]
     assert logs[0] == logs[1]
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:not taken from")
+@pytest.mark.parametrize("transport", LAUNCH)
+def test_ranks_begin_with_a_file_and_go_on_without_it(transport: str, tmp_path: Path) -> None:
+    """A frozen front that is computed once at each rank; the run's directory has what the file had."""
+    start = tmp_path / "start.safetensors"
+    torch.manual_seed(3)
+    save_file(models.build("mlp", (1, 28, 28), 10).state_dict(), start)
+    command = [
+        "-m",
+        "fedloom",
+        "run",
+        "scaffold",
+        "--model",
+        "mlp",
+        "--clients",
+        "5",
+        "--cohort",
+        "4",
+        "--threads",
+        "1",
+    ]
+    command += ["--set", "data.examples=300", "--epochs", "1", "--start", str(start), "--start-only", "* !last:1"]
+    command += ["--frozen", "* !last:1", "--rounds"]
+
+    def ranks_run(program: list[str]) -> str:
+        found = launching.ended(LAUNCH[transport](program))
+        said = "".join(text for _, text in found)
+        assert {status for status, _ in found} == {0}, said
+        return said
+
+    assert main([*command[2:], "6", "--engine", "loop", "--out", str(tmp_path / "loop")]) == 0
+    ranks_run([*command, "4", "--engine", transport, "--out", str(tmp_path / "ranks")])
+    start.unlink()
+    ranks_run(["-m", "fedloom", "resume", str(tmp_path / "ranks"), "--rounds", "6"])
+    logs = [(tmp_path / name / "metrics.jsonl").read_bytes() for name in ("loop", "ranks")]
+    assert logs[0] == logs[1]
+    assert [p.name for p in (tmp_path / "ranks").glob("*.safetensors")] == ["initial-0.safetensors"]
 
 
 @pytest.mark.slow

@@ -16,6 +16,7 @@ from fedloom.coordinator.history import History, Record
 from fedloom.coordinator.newcomers import NewClients, evaluate_new
 from fedloom.core.algorithm import Algorithm
 from fedloom.core.cohort import Predict
+from fedloom.core.errors import SettingError
 from fedloom.core.random import generator
 from fedloom.core.task import targets_of
 from fedloom.core.task_measures import Sum, measures_of, values_of_sums
@@ -82,7 +83,7 @@ class Evaluation:
             members /= members.sum()  # exactly 1 where there is one architecture
         else:  # one that no client has
             members[:] = 1 / len(members)
-        results = [evaluate_rows(p.models[n], w, p.task, self.names, p.federation.test) for n, w in weights.items()]
+        results = [evaluate_rows(p.models[n], w, p.task, self.names, _test_of(p, n)) for n, w in weights.items()]
         found = measured(results, p.task)
         out: Record = {
             f"global_{name}": finite(np.average([m[name] for m in found], weights=members)) for name in self.names
@@ -107,6 +108,11 @@ class Evaluation:
         p, out = self.population, Record()
         if p.federation.test is None:
             return out
+        if predictions and p.behind:
+            raise SettingError(
+                f"{', '.join(predictions)} would be evaluated on inputs of none of the architectures, whose frozen "
+                "fronts are computed once: set front = 'off' (--front off)"
+            )
         rate = functools.partial(rate_rows, task=p.task, examples=p.federation.test, device=p.device, dtype=p.dtype)
         for name, predict in predictions.items():
             if isinstance(predict, Mapping):
@@ -340,9 +346,16 @@ class Evaluation:
             members = [k for k in self.panel if self.algorithm.pooled or p.assignment[k] == name]
             rows = [partition.rows(k) for k in members]
             ends = [int(n) for n in np.cumsum([0, *map(len, rows)])]
-            examples = p.federation.train.select(np.concatenate(rows)) if ends[-1] else None
+            examples = p.examples_of(name).train.select(np.concatenate(rows)) if ends[-1] else None
             self._held[name, kind] = examples, list(zip(members, ends[:-1], ends[1:], strict=True))
         return self._held[name, kind]
+
+
+def _test_of(population: Population, name: str) -> Examples:
+    """Return the global test set with the inputs of an architecture, where there is one."""
+    test = population.examples_of(name).test
+    assert test is not None
+    return test
 
 
 def finite(value: float) -> float | None:

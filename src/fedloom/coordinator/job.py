@@ -13,7 +13,7 @@ from torch import nn
 from fedloom.coordinator.newcomers import NewClients, no_training_rows
 from fedloom.coordinator.sampler import Arriving, DeviceSampler, FixedList
 from fedloom.coordinator.settings import RunSettings
-from fedloom.coordinator.targets import check_targets, target_moments
+from fedloom.coordinator.task_targets import check_targets, target_moments
 from fedloom.core.algorithm import Algorithm
 from fedloom.core.errors import SettingError
 from fedloom.core.model import Model

@@ -17,8 +17,9 @@ from fedloom.core.errors import SettingError, SettingWarning, warn
 from fedloom.core.model import Model
 from fedloom.core.network_makers import own_defaults
 from fedloom.core.optimiser import Local
-from fedloom.core.task import Task, targets_of
+from fedloom.core.task import Task
 from fedloom.data import Examples, Federation
+from fedloom.tasks import ClassTask
 
 _ROWS = 10_000  # of which the scales of features are taken
 _TRIED = 16  # which a model is tried on
@@ -41,7 +42,7 @@ def check_plausible(federation: Federation, models: Iterable[Model], task: Task)
     Raises:
         SettingError: a model looks up token ids that normalisation has changed.
     """
-    if targets_of(task) == "classes":
+    if isinstance(task, ClassTask):
         _check_labels(federation)
     _check_held_out(federation)
     _check_layout(federation.train)

@@ -17,6 +17,7 @@ from fedloom.storage.strict_json import LARGEST, MOST, Object, parse, short
 
 FORMAT = 2
 """Layout of a run directory: of its manifest and of the indexes of its checkpoints."""
+_DOCUMENT = re.compile(r"[a-z]+\.jsonl?|initial-[0-9]{1,9}\.safetensors")
 _THREADS = 4096
 _SEAL = b'"digest": "'
 
@@ -266,7 +267,7 @@ def _check_manifest(facts: Object) -> None:
     _need(_between(every, 1, 1 << 40), "run.checkpoint_every", "an integer >= 1", every)
     named: Any = facts.get("documents")
     ok = isinstance(named, dict) and all(_list(d) and all(isinstance(one, str) for one in d) for d in named.values())
-    _need(ok and all(re.fullmatch(r"[a-z]+\.jsonl?", n) for n in named), "documents", "names and digests", named)
+    _need(ok and all(_DOCUMENT.fullmatch(n) for n in named), "documents", "names and digests", named)
     start = facts.get("start", {"file": "", "digest": ""})
     for name, texts in (("initial", facts["initial"]), ("start", start)):
         ok = isinstance(texts, dict) and all(isinstance(text, str) for text in texts.values())

@@ -14,7 +14,7 @@ import torch
 from fedloom.coordinator import facts
 from fedloom.coordinator.checkpoint import PER_CLIENT, Checkpoint
 from fedloom.coordinator.choose import choose, choose_compilation
-from fedloom.coordinator.directory import RunDirectory
+from fedloom.coordinator.directory import RunDirectory, initial_name
 from fedloom.coordinator.evaluation import Evaluation
 from fedloom.coordinator.facts import plain
 from fedloom.coordinator.front import settled
@@ -24,12 +24,14 @@ from fedloom.coordinator.reading import FORMAT
 from fedloom.coordinator.round_record import Clock, nobody_accepted, of_traffic, peak_rss_mib
 from fedloom.coordinator.sampler import FixedList, Uniform
 from fedloom.core.errors import SettingError, SettingWarning, StorageError, warn
+from fedloom.core.network_copies import stored_names
 from fedloom.core.task_measures import measures_of
 from fedloom.engines.engine import Engine
 from fedloom.engines.engine_options import Options
 from fedloom.engines.faults import FaultsInWords
 from fedloom.engines.norms import Norms
 from fedloom.engines.population import pooled
+from fedloom.storage import codec
 from fedloom.storage.files import digest_of
 from fedloom.wire.devices import Devices
 from fedloom.wire.processes import Processes, threads
@@ -59,6 +61,7 @@ class Coordinator:
         self.algorithm, self.trained = algorithm, trained
         stored: Mapping[str, Any] = {} if files is None else files.manifest()
         fixed = stored.get("fixed", {})
+        self._stored_start: Mapping[str, Any] = stored.get("start", {})
         self.num_threads = fixed.get("threads", settings.threads)
         kind, reason = choose(stored.get("engine", settings.engine), trained, algorithm.local, self.cohort_size)
         if settings.deadline is not None and not issubclass(kind, Processes | Devices):
@@ -324,12 +327,30 @@ class Coordinator:
         return {"shared": shared} if shared else {}
 
     def documents(self) -> dict[str, Any]:
-        """Return what settings.json, federation.json and manifest.json hold; devices.json too where there are some."""
+        """Return what settings.json, federation.json and manifest.json hold, and the files of initial tensors.
+
+        Where there are devices, what devices.json holds too.
+        """
         self._write_documents()
         self.history.manifest = {**plain(self.facts()), **self._started()}
         registry = facts.devices(self.population.federation)
         of_devices = {} if registry is None else {"devices": registry}
-        return {name: getattr(self.history, name) for name in ("settings", "federation", "manifest")} | of_devices
+        told = {name: getattr(self.history, name) for name in ("settings", "federation", "manifest")}
+        return told | of_devices | self._initial_files()
+
+    def _initial_files(self) -> dict[str, Any]:
+        """Return the files that hold what networks with frozen parts begin with, by name, in pieces.
+
+        With them a run needs nothing but its directory: no checkpoint has frozen tensors.
+        """
+        out = {}
+        for i, name in enumerate(self.trained.models):
+            model = self.population.models[name]
+            if model.num_frozen:
+                begins = self.engine.runtime.initial(name)
+                tensors = {**begins.params, **begins.buffers, **model.frozen}
+                out[initial_name(i)] = codec.pieces({n: tensors[n] for n in stored_names(model.skeleton())})
+        return out
 
     def _initial(self) -> Record:
         """Return the digests of the weights that networks start from, by architecture."""
@@ -337,9 +358,16 @@ class Coordinator:
             return {n: self.engine.runtime.digest(n) for n in self.trained.models}
 
     def _started(self) -> Record:
-        """Return the file of weights that the run starts from, if words name one: `verify` looks whether it changed."""
+        """Return the file of weights that the run starts from, if words name one: `verify` looks whether it changed.
+
+        Of a file that is gone, what the run has written of it before.
+        """
         named = (self.job.described or {}).get("start")
-        return {} if named is None else {"start": {"file": str(named), "digest": digest_of(Path(named))}}
+        if named is None:
+            return {}
+        if self._stored_start.get("file") == str(named) and not Path(named).is_file():
+            return {"start": self._stored_start}
+        return {"start": {"file": str(named), "digest": digest_of(Path(named))}}
 
     def _write_documents(self) -> None:
         """Write into the history what it has without a directory too: the settings, the facts, who holds what."""

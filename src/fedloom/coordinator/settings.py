@@ -59,7 +59,7 @@ class RunSettings(StrictSettings):
     """Write the numbers of [each client](runs.md#each-client) to `clients.jsonl`: examples, right answers and losses of
     the personal and the global model, before and after local training. It costs a pass over these examples for each
     model."""
-    measures: tuple[str, ...] = setting((), "--measures M,M", "results", may_differ=("resumed",))
+    measures: tuple[str, ...] = setting((), "--measures M,M", "results")
     """[Measures of the task](data.md#measures) that are computed beside its headline, which is always computed."""
     checkpoint_every: Count = setting(1, "--checkpoint-every N", "results", may_differ=EVERYWHERE)
     """Rounds between [checkpoints](runs.md#checkpoints); the last round always has one. The first and the last two are

@@ -35,7 +35,8 @@ class Population:
 
     `seed` governs everything random. Floating tensors are of `dtype`, all tensors on `device`. `first`: the number that
     client 0 has elsewhere, where these are some clients of a larger population. `measures`: names of those of the task
-    that are computed beside its headline; afterwards the headline is the first of them.
+    that are computed beside its headline; afterwards the headline is the first of them. `behind`: the same federation
+    with other inputs, by the name of the architecture that is given these: the outputs of its front.
     """
 
     federation: Federation
@@ -47,6 +48,7 @@ class Population:
     dtype: torch.dtype = torch.float32
     first: int = 0
     measures: tuple[str, ...] = ()
+    behind: Mapping[str, Federation] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "measures", chosen_measures(self.task, self.measures))
@@ -79,21 +81,26 @@ class Population:
         counts = Counter(self.assignment)
         return {name: counts[name] for name in self.models}
 
+    def examples_of(self, name: str) -> Federation:
+        """Return the federation with the inputs that an architecture is given."""
+        return self.behind.get(name, self.federation)
+
     @cached_property
-    def _train(self) -> tuple[Tensor, Tensor]:
-        return self._arrays(self.federation.train)
+    def _train(self) -> dict[str, tuple[Tensor, Tensor]]:
+        """The training inputs and labels, by architecture."""
+        made = {id(f): self._arrays(f.train) for f in map(self.examples_of, self.models)}
+        return {name: made[id(self.examples_of(name))] for name in self.models}
 
     @cached_property
     def tried(self) -> dict[Model, str | None]:
         """Obstacle to `vmap` with each model, as far as it was tried: the check of a job and its run ask the same."""
         return {}
 
-    @property
-    def example(self) -> tuple[Tensor, Tensor]:
-        """One example as networks and tasks get it, [1, ...] both."""
-        x, y = self._train
+    def example(self, name: str) -> tuple[Tensor, Tensor]:
+        """Return one example as the networks of an architecture and tasks get it, [1, ...] both."""
+        x, y = self._train[name]
         one = x[:1].clone()  # a network may write on it
-        return self.federation.train.normalise(one, self.dtype), y[:1]
+        return self.examples_of(name).train.normalise(one, self.dtype), y[:1]
 
     def prepare(self) -> None:
         """Make what all clients share, so that processes forked after this share it too."""
@@ -110,7 +117,7 @@ class Population:
         sizes = self.sizes[list(clients)]
         order, mask = plan(sizes, local.batch_size, shuffles, epochs=local.epochs, steps=local.steps)
         rows = [self.federation.partition.rows(k) for k in clients]
-        batches = self._stack(rows, order, mask, keys)
+        batches = self._stack(clients, rows, order, mask, keys)
         return replace(batches, notes=self._notes(rows), augment=self.federation.train.augment, private=True)
 
     def _notes(self, rows: Sequence[npt.NDArray[np.int64]]) -> Notes:
@@ -137,7 +144,7 @@ class Population:
         sizes = np.array([len(r) for r in own], np.int64)
         batch_size = self.models[self.assignment[clients[0]]].evaluation_batch(200)
         order, mask = plan(sizes, batch_size, None)
-        return self._stack(own, order, mask, [0] * len(own), fallback=clients)
+        return self._stack(clients, own, order, mask, [0] * len(own))
 
     @cached_property
     def public(self) -> Public:
@@ -164,19 +171,20 @@ class Population:
 
     def _stack(
         self,
+        clients: Sequence[int],
         rows: Sequence[npt.NDArray[np.int64]],
         order: npt.NDArray[np.int64],
         mask: npt.NDArray[np.bool_],
         keys: Sequence[int],
-        fallback: Sequence[int] = (),
     ) -> Batches:
         sizes = np.array([len(r) for r in rows], np.int64)
         examples = np.empty((len(rows), max(1, int(sizes.max(initial=0)))), np.int64)
         for i, r in enumerate(rows):
             # padding is a row of the client's own: nothing of anybody else's can leak into it
-            examples[i] = r[0] if len(r) else self._any_row(fallback[i])
+            examples[i] = r[0] if len(r) else self._any_row(clients[i])
             examples[i, : len(r)] = r
-        x, y = self._train
+        name = self.assignment[clients[0]]
+        x, y = self._train[name]
 
         def put(a: npt.NDArray[Any]) -> Tensor:
             return torch.from_numpy(a).to(self.device)
@@ -190,7 +198,7 @@ class Population:
             num_steps=put(mask.any(2).sum(1)),
             num_examples=put(sizes),
             key=torch.tensor(list(keys), device=self.device),
-            prepare=self.federation.train.normalise,
+            prepare=self.examples_of(name).train.normalise,
             dtype=self.dtype,
         )
 

@@ -202,7 +202,7 @@ class Runtime:
         if model not in self._zeros:
             p = self.population
             name = next(name for name, one in p.models.items() if one is model)
-            x, y = p.example
+            x, y = p.example(name)
             rows = sums_of(p.task, p.measures, model(self.initial(name), x), y)
             self._zeros[model] = {name: torch.zeros_like(added(each)) for name, each in rows.items()}
         return self._zeros[model]

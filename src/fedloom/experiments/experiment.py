@@ -43,6 +43,7 @@ class Experiment(TopSettings):
         local: the local training of every client.
         run: rounds, engine, seed, what is measured and kept.
         settings: hyper-parameters, by the label of their algorithm.
+        directory: that of the run which this describes, if there is one.
     """
 
     data: DataSettings = field(default_factory=DataSettings)
@@ -50,6 +51,7 @@ class Experiment(TopSettings):
     local: Local = field(default_factory=Local)
     run: RunSettings = field(default_factory=RunSettings)
     settings: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    directory: Path | None = field(default=None, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         check_choices(self)
@@ -101,7 +103,7 @@ class Experiment(TopSettings):
                 f"the settings of the run in {directory} name code to import, {', '.join(code)}: read it, and allow it "
                 "with --allow-code (in Python allow_code=True) if you trust it"
             )
-        return cls.of(described)
+        return dataclasses.replace(cls.of(described), directory=Path(directory))
 
     @classmethod
     def code_of(cls, directory: str | Path) -> tuple[str, ...]:
@@ -272,8 +274,11 @@ class Experiment(TopSettings):
             return made
         if len(made) > 1:
             raise SettingError(f"start takes the weights of one model, and model = {self.model!r} names {len(made)}")
-        seed = derive(self.run.seed, "init")
-        return {n: load_network(self.start, m, only=self.start_only, seed=seed) for n, m in made.items()}
+        file, only, seed = self.start, self.start_only, derive(self.run.seed, "init")
+        if self.directory is not None and not Path(file).is_file():
+            kept = RunDirectory(self.directory).initial(file)
+            file, only = (file, only) if kept is None else (str(kept), "*")
+        return {n: load_network(file, m, only=only, seed=seed) for n, m in made.items()}
 
     def job(self, federation: Federation | None = None) -> Job:
         """Make the job, which is everything that determines the run.

@@ -109,7 +109,8 @@ class Classification(ClassTask):
     focal: NonNegative = 0.0
 
     def __post_init__(self) -> None:
-        check_choices(self)
+        if type(self) is Classification:  # fields of a subclass are its own
+            check_choices(self)
         if self.focal and self.label_smoothing:
             raise SettingError(
                 f"the focal loss is of the true class alone, got focal = {self.focal:g} and label_smoothing = "

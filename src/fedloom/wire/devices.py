@@ -226,9 +226,7 @@ class Devices(Engine):
                 else:
                     plausible = int(total.min()) >= 0 and int(total.max()) <= int(node.examples)
                 if not plausible:
-                    raise RefusedError(
-                        f"what a device adds up for {name} is finite, and counts no more than its examples"
-                    )
+                    raise RefusedError(f"sums of {name} are finite, and count no more than the examples")
         return node
 
     def _record_failure(self, client: int, error: FedloomError, round: int) -> str:

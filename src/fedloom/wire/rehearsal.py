@@ -71,7 +71,8 @@ class Rehearsals:
         if architecture not in self._results:
             runtime = Runtime(self._blank(architecture, 1), self.algorithm)
             self._results[architecture] = shapes_of(runtime.no_result(architecture))
-        return self._results[architecture]
+        result: EvaluationResult = self._results[architecture]
+        return result
 
     def size(self, request: Request) -> int:
         """Return the bytes that the answer to a request may have."""
