@@ -102,7 +102,7 @@ class Rehearsals:
         p, train = self.population, self.population.federation.train
         rows = examples + 2  # for training, then one for testing and one for validation
         x = torch.zeros((), dtype=train.x.dtype).expand(rows, *train.shape)
-        examples_ = dataclasses.replace(train, x=x, y=torch.zeros(rows, dtype=train.y.dtype))
+        examples_ = dataclasses.replace(train, x=x, y=torch.zeros((rows, *train.y.shape[1:]), dtype=train.y.dtype))
         parts: dict[str, Any] = {"local_test": [[examples]], "local_val": [[examples + 1]]}
         held_out: dict[str, Any] = {
             role: by_lists(lists) for role, lists in parts.items() if getattr(p.federation, role) is not None
