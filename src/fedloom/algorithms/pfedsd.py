@@ -80,6 +80,7 @@ class SelfDistilled(KeepsModel):
     augmentation `soft_predictions` is refused."""
 
     table: ClassVar[tuple[int, int]]  # rows and columns of those predictions, of an instance that is `bind`
+    needs_classes: ClassVar[bool] = True
     neutral: ClassVar[Mapping[str, Any]] = {"lam": 0}
 
     @property

@@ -44,7 +44,6 @@ class ReplayedRound:
             `AnalysedRun.replayed_rounds` give have at least one.
         trained: the model of each of them after its local training.
         after: the global model after the round.
-        counts: their training examples by class, [K, C].
 
     Raises:
         SettingError: the run has no global model that clients train from.
@@ -63,11 +62,15 @@ class ReplayedRound:
         self._run, self.number = run, number
         self.start, self.after = start, after
         self.clients, self.trained = list(mine), list(mine.values())
-        y, classes = job.federation.train.y, job.federation.num_classes
         self.rows = [job.federation.partition.rows(k) for k in self.clients]
+
+    @cached_property
+    def counts(self) -> Ints:
+        """Training examples of each client by class, [K, C]."""
+        federation = self._run.job.federation
+        y, classes = federation.train.y, federation.num_classes
         own = [y[rows.copy()].cpu().numpy() for rows in self.rows]
-        counted = [np.bincount(labels, minlength=classes) for labels in own]
-        self.counts: Ints = np.array(counted, np.int64).reshape(-1, classes)  # [K, C]
+        return np.array([np.bincount(labels, minlength=classes) for labels in own], np.int64).reshape(-1, classes)
 
     @cached_property
     def start_accuracy(self) -> Floats:

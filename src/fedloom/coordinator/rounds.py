@@ -31,6 +31,7 @@ from fedloom.engines.engine_options import Options
 from fedloom.engines.faults import FaultsInWords
 from fedloom.engines.norms import Norms
 from fedloom.engines.population import pooled
+from fedloom.evaluate.measure import Measure, monitored
 from fedloom.storage import codec
 from fedloom.storage.files import digest_of
 from fedloom.wire.devices import Devices
@@ -192,16 +193,17 @@ class Coordinator:
 
     def _warn_if_nothing_ends_it(self, before: Record) -> None:
         """Say where `target` or `patience` watch a number that no round will have. `before`: the record of round 0."""
-        settings = self.settings
+        settings, monitor = self.settings, self._watched.name
         asked = [
             f"{name} = {value:g}" for name in ("target", "patience") if (value := getattr(settings, name)) is not None
         ]
-        of_global = settings.monitor.startswith("global_") or settings.monitor == "forgetting"
+        of_global = self._watched.tunable == "test"
+        main = self.history.headline.name
         if asked and of_global and before.get("global_loss") is None:
             warn(
                 f"{' and '.join(asked)} can end no run of {type(self.algorithm).__name__}, which has no global model "
-                f"here to measure {settings.monitor} on: set monitor to personal_accuracy or val_accuracy (--monitor), "
-                "or let it go to its last round",
+                f"here to measure {monitor} on: set monitor to personal_{main} or val_{main} (--monitor), or let it go "
+                "to its last round",
                 SettingWarning,
             )
 
@@ -297,12 +299,18 @@ class Coordinator:
 
     def _reason_to_stop(self, new: Record | None = None) -> str | None:
         records = [*self.history.metrics, *([new] if new is not None else [])]
-        values = [m[self.settings.monitor] for m in records if m.get(self.settings.monitor) is not None and m["round"]]
+        name = self._watched.name
+        values = [m[name] for m in records if m.get(name) is not None and m["round"]]
         if (why := nobody_accepted(records)) is not None:
             return why
-        if new is not None and new.get(self.settings.monitor) is None:
+        if new is not None and new.get(name) is None:
             return None
-        return self.settings.reason_to_stop(values)
+        return self.settings.reason_to_stop(values, self._watched)
+
+    @property
+    def _watched(self) -> Measure:
+        """Measure that `target` and `patience` watch."""
+        return monitored(self.settings.monitor, self.job.measures)
 
     def _record(self, metrics: Record, clock: Clock, files: RunDirectory | None, each: Record) -> None:
         """Log a round. `each`: what was measured of each client."""
