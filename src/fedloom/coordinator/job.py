@@ -70,6 +70,8 @@ class Plan:
         new = [] if self.new is None else self.new.ids(federation.num_clients)
         no_training_rows(federation, new)
         self._check_list(new)
+        if federation.changes:
+            self._check_changes()
         if algorithm.pooled and algorithm.personalises:
             raise SettingError(
                 f"{type(algorithm).__name__} trains one model for all, which no client can have parts of: "
@@ -90,6 +92,27 @@ class Plan:
                 "test examples choose no round: hold validation examples out (val_fraction, --val-fraction 0.1), or "
                 "leave keep_best out"
             )
+
+    def _check_changes(self) -> None:
+        """Raise SettingError where data change, and the run has something that needs the same data in every round."""
+        federation, kind = self.federation, type(self.algorithm).__name__
+        if self.algorithm.pooled:
+            raise SettingError(
+                f"{kind} trains on the examples of all clients as one, and by data.arrives and data.drift each client "
+                "has its own in a round: leave both out, or take another algorithm"
+            )
+        if self.settings.per_client and federation.drift is not None:
+            raise SettingError(
+                "per_client compares a client's models of several rounds on the same examples, and data.drift makes "
+                "others of them: leave one of both out"
+            )
+        try:
+            for t in range(self.settings.rounds if federation.arrives else 1):
+                federation.there(t)
+            if federation.drift is not None:
+                federation.at(0)
+        except ValueError as error:
+            raise SettingError(str(error)) from None
 
     def _check_list(self, new: Sequence[int]) -> None:
         """Raise SettingError where the sampler is a list that does not fit. `new`: the new clients."""

@@ -127,6 +127,12 @@ class Batches:
     dtype: torch.dtype = static(default=torch.float32)
     private: bool = static(default=False)  # the client's own training examples: to learn from them is local training
 
+    @property
+    def places(self) -> Tensor:
+        """The place of each example among all that this client ever has, [n] int64, the same in every round."""
+        stored = torch.arange(self.examples.shape[0], device=self.examples.device)
+        return self.notes.get("place", stored)  # a note where examples arrive
+
     def annotate(self, name: str, fn: Callable[..., Tensor], *context: Any) -> Batches:
         """Return these batches, each with `batch.<name>` = fn(*context, batch.x), [B, ...]; no gradient flows into it.
 

@@ -64,8 +64,12 @@ class Population:
 
     @property
     def sizes(self) -> npt.NDArray[np.int64]:
-        """Training examples of each client, [N]."""
+        """Training examples of each client in all rounds, [N]."""
         return self.federation.partition.sizes
+
+    def at(self, round: int) -> Federation:
+        """Return the federation of a round, from 0."""
+        return self.federation.at(round, self.first)
 
     @cached_property
     def members(self) -> dict[str, int]:
@@ -73,9 +77,14 @@ class Population:
         counts = Counter(self.assignment)
         return {name: counts[name] for name in self.models}
 
-    @cached_property
-    def _train(self) -> tuple[Tensor, Tensor]:
-        return self._arrays(self.federation.train)
+    def _train(self, examples: Examples) -> tuple[Tensor, Tensor]:
+        """Return the arrays of the training examples of a round, which are kept until those of another are asked."""
+        known: tuple[Examples | None, tuple[Tensor, Tensor] | None] = self.__dict__.get("_newest", (None, None))
+        if known[1] is None or known[0] is not examples:
+            known = examples, self._arrays(examples)
+            self.__dict__["_newest"] = known
+        assert known[1] is not None
+        return known[1]
 
     @cached_property
     def tried(self) -> dict[Model, str | None]:
@@ -84,7 +93,7 @@ class Population:
 
     def prepare(self) -> None:
         """Make what all clients share, so that processes forked after this share it too."""
-        _ = self._train, self.public, self.members
+        _ = self._train(self.at(0).train), self.public, self.members
 
     def _arrays(self, examples: Examples) -> tuple[Tensor, Tensor]:
         x = examples.x.to(self.device)
@@ -94,37 +103,45 @@ class Population:
         """Return the training batches of the K clients of a request, padded to one shape and stacked."""
         clients = request.clients
         shuffles, keys = [shuffle for shuffle, _ in request.keys], [key for _, key in request.keys]
-        sizes = self.sizes[list(clients)]
+        f = self.at(request.call.round)
+        sizes = f.partition.sizes[list(clients)]
         order, mask = plan(sizes, local.batch_size, shuffles, epochs=local.epochs, steps=local.steps)
-        rows = [self.federation.partition.rows(k) for k in clients]
-        batches = self._stack(rows, order, mask, keys)
-        return replace(batches, notes=self._notes(rows), augment=self.federation.train.augment, private=True)
+        rows = [f.partition.rows(k) for k in clients]
+        batches = self._stack(f, rows, order, mask, keys)
+        notes = self._notes(f, rows, clients, request.call.round)
+        return replace(batches, notes=notes, augment=f.train.augment, private=True)
 
-    def _notes(self, rows: Sequence[npt.NDArray[np.int64]]) -> Notes:
-        """Return what the task's loss needs to know of each client's training examples, [K, n, ...].
+    def _notes(
+        self, f: Federation, rows: Sequence[npt.NDArray[np.int64]], clients: Sequence[int], round: int
+    ) -> Notes:
+        """Return what stands beside each of the clients' training examples, [K, n, ...]: padding has zeros.
 
-        Padding has zeros.
+        It is what the task's loss needs to know and, where examples arrive, the `place` of each among all that its
+        client ever has, and `since` which round it is there.
         """
-        if not isinstance(self.task, NeedsLabelStatistics):
-            return {}
-        y = self.federation.train.y
-        told = [notes_of(self.task, y[torch.tensor(r)], self.dtype) for r in rows]
+        told: list[Notes] = [{} for _ in rows]
+        if isinstance(self.task, NeedsLabelStatistics):
+            told = [notes_of(self.task, f.train.y[torch.tensor(r)], self.dtype) for r in rows]
+        if self.federation.arrives is not None:
+            for notes, k in zip(told, clients, strict=True):
+                place, since = map(torch.from_numpy, self.federation.arrived(k, round))
+                notes.update(place=place, since=since)
         return {
             name: pad_sequence([notes[name] for notes in told], batch_first=True).to(self.device) for name in told[0]
         }
 
-    def held_out_batches(self, clients: Sequence[int], kind: Rows) -> Batches:
+    def held_out_batches(self, clients: Sequence[int], kind: Rows, round: int) -> Batches:
         """Return one pass over the held-out examples (or training examples) of K clients of one architecture, stacked.
 
-        The examples are in stored order. num_examples = 0 for a client that holds out nothing.
+        The examples are those of a round, in stored order. num_examples = 0 for a client that holds out nothing.
         """
-        f = self.federation
+        f = self.at(round)
         partition = {"val": f.local_val, "test": f.local_test, "train": f.partition}[kind]
         own = [np.zeros(0, np.int64) if partition is None else partition.rows(k) for k in clients]
         sizes = np.array([len(r) for r in own], np.int64)
         batch_size = self.models[self.assignment[clients[0]]].evaluation_batch(200)
         order, mask = plan(sizes, batch_size, None)
-        return self._stack(own, order, mask, [0] * len(own), fallback=clients)
+        return self._stack(f, own, order, mask, [0] * len(own), fallback=clients)
 
     @cached_property
     def public(self) -> Public:
@@ -151,6 +168,7 @@ class Population:
 
     def _stack(
         self,
+        federation: Federation,
         rows: Sequence[npt.NDArray[np.int64]],
         order: npt.NDArray[np.int64],
         mask: npt.NDArray[np.bool_],
@@ -163,7 +181,7 @@ class Population:
             # padding is a row of the client's own: nothing of anybody else's can leak into it
             examples[i] = r[0] if len(r) else self._any_row(fallback[i])
             examples[i, : len(r)] = r
-        x, y = self._train
+        x, y = self._train(federation.train)
 
         def put(a: npt.NDArray[Any]) -> Tensor:
             return torch.from_numpy(a).to(self.device)

@@ -79,6 +79,14 @@ class DataSettings:
     public_labels: bool = False
     """Give public examples their labels, as `fedmd` and the validation of `feddf` need them; they are of the clients'
     classes."""
+    arrives: str = setting("all", "--arrives RULE")
+    """Which training examples of a client [are there in a round](data.md#data-that-change): `all`, `growing:START:BY`,
+    from the share START in round 1 to all from round BY on, or `window:SHARE:BY`, a stretch of that share, which moves
+    to the last examples by round BY."""
+    drift: str = setting("none", "--drift RULE")
+    """What [examples become](data.md#data-that-change): `labels:EVERY`, every EVERY rounds each class takes the label
+    of the next, `rotation:EVERY`, images turn by a quarter, `offset:STEP`, stored values grow by STEP a round; each
+    with `:SHARE` of the clients; or `none`."""
     augment: str = setting("none", "--augment A")
     """Augmentation of training images: `crop:PIXELS`, `crop:PIXELS:reflect`, `flip`, `cutout:PIXELS`, separated by
     commas."""
@@ -308,6 +316,8 @@ class Experiment:
         if d.source.startswith("devices:"):
             registry = Registry.read(Path(d.source.removeprefix("devices:")))
             whole = registry.federation(self._test_of_server(registry))
+            arrives, drift = catalogue.changes(d.arrives, d.drift, seed)
+            whole = dataclasses.replace(whole, arrives=arrives, drift=drift)
             if d.public_source is None:
                 return whole
             given = catalogue.public_of_server(d.public_source, whole.train, d.public, seed, d.normalise)
@@ -316,6 +326,7 @@ class Experiment:
         if d.partition.startswith("lists"):
             self._check_rows(dataset, public)
         dataset, partition = catalogue.handed_out(d.partition, dataset, d.clients, seed)
+        arrives, drift = catalogue.changes(d.arrives, d.drift, seed)
         return federate(
             dataset.train,
             partition,
@@ -325,6 +336,8 @@ class Experiment:
             held_out=dataset.held_out,
             public=public,
             public_labels=d.public_labels,
+            arrives=arrives,
+            drift=drift,
             seed=seed,
         )
 
@@ -415,7 +428,9 @@ class Experiment:
         )
 
 
-_WHO_HOLDS = {"partition", "clients", "partition_seed", "test_fraction", "val_fraction", "public_labels"}
+_WHO_HOLDS = {
+    "partition", "clients", "partition_seed", "test_fraction", "val_fraction", "public_labels", "arrives", "drift",
+}  # fmt: skip
 
 
 def _arrays(d: DataSettings, seed: int) -> tuple[object, ...]:

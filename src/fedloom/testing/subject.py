@@ -284,8 +284,8 @@ class Poisoned(Population):
         batches = super().train_batches(request, local)
         return self._poison(batches)
 
-    def held_out_batches(self, clients: Sequence[int], kind: Rows) -> Batches:
-        return self._poison(super().held_out_batches(clients, kind))
+    def held_out_batches(self, clients: Sequence[int], kind: Rows, round: int) -> Batches:
+        return self._poison(super().held_out_batches(clients, kind, round))
 
     def _poison(self, batches: Batches) -> Batches:
         f = self.federation
