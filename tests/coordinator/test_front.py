@@ -20,7 +20,7 @@ from fedloom.core import tree
 from fedloom.core.augment import Augment
 from fedloom.core.errors import ClientError
 from fedloom.core.model import Model
-from fedloom.data import Normalise
+from fedloom.data import Growing, LabelDrift, Normalise, OffsetDrift
 from fedloom.evaluate import classify
 from fedloom.experiments.export import module as exported
 from tiny import federation
@@ -108,6 +108,16 @@ def test_a_front_of_exact_arithmetic_gives_the_same_bits(method: Any, form: tupl
     engine, compilation = form
     more = {"engine": engine, "compilation": compilation, "algorithm": method(local=LOCAL)}
     assert_same(Exact(), "body, computed once for each example", **more)
+
+
+def test_a_front_of_examples_that_arrive_and_whose_labels_drift_gives_the_same_bits() -> None:
+    parts = clients(arrives=Growing(0.3, 4), drift=LabelDrift(2))
+    assert_same(Exact(), "body, computed once for each example", parts=parts, rounds=4)
+
+
+def test_there_is_no_front_of_inputs_that_drift() -> None:
+    parts = clients(drift=OffsetDrift(0.25))
+    assert said(job(Exact(), parts=parts).run()) == "computed in every pass, since inputs drift"
 
 
 @pytest.mark.some(4)

@@ -73,7 +73,8 @@ def replay(args: argparse.Namespace, console: Console) -> int:
     job = open_experiment(args.directory, args, console).job()
     round = _validated_round(args.directory) if args.round == "best" else args.round
     replayed = job.replay(args.directory, round)
-    test, out = job.federation.test, table(f"Local models of round {round}")
+    data, out = job.federation.at(round - 1), table(f"Local models of round {round}")
+    test, sizes = data.test, data.partition.sizes
     out.add_column("client", justify="right")
     for heading in ("examples", "distance\nmoved", *["accuracy on\nall classes"] * (test is not None)):
         out.add_column(heading, justify="right")
@@ -84,7 +85,7 @@ def replay(args: argparse.Namespace, console: Console) -> int:
         start = job.algorithm.global_models(replayed.before, p.models).get(name)
         moved = "-" if start is None else f"{float((trained.params - start.params).sq_norm()) ** 0.5:.4f}"
         accuracy = [] if test is None else [f"{classify(model, trained, p.task, test).accuracy:.4f}"]
-        who, size = ("all", p.sizes.sum()) if job.algorithm.pooled else (str(client), p.sizes[client])
+        who, size = ("all", sizes.sum()) if job.algorithm.pooled else (str(client), sizes[client])
         out.add_row(who, f"{int(size):,}", moved, *accuracy)
         if args.save is not None:
             write_model(model, trained, Path(args.save, f"client-{client}.safetensors"))

@@ -22,7 +22,7 @@ from fedloom.core.fold.execution import Compilation
 from fedloom.core.model import Model
 from fedloom.core.optimiser import SGD, Local
 from fedloom.core.types import Weights
-from fedloom.data import Examples, Federation, Partition
+from fedloom.data import Arrival, Drift, Examples, Federation, Partition
 from fedloom.engines.engine import Engine, Send
 from fedloom.engines.engine_options import Options
 from fedloom.engines.faults import Faults
@@ -140,10 +140,15 @@ class Trail:
 
 @dataclass(frozen=True)
 class Subject:
-    """An algorithm under test. `models`: by name, from [B, 12] to [B, 3]; `local`: its local training in the tests."""
+    """An algorithm under test. `models`: by name, from [B, 12] to [B, 3]; `local`: its local training in the tests.
+
+    `arrives`, `drift`: rules by which its clients' examples change.
+    """
 
     algorithm: Algorithm[Any, Any]
     models: Mapping[str, Model]
+    arrives: Arrival | None = None
+    drift: Drift | None = None
     _trails: dict[Any, Trail] = dataclasses.field(default_factory=dict, init=False, compare=False, repr=False)
 
     @classmethod
@@ -152,11 +157,15 @@ class Subject:
         algorithm: Algorithm[Any, Any] | Callable[[], Algorithm[Any, Any]],
         models: Mapping[str, Model] | None = None,
         local: Local | None = None,
+        *,
+        arrives: Arrival | None = None,
+        drift: Drift | None = None,
     ) -> Subject:
         """Make a subject from an algorithm or a function that makes one."""
         instance = algorithm if isinstance(algorithm, Algorithm) else algorithm()
         tiny = Local(epochs=2, batch_size=4, optimiser=SGD(lr=0.05, momentum=0.9, weight_decay=1e-3), decay=0.9)
-        return cls(with_settings(instance, local=local or tiny), models or {"mlp": Model(MLP, name="mlp")})
+        networks = models or {"mlp": Model(MLP, name="mlp")}
+        return cls(with_settings(instance, local=local or tiny), networks, arrives, drift)
 
     @property
     def name(self) -> str:
@@ -165,7 +174,7 @@ class Subject:
     @functools.cached_property
     def normalised(self) -> Subject:
         """The algorithm with a model that has BatchNorm and dropout."""
-        return Subject(self.algorithm, {"normalised": Model(Normalised, name="normalised")})
+        return dataclasses.replace(self, models={"normalised": Model(Normalised, name="normalised")})
 
     @property
     def cohorts(self) -> Sequence[Sequence[int]]:
@@ -181,7 +190,7 @@ class Subject:
         **settings: Any,
     ) -> Population:
         """Return the six clients (one, where the algorithm pools them)."""
-        whole_federation, networks = federation(), dict(models or self.models)
+        whole_federation, networks = federation(self.arrives, self.drift), dict(models or self.models)
         if self.algorithm.pooled:
             whole_federation, first = whole_federation.pooled(), next(iter(networks))
             networks = {first: networks[first]}
@@ -242,7 +251,7 @@ def record_run(engine: Engine, server: dict[str, Any], cohorts: Sequence[Sequenc
     return Trail(servers, states, engine.personal(server, everyone, last), engine, selected, last)
 
 
-def federation() -> Federation:
+def federation(arrives: Arrival | None = None, drift: Drift | None = None) -> Federation:
     """Six clients with 5 to 11 training examples of 12 features and 3 classes, 3 to test on, 2 or 0 to validate on."""
     rng = np.random.Generator(np.random.PCG64(0))
     centres = rng.normal(size=(CLASSES, FEATURES))
@@ -265,6 +274,8 @@ def federation() -> Federation:
         local_val=parts["val"],
         public=examples(20),
         public_labels=True,
+        arrives=arrives,
+        drift=drift,
     )
 
 
