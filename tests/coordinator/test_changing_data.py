@@ -14,8 +14,8 @@ from fedloom import (
     SGD,
     Centralised,
     FedAvg,
-    FedMeta,
     Federation,
+    FedMeta,
     FedNova,
     History,
     Job,
@@ -128,7 +128,9 @@ def test_what_clients_and_server_see_follows_the_examples() -> None:
         assert client.train.examples.tolist() == rows.tolist()
         assert torch.equal(client.train.y[rows], (f.train.y[rows] + t) % 3)
         assert client.train.places.tolist() == list(range(sizes[t]))
-        assert client.train.notes["since"].tolist() == [next(s for s in range(5) if sizes[s] > p) for p in range(sizes[t])]
+        assert client.train.notes["since"].tolist() == [
+            next(s for s in range(5) if sizes[s] > p) for p in range(sizes[t])
+        ]
         assert client.val.num_examples == 0
 
 
@@ -190,7 +192,9 @@ def test_models_are_judged_on_the_data_of_their_round(tmp_path: Path) -> None:
     (weights,) = made.algorithm.global_models(history.server, p.models).values()
     (model,) = p.models.values()
     last = f.at(2)
-    assert last.test is not None and f.test is not None and last.local_test is not None
+    assert last.test is not None
+    assert f.test is not None
+    assert last.local_test is not None
     assert history.metrics[3]["global_accuracy"] == classify(model, weights, p.task, last.test).accuracy
     assert history.metrics[3]["global_accuracy"] != classify(model, weights, p.task, f.test).accuracy
     own = [classify(model, weights, p.task, last.train.select(last.local_test.rows(k))).accuracy for k in range(6)]

@@ -108,7 +108,7 @@ class Late(Arrival):
 
 
 def test_a_client_without_examples_in_a_round_is_refused() -> None:
-    with pytest.raises(ValueError, match="every client has a training example in every round, .* none in round 1"):
+    with pytest.raises(ValueError, match=r"every client has a training example in every round, .* none in round 1"):
         federation(Late()).at(0)
     assert federation(Late()).at(2).partition.sizes.tolist() == [6, 10, 4]
 
@@ -139,7 +139,8 @@ def test_labels_move_on_every_few_rounds_everywhere_alike() -> None:
     for t, by in enumerate((0, 0, 1, 1, 2, 2, 0)):
         now = f.at(t)
         assert torch.equal(now.train.y, (f.train.y + by) % 3)
-        assert now.test is not None and f.test is not None
+        assert now.test is not None
+        assert f.test is not None
         assert torch.equal(now.test.y, (f.test.y + by) % 3)
         assert now.train.x is f.train.x  # not copied
     assert not LabelDrift(2).changes_features
@@ -169,12 +170,14 @@ def test_a_share_of_clients_drifts_and_the_global_test_set_stays() -> None:
     drifting = [bool((f.at(1).train.y != f.train.y)[f.partition.rows(k)].all()) for k in range(3)]
     staying = [bool((f.at(1).train.y == f.train.y)[f.partition.rows(k)].all()) for k in range(3)]
     assert [a != b for a, b in zip(drifting, staying, strict=True)] == [True] * 3
-    assert any(drifting) and any(staying)
+    assert any(drifting)
+    assert any(staying)
     assert f.local_test is not None
     for k in range(3):  # what it holds out is as what it trains on
         moved = (f.at(1).train.y != f.train.y)[f.local_test.rows(k)]
         assert bool(moved.all()) == drifting[k] == bool(moved.any())
-    assert f.at(1).test is not None and f.test is not None
+    assert f.at(1).test is not None
+    assert f.test is not None
     assert torch.equal(f.at(1).test.y, f.test.y)
 
 
@@ -196,7 +199,7 @@ class Wrong(Drift):
 
 
 def test_a_drift_that_changes_types_is_refused() -> None:
-    with pytest.raises(ValueError, match="drift keeps shapes and types, and features of Wrong gives torch.float32"):
+    with pytest.raises(ValueError, match="drift keeps shapes and types, and features of Wrong gives"):
         federation(drift=Wrong()).at(1)
 
 

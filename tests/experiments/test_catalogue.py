@@ -237,7 +237,11 @@ def test_rules_by_which_data_change_in_words() -> None:
 @pytest.mark.parametrize(
     ("arrives", "drift", "message"),
     [
-        ("growin:0.2:5", "none", r"unknown data.arrives = 'growin:0.2:5' \(did you mean 'growing'\?\); there are all, g"),
+        (
+            "growin:0.2:5",
+            "none",
+            r"unknown data.arrives = 'growin:0.2:5' \(did you mean 'growing'\?\); there are all, g",
+        ),
         ("growing:0.2", "none", "of this kind is written growing:START:BY, got 'growing:0.2'"),
         ("growing:0.2:5:1", "none", "of this kind is written growing:START:BY, got"),
         ("growing:2:5", "none", "data.arrives = 'growing:2:5': examples grow from a share above 0"),

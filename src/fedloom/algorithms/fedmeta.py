@@ -32,7 +32,6 @@ from dataclasses import dataclass
 from typing import Annotated, ClassVar, Literal, Self
 
 import numpy as np
-import torch
 from annotated_types import Gt, Lt
 from torch import Tensor
 

@@ -61,7 +61,7 @@ class Growing(Arrival):
 
 @dataclass(frozen=True)
 class Window(Arrival):
-    """A stretch of the share `share` of each client's examples is there, and moves evenly to their end by round `by`."""
+    """A stretch of each client's examples, of the share `share`, moves evenly to their end by round `by`."""
 
     share: float
     by: int

@@ -111,9 +111,7 @@ class Population:
         notes = self._notes(f, rows, clients, request.call.round)
         return replace(batches, notes=notes, augment=f.train.augment, private=True)
 
-    def _notes(
-        self, f: Federation, rows: Sequence[npt.NDArray[np.int64]], clients: Sequence[int], round: int
-    ) -> Notes:
+    def _notes(self, f: Federation, rows: Sequence[npt.NDArray[np.int64]], clients: Sequence[int], round: int) -> Notes:
         """Return what stands beside each of the clients' training examples, [K, n, ...]: padding has zeros.
 
         It is what the task's loss needs to know and, where examples arrive, the `place` of each among all that its

@@ -12,7 +12,9 @@ from fedloom.papers.pfedsd.scenarios import DATA, protocol
 from fedloom.papers.reproduction.recipe import Method, Recipe
 
 TABLE = "pfedsd-changing"
-ABOUT = {TABLE: "past model, stored predictions and weights where examples arrive, 20 clients, 20% of them a round; ours"}
+ABOUT = {
+    TABLE: "past model, stored predictions and weights where examples arrive, 20 clients, 20% of them a round; ours"
+}
 RULES = {"growing": "growing:0.1:40", "window": "window:0.1:40"}
 """From a tenth of each client's examples to all; a tenth that moves over all of them."""
 _UNIFORM = {"aggregation": "uniform"}
