@@ -694,6 +694,6 @@ def test_personal_may_select_and_train(kind: type[Broken]) -> None:
 
 def test_test_rows_in_the_place_of_validation_rows_are_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     honest = Population.held_out_batches
-    monkeypatch.setattr(Population, "held_out_batches", lambda self, ids, kind: honest(self, ids, "test"))
+    monkeypatch.setattr(Population, "held_out_batches", lambda self, ids, kind, t: honest(self, ids, "test", t))
     with pytest.raises(AssertionError, match="a personal model does"):
         CHECKS["evaluation_rows_stay_unused"](Subject.of(SelectsByValidation))

@@ -69,6 +69,7 @@ def who_holds_what(federation: Federation) -> dict[str, Any]:
         "clients": federation.num_clients,
         "classes": federation.num_classes,
         "shown": list(shown),
+        **({"arrives": plain(federation.arrives), "drift": plain(federation.drift)} if federation.changes else {}),
         **({"class_names": list(federation.train.classes)} if federation.train.classes else {}),
         **({"client_names": [named[k] for k in shown]} if (named := federation.partition.clients) else {}),
         "data": {

@@ -107,10 +107,7 @@ class Plan:
                 "others of them: leave one of both out"
             )
         try:
-            for t in range(self.settings.rounds if federation.arrives else 1):
-                federation.there(t)
-            if federation.drift is not None:
-                federation.at(0)
+            federation.check_changes(self.settings.rounds)
         except ValueError as error:
             raise SettingError(str(error)) from None
 

@@ -193,6 +193,17 @@ class Federation:
         since, until = self.arrives.times(place, p.sizes[client])
         return p.indices[order], place, since, until
 
+    def check_changes(self, rounds: int) -> None:
+        """Raise ValueError where the rules fit the examples in none or not all of so many rounds, as far as is known.
+
+        Drift is tried in the first alone.
+        """
+        self.at(0)
+        if self.arrives is not None:
+            until = np.unique(self._timetable[3])
+            for round in until[until < rounds].tolist():  # in between, none leave
+                self.there(round)
+
     def there(self, round: int) -> Partition:
         """Return the training rows of each client that are there in a round, from 0.
 
