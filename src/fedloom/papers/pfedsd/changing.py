@@ -15,7 +15,7 @@ TABLE = "pfedsd-changing"
 ABOUT = {
     TABLE: "past model, stored predictions and weights where examples arrive, 20 clients, 20% of them a round; ours"
 }
-RULES = {"growing": "growing:0.1:40", "window": "window:0.1:40"}
+COLUMNS = {"fmnist14k-dir0.1-growing": "growing:0.1:40", "fmnist14k-dir0.1-window": "window:0.1:40"}
 """From a tenth of each client's examples to all; a tenth that moves over all of them."""
 _UNIFORM = {"aggregation": "uniform"}
 METHODS = {
@@ -34,8 +34,7 @@ METHODS = {
 
 def recipes() -> Iterator[Recipe]:
     """Yield the recipes of both rules."""
-    for rule, arrives in RULES.items():
-        column = f"fmnist14k-dir0.1-{rule}"
+    for column, arrives in COLUMNS.items():
         experiment = protocol(DATA["fmnist14k"]._replace(model="lenet"), "balanced_dirichlet:0.1", 20, 0.2, 40)
         experiment = experiment.changed("data.arrives", arrives)
         for row, method in METHODS.items():
