@@ -114,7 +114,7 @@ def test_a_number_over_rounds_goes_by_its_names_in_records_and_in_frames() -> No
 
 def test_several_numbers_a_round_are_no_number_over_rounds() -> None:
     history = History("A", metrics=[record(1, personal_by_client={"0": 0.5}, class_accuracy=[0.5, 1.0])])
-    for ask in (history.series, history.last, history.readings, history.plot):
+    for ask in (history.series, history.last, history.summaries, history.plot):
         with pytest.raises(
             SettingError, match=r"is one a round, and 'personal_by_client' has several: read it in `met"
         ):

@@ -111,7 +111,7 @@ _WAYS = {  # field of Summaries: the heading of its column, and its meaning
 
 
 def readings_table(results: Sequence[tuple[str, History]]) -> ConsoleRenderable:
-    """Return one row per run: global and personal accuracy, each read in five ways (`History.readings`).
+    """Return one row per run: global and personal accuracy, each read in five ways (`History.summaries`).
 
     Beside them stand the round that validation data choose, and its accuracy on these.
     """

@@ -357,7 +357,7 @@ def rename_methods(methods: Sequence[Method], names: Mapping[str, str]) -> list[
 def accuracy_readings(
     methods: Sequence[Method], kinds: Sequence[str], ways: Sequence[str] = tuple(WAYS), with_seeds: bool = True
 ) -> Table | None:
-    """Return accuracies in several readings (`History.readings`); None where no accuracy was measured.
+    """Return accuracies in several readings (`History.summaries`); None where no accuracy was measured.
 
     `ways`: the readings, in this order. `with_seeds`: with the number of seeds. Where several kinds stand beside each
     other, so do the round that validation data choose and its accuracy on these.
