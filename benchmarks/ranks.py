@@ -27,7 +27,7 @@ import fedloom as fl
 from fedloom.core.algorithm import Algorithm
 from fedloom.engines.engine import Engine
 from fedloom.engines.loop import Loop
-from fedloom.wire.communication import communication
+from fedloom.wire.launched import communication
 from fedloom.wire.ranks import MPI, Gloo, Ranks
 
 KINDS: dict[str, type[Ranks]] = {"gloo": Gloo, "mpi": MPI}

@@ -38,8 +38,10 @@ from fedloom.evaluate.measure import MEASURES, TUNABLE, VALIDATION
 from fedloom.experiments import catalogue
 from fedloom.experiments.catalogue import ARRIVING, PARTITIONS, SAMPLERS, TASKS
 from fedloom.experiments.catalogue.partitions import NamedPartition
-from fedloom.experiments.experiment import ClientSettings, DataSettings, Experiment, flat
+from fedloom.experiments.experiment import Experiment
 from fedloom.experiments.parts import OPTIMISERS, parts, with_parts
+from fedloom.experiments.sections import ClientSettings, DataSettings
+from fedloom.experiments.settings_file import flat
 from fedloom.models import MODELS
 
 ROOT = Path(__file__).parents[1]

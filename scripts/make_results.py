@@ -14,7 +14,7 @@ from pathlib import Path
 from fedloom.cli.claims import RECORD
 from fedloom.papers import STUDIES, recipes, study, tables, title
 from fedloom.papers.reproduction import kept
-from fedloom.papers.reproduction.claims import verdicts
+from fedloom.papers.reproduction.claim_verdicts import verdicts
 from fedloom.papers.reproduction.claims_page import as_markdown, packed, source_record
 from fedloom.papers.reproduction.results_page import kind, pages, shown
 

@@ -92,7 +92,7 @@ def _imports_apart(text: str, modules: Table) -> str:
         for alias in leaving:
             home, _, name = modules[f"{node.module}.{alias.name}"].rpartition(".")
             called = alias.asname or alias.name
-            parts.append(f"from {home} import {name}" + (f" as {called}" if called != name else ""))
+            parts.append(f"from {home} import {name}" + (f" as {called}" if alias.asname or called != name else ""))
         assert node.end_lineno is not None
         indent = " " * node.col_offset
         lines[node.lineno - 1 : node.end_lineno] = [f"{indent}{part}\n" for part in parts]

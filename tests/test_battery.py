@@ -64,6 +64,7 @@ from fedloom.engines.cohort import AskedCohort
 from fedloom.engines.loop import Loop
 from fedloom.engines.population import Population
 from fedloom.engines.stacked import Stacked
+from fedloom.tasks import MultiLabel, Regression
 from fedloom.testing import CHECKS, Subject, check
 from fedloom.testing.compare import differ
 from fedloom.testing.subject import Normalised
@@ -312,6 +313,34 @@ def with_changes(algorithm: str, changes: str) -> Subject:
 )
 def test_battery_upon_data_that_change(algorithm: str, changes: str, name: str) -> None:
     why = CHECKS[name](with_changes(algorithm, changes))
+    if why is not None:
+        pytest.skip(why)
+
+
+NEEDS_CLASSES = {"pfedsd", "feddf", "dense", "kt_pfl"}  # they compare distributions over classes
+TASKS = {"regression": Regression(), "multi_label": MultiLabel(), "huber": Regression(error="huber")}
+
+
+@functools.lru_cache(maxsize=1)
+def learning(algorithm: str, task: str) -> Subject:
+    return Subject.of(ALGORITHMS[algorithm], task=TASKS[task])
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "task", "name"),
+    [
+        pytest.param(*case, marks=[] if i % 17 == 0 and case[2] != "tracing_agrees" else [pytest.mark.slow])
+        for i, case in enumerate(
+            (algorithm, task, name)
+            for algorithm in REPRESENTATIVES
+            if algorithm not in NEEDS_CLASSES
+            for task in TASKS
+            for name in OF_VARIANTS
+        )
+    ],
+)
+def test_battery_on_numbers_and_several_labels(algorithm: str, task: str, name: str) -> None:
+    why = CHECKS[name](learning(algorithm, task))
     if why is not None:
         pytest.skip(why)
 

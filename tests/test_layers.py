@@ -23,6 +23,7 @@ LAYERS = [  # top first; those on one line may not import each other
     {"algorithms"},
     {"storage"},
     {"evaluate"},
+    {"tasks"},
     {"display"},
     {"core"},
     {"data", "models"},

@@ -24,7 +24,7 @@ from fedloom.algorithms import FedMeta
 from fedloom.coordinator.directory import RunDirectory, identity
 from fedloom.core import tree
 from fedloom.core.algorithm import Algorithm
-from fedloom.core.batches import Batch
+from fedloom.core.batch import Batch
 from fedloom.core.client import Client, on_client
 from fedloom.core.errors import SettingError, StackingError
 from fedloom.core.fold import fold, minimise

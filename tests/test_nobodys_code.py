@@ -25,7 +25,7 @@ from fedloom.core.model import Model
 from fedloom.core.naming import by_python_name, forbid_imports, is_python_name, source_file
 from fedloom.device import Membership
 from fedloom.experiments import catalogue
-from fedloom.experiments.experiment import named_code
+from fedloom.experiments.named_code import named_code
 from fedloom.storage import files
 
 HOSTILE = (

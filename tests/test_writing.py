@@ -41,13 +41,14 @@ from fedloom.coordinator import Job, verify
 from fedloom.coordinator.plausible import check_plausible
 from fedloom.coordinator.replay import RoundReplay
 from fedloom.core import tree
-from fedloom.core.batches import Batch
+from fedloom.core.batch import Batch
 from fedloom.core.errors import SettingError, SettingWarning
 from fedloom.core.optimiser import Digest, Distill
-from fedloom.core.task import check_padding, loss_of, right_of
+from fedloom.core.task import check_padding, loss_of
+from fedloom.core.task_measures import sums_of
 from fedloom.engines.loop import Loop
 from fedloom.engines.stacked import Stacked
-from fedloom.evaluate import classify, rate_right
+from fedloom.evaluate import classify, rate_rows
 from fedloom.testing import Subject
 from fedloom.testing.subject import CLASSES, FEATURES
 from small import Painter
@@ -263,7 +264,7 @@ def test_evaluation_analyses_and_landscapes() -> None:
         v = torch.linspace(-1.0, 1.0, sum(p.numel() for p in weights.params.values()))
         with Untouched(some.x, some.y, weights):
             found = classify(model, weights, task, some)
-            rate = rate_right(lambda x: model(weights, x), task, some, torch.device("cpu"), torch.float32)  # noqa: B023
+            rate = rate_rows(lambda x: model(weights, x), task, some, torch.device("cpu"), torch.float32)  # noqa: B023
             out.append(
                 [
                     found.loss, *found.right.tolist(), rate,
@@ -327,7 +328,7 @@ def test_a_task_writes_on_copies_alone() -> None:
     batch = Batch(x=x, y=y, mask=real, key=key, notes={"margin": note})
     with Untouched(x, y, z, real, key, note):
         assert loss_of(task, z, batch) == loss_of(Judge(False), z, batch)
-        assert torch.equal(right_of(task, z, y), z.argmax(1) == y)
+        assert torch.equal(sums_of(task, ["accuracy"], z, y)["accuracy"], z.argmax(1) == y)
         check_padding(task, z, x, y)
         assert loss_of(Noted(), z, batch) == note.sum() + 6
 

@@ -22,7 +22,8 @@ from fedloom.core import tree as tree
 from fedloom.core.algorithm import Algorithm as Algorithm
 from fedloom.core.augment import Augment as Augment
 from fedloom.core.averaging import Averaging as Averaging
-from fedloom.core.batches import Batch as Batch, Batches as Batches
+from fedloom.core.batch import Batch as Batch
+from fedloom.core.batches import Batches as Batches
 from fedloom.core.choices import (
     Count as Count,
     NonNegative as NonNegative,
@@ -45,7 +46,8 @@ from fedloom.core.optimiser import (
     Local as Local,
     Optimiser as Optimiser,
 )
-from fedloom.core.task import SVM as SVM, Classification as Classification, Hinge as Hinge, Task as Task
+from fedloom.core.task import Task as Task
+from fedloom.core.task_measures import Score as Score, Sum as Sum, TaskMeasure as TaskMeasure
 from fedloom.core.types import (
     Arithmetic as Arithmetic,
     BatchLoss as BatchLoss,
@@ -69,6 +71,8 @@ from fedloom.data import (
     from_torch as from_torch,
     iid as iid,
     read_csv as read_csv,
+    read_parquet as read_parquet,
+    read_sites as read_sites,
     shards as shards,
 )
 from fedloom.engines.faults import Unreliable as Unreliable
@@ -78,5 +82,13 @@ from fedloom.experiments.trackers import Tracker as Tracker, track as track, tra
 from fedloom.experiments.trials import Sweep as Sweep
 from fedloom.experiments.weights_file import load_network as load_network, load_weights as load_weights
 from fedloom.report import summary as summary
+from fedloom.tasks import (
+    SVM as SVM,
+    Binary as Binary,
+    Classification as Classification,
+    Hinge as Hinge,
+    MultiLabel as MultiLabel,
+    Regression as Regression,
+)
 
 __version__: str

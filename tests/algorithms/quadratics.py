@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from fedloom.core.batches import Batch
+from fedloom.core.batch import Batch
 from fedloom.core.model import Model
 from fedloom.data import Federation, Partition, from_arrays
 from fedloom.engines.population import Population

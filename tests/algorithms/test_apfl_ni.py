@@ -17,19 +17,19 @@ from fedloom.algorithms import FedAvg
 from fedloom.algorithms.apfl_ni import STARTS, APFLNi, Own, Server
 from fedloom.algorithms.shared.decomposition import decompose, effective
 from fedloom.core import tree
-from fedloom.core.batches import Batch
+from fedloom.core.batch import Batch
 from fedloom.core.client import Client, on_client
 from fedloom.core.errors import SettingError
 from fedloom.core.fisher import fisher
 from fedloom.core.model import Model
 from fedloom.core.optimiser import SGD, Adam, Local
-from fedloom.core.task import SVM
 from fedloom.core.types import Params, Weights, replace as with_fields
-from fedloom.engines.cohort import Exchange
 from fedloom.engines.engine_options import Options
 from fedloom.engines.loop import Loop
+from fedloom.engines.round_traffic import Exchange
 from fedloom.engines.stacked import Stacked
 from fedloom.experiments import catalogue
+from fedloom.tasks import SVM
 from fedloom.testing.messages import Messages
 from small import TINY, assert_params, clients_of, random_data, weights_at
 

@@ -19,7 +19,8 @@ import fedloom as fl
 from colours import LOCAL, federation, job, mlp, one_shot, rounds, skewed
 from conftest import golden
 from fedloom.algorithms.dense import DENSE, Synthesis, generator_losses
-from fedloom.algorithms.shared.one_shot import Teachers, as_bytes
+from fedloom.algorithms.shared.one_shot import Teachers
+from fedloom.algorithms.shared.synthetic import as_bytes
 from fedloom.core import tree
 from fedloom.core.augment import Augment
 from fedloom.core.errors import NonFiniteError, SettingError, SettingWarning

@@ -14,7 +14,8 @@ from torch.func import grad
 from colours import LOCAL, federation, one_shot, rounds
 from conftest import golden
 from fedloom.algorithms.fed_adi import FedADI, inversion_losses, jensen_shannon, rolled, total_variation
-from fedloom.algorithms.shared.one_shot import Teachers, as_bytes
+from fedloom.algorithms.shared.one_shot import Teachers
+from fedloom.algorithms.shared.synthetic import as_bytes
 from fedloom.core import tree
 from fedloom.core.errors import SettingWarning
 from fedloom.core.fold.execution import Execution, executing

@@ -16,8 +16,8 @@ from fedloom.algorithms.fedalign import FedAlign, sigma, transmitting
 from fedloom.core.errors import SettingError
 from fedloom.core.model import Model
 from fedloom.core.optimiser import SGD, Local
-from fedloom.engines.cohort import Exchange
 from fedloom.engines.loop import Loop
+from fedloom.engines.round_traffic import Exchange
 from fedloom.engines.stacked import Stacked
 from fedloom.models import FedNTDCNN, ResNet
 from small import clients_of

@@ -15,7 +15,7 @@ from torch import nn
 from conftest import golden
 from fedloom.algorithms import FedMD
 from fedloom.algorithms.fedmd import FedMDClient, absolute_error_loss
-from fedloom.core.batches import Batch
+from fedloom.core.batch import Batch
 from fedloom.core.errors import SettingError
 from fedloom.core.model import Model
 from fedloom.core.optimiser import SGD, Digest, Local

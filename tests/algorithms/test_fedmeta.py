@@ -18,10 +18,10 @@ from fedloom.algorithms import FedMeta, PerFedAvg
 from fedloom.algorithms.fedmeta import is_query
 from fedloom.core.errors import SettingError
 from fedloom.core.optimiser import Adam
-from fedloom.core.task import Classification
 from fedloom.core.types import Params, Weights
 from fedloom.engines.loop import Loop
 from fedloom.engines.stacked import Stacked
+from fedloom.tasks import Classification
 from fedloom.testing.messages import Messages
 from small import TINY, assert_params, clients_of, random_data, weights_at
 

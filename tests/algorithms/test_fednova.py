@@ -12,7 +12,7 @@ from trajectory import flat, setting, unflat
 
 from conftest import golden
 from fedloom.algorithms import FedAvg, FedNova
-from fedloom.core.batches import Batch
+from fedloom.core.batch import Batch
 from fedloom.core.errors import SettingError
 from fedloom.core.model import Model
 from fedloom.core.optimiser import SGD, Local

@@ -11,7 +11,7 @@ from torch.func import grad
 
 from conftest import golden
 from fedloom.algorithms import FedNTDMSE
-from fedloom.core.batches import Batch
+from fedloom.core.batch import Batch
 from fedloom.core.errors import SettingError
 
 G = golden("fedntd/ntd_variants_derived")

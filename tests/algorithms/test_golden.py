@@ -17,13 +17,13 @@ from fedloom.algorithms.kt_pfl import coefficient_loss
 from fedloom.algorithms.shared.transfer import mixture, project_simplex
 from fedloom.core import tree
 from fedloom.core.averaging import Kept
-from fedloom.core.batches import Batch
+from fedloom.core.batch import Batch
 from fedloom.core.losses import distillation, divergence, not_true
 from fedloom.core.model import Model
 from fedloom.core.optimiser import SGD, Local
 from fedloom.core.types import Maybe, Weighted, Weights
-from fedloom.engines.cohort import Exchange
 from fedloom.engines.loop import Loop
+from fedloom.engines.round_traffic import Exchange
 from fedloom.engines.stacked import Stacked
 from small import TINY, assert_params, clients_of, weights_at
 

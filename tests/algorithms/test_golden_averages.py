@@ -22,13 +22,13 @@ from fedloom.core.client import Client, on_client
 from fedloom.core.losses import distillation
 from fedloom.core.model import Model
 from fedloom.core.optimiser import SGD, Local
-from fedloom.core.task import SVM
 from fedloom.core.types import Maybe, Weighted, Weights, replace
 from fedloom.data import Federation, Partition, from_arrays
 from fedloom.engines.engine_options import Options
 from fedloom.engines.loop import Loop
 from fedloom.engines.message import Request
 from fedloom.engines.stacked import Stacked
+from fedloom.tasks import SVM
 from fedloom.testing.messages import Messages
 from small import InOrder, assert_params, clients_of, weights_at
 

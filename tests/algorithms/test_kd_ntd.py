@@ -14,7 +14,7 @@ from trajectory import flat, setting, unflat
 
 from conftest import golden
 from fedloom.algorithms import KDNTD, FedNTD
-from fedloom.core.batches import Batch
+from fedloom.core.batch import Batch
 from fedloom.core.errors import SettingError
 from fedloom.core.losses import distillation, not_true
 from fedloom.engines.loop import Loop

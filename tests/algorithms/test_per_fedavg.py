@@ -16,10 +16,10 @@ from fedloom.algorithms.per_fedavg import whole_steps
 from fedloom.core.batches import Batches
 from fedloom.core.derivatives import objective_hessian_times
 from fedloom.core.optimiser import Local
-from fedloom.core.task import Classification
 from fedloom.core.types import Params, Weights, replace
 from fedloom.engines.loop import Loop
 from fedloom.engines.stacked import Stacked
+from fedloom.tasks import Classification
 from fedloom.testing.messages import Messages
 from small import TINY, assert_params, batches_of, clients_of, random_data, weights_at
 

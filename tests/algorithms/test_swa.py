@@ -15,8 +15,8 @@ from fedloom.core.batches import Batches
 from fedloom.core.losses import task_loss
 from fedloom.core.model import Model
 from fedloom.core.optimiser import SGD, Local
-from fedloom.core.task import Classification
 from fedloom.core.types import replace
+from fedloom.tasks import Classification
 from small import TINY, batches_of, clients_of
 
 

@@ -43,6 +43,20 @@ def test_every_analysis_writes_a_figure_and_its_numbers(name: str, trained: Any,
     assert finding.summary.rows
 
 
+@pytest.mark.some(1)
+@pytest.mark.parametrize("name", sorted(set(papers.analyses()) - PARTICULAR))
+def test_every_analysis_of_a_run_with_frozen_parts(name: str, trained: Any, tmp_path: Path) -> None:
+    """Whose front is computed once: analyses look at the whole network, and say of the same examples the same."""
+    folder = trained("fedntd", "--model", "lenet", "--frozen", "* !last:2")
+    history = History.read(folder)
+    assert history.manifest["frozen"]["lenet"] > 0
+    finding, files = analyse(AnalysedRun.of(folder), name, tmp_path)
+    assert files[0].read_bytes().startswith(b"\x89PNG")
+    for table in finding.tables:
+        numbers = [v for row in rows(tmp_path / f"{table.name}.csv") for v in row.values() if isinstance(v, float)]
+        assert np.isfinite(numbers).mean() > 0.8
+
+
 def test_every_module_that_measures_is_an_analysis() -> None:
     folder = Path(analyses.__file__).parent
     assert sorted(ANALYSES) == sorted(
@@ -178,8 +192,11 @@ def test_logs_are_enough_for_some(tmp_path: Path) -> None:
     for name, test in (("with", train), ("without", None)):
         clients = federate(train, iid(y, 4, seed=0), test=test)
         run(FedAvg(local=local), clients, lambda: MLP(256, 3), settings, directory=tmp_path / name)
-    for name in ("class-accuracy", "consistency", "forgetting"):
+    for name in ("class-accuracy", "consistency", "forgetting", "label-distributions"):
         analyse(AnalysedRun.of(tmp_path / "with"), name, tmp_path / "out")
+    (tmp_path / "with" / "federation.json").unlink()
+    with pytest.raises(SettingError, match=r"has no federation\.json, which says how many examples"):
+        analyse(AnalysedRun.of(tmp_path / "with"), "label-distributions", tmp_path / "out")
     with pytest.raises(SettingError, match="was started from Python"):
         analyse(AnalysedRun.of(tmp_path / "with"), "alignment", tmp_path / "out")
     with pytest.raises(SettingError, match="has logged no accuracy by class"):
@@ -188,7 +205,7 @@ def test_logs_are_enough_for_some(tmp_path: Path) -> None:
 
 def test_what_cannot_be_analysed_is_refused(trained: Any, tmp_path: Path) -> None:
     folder = trained("fedntd", "--model", "lenet")
-    with pytest.raises(SettingError, match=r"analyses are class-accuracy, .*; got 'loss'"):
+    with pytest.raises(SettingError, match=r"analyses are label-distributions, .*; got 'loss'"):
         analyse(AnalysedRun.of(folder), "loss", tmp_path)
     begun = tmp_path / "begun"
     begun.mkdir()

@@ -10,7 +10,9 @@ import pytest
 
 from fedloom.analyses import (
     class_accuracy,
+    class_preference,
     consistency,
+    label_distributions,
     landscape_hessian,
     local_accuracy as local_accuracy_analysis,
     local_epochs,
@@ -134,3 +136,36 @@ def test_points_show_the_run_of_their_model(runs: int, named: int) -> None:
     assert legend(figure, 1) == (names if named < 12 else ["global", *map(str, range(11))])
     keys = figure.axes[1].get_legend().legend_handles
     assert len({handle.get_paths()[0].vertices.tobytes() for handle in keys}) == min(runs, 6)
+
+
+def test_both_distributions_of_a_client_are_one_column() -> None:
+    inside = np.array([[0.75, 0.25, 0.0], [0.0, 0.0, 1.0]])
+    figure = label_distributions.draw([4, 7], inside, (1 - inside) / 2)
+    left, right = (axes.images[0] for axes in figure.axes[:2])
+    np.testing.assert_allclose(np.asarray(left.get_array()), [[75, 0], [25, 0], [0, 100]])
+    np.testing.assert_allclose(np.asarray(right.get_array()), [[12.5, 50], [37.5, 50], [50, 0]])
+    assert (left.get_clim(), right.get_clim()) == ((0, 100), (0, 50))  # no class has more than 1 / (C - 1) out-local
+    assert [tick.get_text() for tick in figure.axes[0].get_xticklabels()] == ["4", "7"]
+
+
+def test_neurons_are_sorted_by_their_class_in_the_received_model() -> None:
+    found = {
+        "received": np.array([2, 0, -1, 1]),
+        "client 3": np.array([2, 2, 0, -1]),
+        "aggregated": np.array([2, 0, 1, 1]),
+    }
+    (axes, *_) = class_preference.draw({"layer a": found}, 3).axes
+    assert np.ma.filled(axes.images[0].get_array(), -1).tolist() == [[0, 1, 2, -1], [2, -1, 2, 0], [0, 1, 2, 1]]
+    names = [label.get_text() for label in axes.get_yticklabels()]
+    assert names == ["received", "client 3, 50.0 %", "aggregated, 100.0 %"]
+
+
+def test_classes_have_colours_of_their_own_and_dead_neurons_grey() -> None:
+    from matplotlib.colors import to_hex
+
+    for classes in (10, 26, 100):
+        found = {"received": np.arange(-1, classes), "aggregated": np.arange(-1, classes)}
+        image = class_preference.draw({"layer a": found}, classes).axes[0].images[0]
+        shades = image.cmap(image.norm(np.ma.masked_equal(np.array([*range(classes), -1]), -1)))
+        assert len({tuple(shade) for shade in shades}) == classes + 1
+        assert to_hex(shades[-1]) == "#e5e7eb"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import warnings
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from analysed import analyse, close, images, rows, written
 from fedloom.analyses import landscape_hessian, write_analysis
 from fedloom.analyses.analysed_run import AnalysedRun, ReplayedRound
 from fedloom.analyses.analysis_result import by_class
+from fedloom.analyses.class_preference import kept_share, preferences_of
 from fedloom.analyses.measures import (
     alignment,
     balanced,
@@ -100,6 +102,7 @@ def test_gradient_diversity(lenet_run: AnalysedRun, lenet_round: ReplayedRound, 
 @pytest.mark.slow
 def test_alignment(lenet_run: AnalysedRun, lenet_round: ReplayedRound, tmp_path: Path) -> None:
     found = written(lenet_run, "alignment", tmp_path)
+    assert {r["round"] for r in found} == {lenet_round.number}
     means = [
         class_activations(lenet_run.network, w, lenet_run.test)
         for w in (lenet_round.start, lenet_round.trained[0], lenet_round.after)
@@ -110,6 +113,37 @@ def test_alignment(lenet_run: AnalysedRun, lenet_round: ReplayedRound, tmp_path:
             a = alignment(means[0][layer], other[layer])
             close(row, neurons=a.neurons, share=a.share, dead_in_received=a.dead[0], dead_in_model=a.dead[1])
             assert row["share_alive"] == pytest.approx(a.alive, nan_ok=True)
+
+
+def test_class_preference(lenet_run: AnalysedRun, lenet_round: ReplayedRound, tmp_path: Path) -> None:
+    found = written(lenet_run, "class-preference", tmp_path)
+    clients = [f"client {k}" for k in lenet_round.clients]
+    assert list(found[0]) == ["round", "neuron", "received", *clients, "aggregated"]
+    assert [r["neuron"] for r in found] == list(range(len(found)))
+    assert {r["round"] for r in found} == {lenet_round.number}
+    models = [lenet_round.start, *lenet_round.trained, lenet_round.after]
+    for name, weights in zip(("received", *clients, "aggregated"), models, strict=True):
+        means = list(class_activations(lenet_run.network, weights, lenet_run.test).values())[-1]  # of the last layer
+        assert [r[name] for r in found] == [-1 if (h == 0).all() else h.argmax() for h in means]
+    with (tmp_path / "class-preference.csv").open(newline="", encoding="utf-8") as file:
+        again = preferences_of(list(csv.DictReader(file)))
+    kept = alignment(
+        *(list(class_activations(lenet_run.network, w, lenet_run.test).values())[-1] for w in (models[0], models[-1]))
+    )
+    assert kept_share(again["received"], again["aggregated"]) == pytest.approx(kept.alive, nan_ok=True)
+
+
+def test_label_distributions(lenet_run: AnalysedRun, tmp_path: Path) -> None:
+    found = written(lenet_run, "label-distributions", tmp_path)
+    federation = lenet_run.job.federation
+    counts = federation.counts()
+    assert [(r["client"], r["class"]) for r in found] == [(k, c) for k in range(6) for c in range(3)]
+    for k, mine in enumerate(counts):
+        here = [r for r in found if r["client"] == k]
+        p = mine / mine.sum()
+        assert [r["examples"] for r in here] == mine.tolist()
+        assert [r["in_local"] for r in here] == pytest.approx(p.tolist())
+        assert [r["out_local"] for r in here] == pytest.approx(((1 - p) / 2).tolist())
 
 
 @pytest.mark.slow
@@ -126,6 +160,7 @@ def test_tsne(lenet_run: AnalysedRun, lenet_round: ReplayedRound, tmp_path: Path
 @pytest.mark.slow
 def test_landscape_noise(lenet_run: AnalysedRun, lenet_round: ReplayedRound, tmp_path: Path) -> None:
     found = written(lenet_run, "landscape-noise", tmp_path)
+    assert {r["round"] for r in found} == {lenet_round.number}
     for kind, strength in (("relative", 0.5), ("absolute", 0.05)):
         row = [r for r in found if r["noise"] == kind and r["strength"] == strength][2]
         e = perturbed(

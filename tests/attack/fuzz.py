@@ -38,9 +38,9 @@ from fedloom.core import tree
 from fedloom.core.errors import CodecError, DamageError
 from fedloom.core.types import Maybe, Weighted, Weights
 from fedloom.data import Dataset, folders, formats, load, read_csv, read_npz
+from fedloom.data.columns import NoColumnError
 from fedloom.data.formats import FormatError, read_pickle
 from fedloom.data.matlab import read_matlab
-from fedloom.data.tables import NoColumnError
 from fedloom.papers.reproduction import kept
 from fedloom.storage import files
 from fedloom.storage.codec import decode, encode

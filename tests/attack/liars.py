@@ -38,9 +38,9 @@ from fedloom.engines.norms import MEDIAN_BOUND
 from fedloom.engines.runtime import Runtime
 from fedloom.experiments import catalogue
 from fedloom.testing.in_process import fleet_of, population_of, token_of
-from fedloom.testing.tampering import with_upload
 from fedloom.wire.registration import Registration, Registry, cap_of
 from fedloom.wire.transport import head_of, unseal
+from tampering import with_upload
 
 CLIENTS, EACH, LIAR = 12, 60, 5
 LOCAL = fl.Local(epochs=2, batch_size=20, optimiser=fl.SGD(lr=0.05, momentum=0.9))

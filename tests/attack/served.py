@@ -38,7 +38,8 @@ import launching
 from fedloom.coordinator.directory import RunDirectory, identity
 from fedloom.coordinator.verdict import verify
 from fedloom.data import Federation
-from fedloom.experiments.experiment import Experiment, read_settings
+from fedloom.experiments.experiment import Experiment
+from fedloom.experiments.settings_file import read_settings
 
 ROUNDS = 40
 GLOBAL = ("clients", "train_loss", "global_accuracy", "global_loss", "class_accuracy", "bytes_up")

@@ -53,7 +53,7 @@ def test_runs_of_ones_own_are_judged(capsys: pytest.CaptureFixture[str], tmp_pat
     for row, accuracy in (("kt_pfl", 90.0), ("fedmd_kt", 80.0)):
         made(tmp_path, cell("ktpfl-small", "cifar20k-two", row), 0, accuracy, rounds=20)
     status, out, _ = call(capsys, "claims", "ktpfl", "--known", str(tmp_path))
-    assert (status, f"ClaimVerdict by the runs below {tmp_path}." in out.replace("\n", "")) == (0, True)
+    assert (status, f"Judged by the runs below {tmp_path}." in out.replace("\n", "")) == (0, True)
     assert "80.00" in out
     assert call(capsys, "claims", "ktpfl", "--known", str(tmp_path / "no"))[0] == 2
     assert error(capsys, "claims", "ktpfl", "--known", str(tmp_path / "no")).startswith("--known ")
@@ -63,5 +63,5 @@ def test_kept_results_of_all_papers_are_found_below_one_folder(capsys: pytest.Ca
     rows = json.loads(RECORD.read_bytes())["sources"]["ktpfl"]["claims"]
     _, kept, _ = call(capsys, "claims", "ktpfl", "--known", str(KEPT))
     _, record, _ = call(capsys, "claims", "ktpfl")
-    assert kept.partition("ClaimVerdict by")[0] == record.partition("ClaimVerdict by")[0]
+    assert kept.partition("Judged by")[0] == record.partition("Judged by")[0]
     assert any(row["verdict"] == "holds" for row in rows)

@@ -8,8 +8,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
 from fedloom.cli.main import main
+from fedloom.cli.train import describe_outputs
+from fedloom.data import Examples
+from hospitals import write_hospitals
 
 
 def write(path: Path, array: np.ndarray) -> None:
@@ -35,3 +39,39 @@ def test_missing_files_are_named(tmp_path: Path, capsys: pytest.CaptureFixture[s
     err = " ".join(capsys.readouterr().err.split())
     assert "cifar10 needs all its files in one folder" in err
     assert "nothing is downloaded" in err
+
+
+@pytest.mark.parametrize(
+    ("source", "message"),
+    [
+        ("s/*.tsv?label=readmitted", "sites must be two files or more, got none for 's/*.tsv': name others"),
+        ("s/*.csv?client=patient", "each file of s/*.csv is a client, got 'client=patient': leave it out"),
+        ("s/*.csv?lable=readmitted", "of a table one says, each once, s/*.csv?label=y&split=s&group=g&drop=a,b"),
+        ("s/*.csv?lable=readmitted", "got 'lable=readmitted' (did you mean 'label'?)"),
+        ("s/*.csv", "written alike, got no site has 'label': say which one is the label (label=NAME)"),
+        ("s", "tables of a folder are read by a pattern, a client for each file, got 's': write 's/*.csv?label=NAME'"),
+        ("s/Kiel.csv,s/Berlin.csv?label=readmitted", "each site must have a file, got none at s/Berlin.csv"),
+        ("s/Kiel.csv?target=losdays", "there is no column 'losdays' (did you mean 'los_days'?)"),
+        ("s/Kiel.csv?target=readmitted&drop=patient", "name a column of classes as label=readmitted"),
+        ("s/Kiel.csv?label=readmitted&target=los_days", "got label=readmitted and target=los_days: leave one"),
+        ("s/none.parquet?label=y", "there is no file 's/none.parquet'; give the path of a .parquet file"),
+        ("s/none.parquet?gaps=y", "of a table one says, each once, s/none.parquet?label=y&client=c&split=s&group=g"),
+    ],
+)  # fmt: skip
+def test_tables_of_sites_that_are_refused(
+    source: str, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_hospitals(tmp_path / "s")
+    monkeypatch.chdir(tmp_path)
+    assert main(["data", "show", "--data", source]) == 2
+    assert message in " ".join(capsys.readouterr().err.split())
+
+
+def test_what_is_to_be_said_of_an_example() -> None:
+    def outputs(y: torch.Tensor, num: int, *names: str) -> str:
+        return describe_outputs(Examples(torch.zeros(3, 2), y, num, targets=names))
+
+    assert outputs(torch.tensor([0, 1, 2]), 3) == "3 classes"
+    assert outputs(torch.zeros(3), 1, "los_days") == "target los_days"
+    assert outputs(torch.zeros(3, 2), 2, "los_days", "cost") == "2 targets"
+    assert outputs(torch.zeros(3), 1) == "1 target"

@@ -22,12 +22,14 @@ def test_figures_are_listed_and_drawn(capsys: pytest.CaptureFixture[str], tmp_pa
     asked = ("figures", "pfedsd-a-spread", "--known", str(tmp_path / "runs"), "--out", str(tmp_path / "out"))
     assert call(capsys, *asked)[0] == 0
     assert {path.name for path in (tmp_path / "out").iterdir()} == {
-        "pfedsd-a-spread.png", "pfedsd-a-spread.svg", "pfedsd-a-spread.pdf", "spread.csv",
+        "pfedsd-a-spread.png", "pfedsd-a-spread.svg", "pfedsd-a-spread.pdf", "pfedsd-a-spread.csv",
     }  # fmt: skip
 
 
 def test_what_cannot_be_drawn_is_refused(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     assert error(capsys, "figures").startswith("say what to draw, of which runs, and where to")
-    asked = ("figures", "apfl-figure-4", "--known", str(tmp_path), "--out", str(tmp_path / "out"))
-    assert error(capsys, *asked).startswith("there is no figure 'apfl-figure-4' (did you mean 'apfl-figure-3'")
-    assert "holds no runs of apfl-comparison" in error(capsys, *(a.replace("-4", "-1") for a in asked))
+    asked = ("--known", str(tmp_path), "--out", str(tmp_path / "out"))
+    assert error(capsys, "figures", "apfl-figure-4", *asked).startswith(
+        "there is no figure 'apfl-figure-4' (did you mean 'apfl-figure-3'"
+    )
+    assert "holds no runs of apfl-comparison" in error(capsys, "figures", "apfl-figure-1", *asked)

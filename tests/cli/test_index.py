@@ -17,7 +17,8 @@ from fedloom.core.optimiser import SGD, Distill
 from fedloom.core.setting import flag_of, sentences, setting
 from fedloom.experiments import catalogue
 from fedloom.experiments.catalogue import ARRIVING, PARTITIONS, SAMPLERS
-from fedloom.experiments.experiment import Experiment, flat
+from fedloom.experiments.experiment import Experiment
+from fedloom.experiments.settings_file import flat
 
 ROOT = Path(__file__).parents[2]
 MADE = runpy.run_path(str(ROOT / "scripts" / "make_index.py"))

@@ -15,7 +15,8 @@ from fedloom.algorithms import ALGORITHMS
 from fedloom.cli.main import main
 from fedloom.coordinator.facts import plain
 from fedloom.core.errors import SettingError
-from fedloom.experiments.experiment import Experiment, read_settings
+from fedloom.experiments.experiment import Experiment
+from fedloom.experiments.settings_file import read_settings
 
 ROOT = Path(__file__).parents[2]
 SCHEMA = json.loads((Path(fedloom.cli.__file__).parent / "settings.schema.json").read_text(encoding="utf-8"))

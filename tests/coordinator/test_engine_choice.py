@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from fedloom import LDAM, SVM, Classification, FedAvg, Federation, RunSettings, run
 from fedloom.coordinator import choose as chooser
 from fedloom.coordinator.choose import choose, choose_compilation
-from fedloom.core.batches import Batch
+from fedloom.core.batch import Batch
 from fedloom.core.errors import EngineWarning, SettingError
 from fedloom.core.model import Model
 from fedloom.core.optimiser import Local
@@ -27,7 +27,7 @@ from fedloom.data import by_lists
 from fedloom.engines.loop import Loop
 from fedloom.engines.population import Population
 from fedloom.engines.stacked import Stacked
-from fedloom.wire.communication import only_computes
+from fedloom.wire.launched import only_computes
 from fedloom.wire.workers import Workers
 from tiny import CLASSES, LOCAL, examples, federation, linear, mlp, population
 

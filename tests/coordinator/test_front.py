@@ -142,6 +142,80 @@ def test_other_types_and_methods_with_features_and_public_examples() -> None:
     )
 
 
+class Short(nn.Module):
+    """Another front than that of `Exact`, of another width."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.head = nn.Linear(4, 5, bias=False), nn.Linear(5, 3)
+        self.first.weight.data = torch.arange(20.0).reshape(5, 4).remainder(7) / 4 - 1
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(self.first(x).relu())  # type: ignore[no-any-return]
+
+
+def several(**more: Any) -> Job:
+    """Clients in turn of two architectures with fronts of their own, and of one without."""
+    torch.manual_seed(0)
+    networks = {"exact": (Exact(), "body"), "short": (Short(), "first"), "plain": (nn.Linear(4, 3), "")}
+    models = {name: Model(module, name=name, frozen=frozen) for name, (module, frozen) in networks.items()}
+    return replace(job(nn.Linear(4, 3), frozen="", **more), model=models)
+
+
+@pytest.mark.some(3)
+@pytest.mark.parametrize("form", FORMS, ids=lambda form: "-".join(form))
+@pytest.mark.parametrize("method", METHODS, ids=lambda method: method.__name__)
+def test_several_architectures_have_a_front_each(method: Any, form: tuple[str, str]) -> None:
+    engine, compilation = form
+    more = {"engine": engine, "compilation": compilation, "algorithm": method(local=LOCAL), "rounds": 6}
+    parts = clients(val_fraction=0.2)
+    once, always = (several(front=how, parts=parts, per_client=True, **more).run() for how in ("auto", "off"))
+    assert once.manifest["front"].keys() == {"exact", "short"}
+    assert once.manifest["front"]["exact"].startswith("body, computed once")
+    assert once.manifest["front"]["short"].startswith("first, computed once")
+    for a, b in zip(*(tree.leaves((h.server, dict(h.clients))) for h in (once, always)), strict=True):
+        assert torch.equal(a, b)
+    assert once.metrics == always.metrics
+    assert once.per_client == always.per_client
+
+
+def test_one_of_several_architectures_may_have_no_front() -> None:
+    whole = several(rounds=8, front="off")
+    models = dict(whole.population.models) | {"short": Model(Residual(), name="short", frozen="body")}
+    once, always = (
+        replace(whole, model=models, settings=replace(whole.settings, front=how)).run() for how in ("auto", "off")
+    )
+    assert once.manifest["front"]["short"] == f"computed in every pass, {ALONE}"
+    assert once.manifest["front"]["exact"].startswith("body, computed once")
+    assert once.metrics == always.metrics
+
+
+class Evaluates(fl.FedAvg):
+    needs_front = False
+
+    def round(self, server: Any, cohort: Any) -> Any:
+        new = super().round(server, cohort)
+        model = cohort.groups[0].model
+        cohort.evaluate("mine", lambda x: model(new, x))
+        return new
+
+
+def test_of_several_architectures_none_is_evaluated_on_the_inputs_of_others() -> None:
+    with pytest.raises(
+        fl.SettingError, match=r"mine_exact, .* would be evaluated on inputs of none .*: set front = 'off'"
+    ):
+        several(rounds=8, algorithm=Evaluates(local=LOCAL)).run()
+
+
+def test_what_may_be_kept_is_shared_by_architectures(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(front, "IN_MEMORY", 2 * 150 * 4 * 5)  # of each what the outputs of `Short` take, and no more
+    made = Coordinator(several(rounds=8))
+    assert "in files of" in made.fronts["exact"]
+    assert made.fronts["short"].endswith("in memory")
+    size = made.trained.examples_of("short").train.x.shape[1]
+    assert (size, made.trained.examples_of("plain").train.x.shape[1]) == (5, 4)
+
+
 def test_the_front_is_computed_once_for_each_example(monkeypatch: pytest.MonkeyPatch) -> None:
     counts = []
     for rounds in (5, 10):
@@ -241,8 +315,13 @@ def test_augmented_inputs_other_networks_and_methods_that_need_the_front() -> No
     images = clients((1, 8, 8))
     augmented = fl.replace(images, train=replace(images.train, augment=Augment(flip=True)))
     assert said_of(job(Images(), parts=augmented)) == "computed in every pass, since inputs are augmented"
-    two = replace(job(Exact()), model={n: Model(Exact(), name=n, frozen="body") for n in ("net", "other")})
-    assert said_of(two) == "computed in every pass, since clients have several architectures"
+    two = {n: Model(Exact(), name=n, frozen="body") for n in ("net", "other")}
+    shared = replace(job(Exact(), parts=fl.replace(clients(), public=clients().test)), model=two)
+    why = "computed in every pass, since several architectures are given the same public examples"
+    assert Coordinator(shared).fronts == dict.fromkeys(two, why)
+    pooled = replace(job(Exact(), algorithm=fl.Centralised(local=LOCAL)), model=two)
+    why = "computed in every pass, since Centralised trains one of several architectures"
+    assert Coordinator(pooled).fronts == dict.fromkeys(two, why)
     for method in (fl.DENSE, fl.FedADI, fl.FedDAFL, fl.FedAlign):
         assert method.needs_front
 

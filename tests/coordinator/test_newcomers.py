@@ -18,10 +18,10 @@ from fedloom.coordinator.rounds import Coordinator
 from fedloom.core import tree
 from fedloom.core.errors import SettingError, SettingWarning
 from fedloom.core.model import Model
-from fedloom.core.task import Classification
 from fedloom.data import by_lists
 from fedloom.engines.population import Population
 from fedloom.evaluate import rows_right
+from fedloom.tasks import Classification
 from small import batches_of
 from tiny import LOCAL, examples, federation, linear, mlp
 

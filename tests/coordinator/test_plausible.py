@@ -14,10 +14,11 @@ from torch import Tensor, nn
 import fedloom as fl
 from fedloom.algorithms.shared.ldam import LDAM
 from fedloom.coordinator.plausible import check_plausible
-from fedloom.core.batches import Batch
+from fedloom.core.batch import Batch
 from fedloom.core.errors import SettingError, SettingWarning
-from fedloom.core.task import Classification, Task
+from fedloom.core.task import Task
 from fedloom.data import Examples, Federation, Normalise, by_lists, fashion_mnist_small, from_arrays, iid, read_csv
+from fedloom.tasks import Classification
 
 RNG = np.random.default_rng(0)
 Y = np.arange(60) % 2

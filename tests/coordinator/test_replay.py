@@ -37,15 +37,15 @@ from fedloom.coordinator.replay import RoundReplay
 from fedloom.coordinator.rounds import Coordinator
 from fedloom.core import tree
 from fedloom.core.algorithm import Algorithm
-from fedloom.core.batches import Batch
+from fedloom.core.batch import Batch
 from fedloom.core.client import Client, on_client
 from fedloom.core.cohort import Cohort
 from fedloom.core.errors import SettingError
 from fedloom.core.fold import minimise
 from fedloom.core.losses import task_loss
-from fedloom.core.task import Classification
 from fedloom.core.types import Weights
 from fedloom.data import by_lists
+from fedloom.tasks import Classification
 
 LOCAL = Local(epochs=3, batch_size=4, optimiser=SGD(lr=0.05, momentum=0.9))
 

@@ -12,7 +12,7 @@ from fedloom import Classification, Examples, FedAvg, RunSettings, Uniform, Unre
 from fedloom.coordinator.sampler import Arriving, Available, BySize, FixedList
 from fedloom.core.errors import SettingError
 from fedloom.core.setting import Where, may_differ
-from fedloom.experiments.experiment import ClientSettings, DataSettings
+from fedloom.experiments.sections import ClientSettings, DataSettings
 
 
 @pytest.mark.parametrize(
@@ -87,7 +87,7 @@ def test_settings_of_data_samplers_and_faults(make: Any, message: str) -> None:
         ({"task": nn.CrossEntropyLoss()}, "got CrossEntropyLoss(), which lacks loss and correct"),
         ({"task": nn.CrossEntropyLoss}, "which lacks loss and correct"),
         ({"task": nn.functional.cross_entropy}, "which lacks loss and correct"),
-        ({"task": Classification}, "got <class 'fedloom.core.task.Classification'>: write Classification()"),
+        ({"task": Classification}, "got <class 'fedloom.tasks.classification.Classification'>: write Classification()"),
         ({"sampler": "uniform"}, "sampler must be an object that can be called, such as fedloom.Uniform(seed=0), got"),
         ({"sampler": Uniform}, "sampler must be an object that can be called, such as fedloom.Uniform(seed=0), got"),
         ({"faults": 0.1}, "faults must be an object that can be called, such as fedloom.Unreliable(lost=0.1), got 0.1"),
@@ -104,14 +104,18 @@ def test_arguments_of_a_run(given: dict[str, Any], message: str) -> None:
 
 
 def test_where_runs_may_differ() -> None:
-    """Those on which no number depends, those by which a run goes on, and its seed; nothing else."""
+    """Those on which no number depends, those by which a run goes on, its seed, and what is measured beside others."""
     free = {where: may_differ(RunSettings, where) for where in get_args(Where)}
     assert free["method"] == {
         "seed", "checkpoint_every", "keep_every", "keep_best", "state_memory_mib", "workers", "chunk", "threads",
         "front",
     }  # fmt: skip
-    assert free["resumed"] - free["method"] == {"rounds", "monitor", "target", "patience", "deadline"}
-    assert free["recipe"] - free["method"] == {"rounds", "engine", "compilation", "device"}
+    assert free["resumed"] - free["method"] == {
+        "rounds", "monitor", "target", "patience", "deadline", "evaluate_training",
+    }  # fmt: skip
+    assert free["recipe"] - free["method"] == {
+        "rounds", "engine", "compilation", "device", "evaluate_training", "per_client",
+    }  # fmt: skip
     assert free["method"] <= free["recipe"]
     assert {"seed", "chunk", "threads"} == free["method"] - free["resumed"]
 

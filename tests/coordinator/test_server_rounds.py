@@ -15,7 +15,8 @@ from torch import Tensor, nn
 from fedloom import Job, RunSettings, run, verify
 from fedloom.coordinator.history import History
 from fedloom.core.algorithm import Algorithm
-from fedloom.core.batches import Batch, noise
+from fedloom.core.batch import Batch
+from fedloom.core.batches import noise
 from fedloom.core.client import Client, on_client
 from fedloom.core.errors import NonFiniteError, SettingError
 from fedloom.core.fold import minimise

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 import fedloom as fl
 from fedloom.coordinator.run import Job
-from fedloom.core.batches import Batch
+from fedloom.core.batch import Batch
 from fedloom.core.errors import SettingError, SettingWarning
 from fedloom.core.model import Model
 from fedloom.data import by_lists

@@ -13,7 +13,7 @@ from torch import Tensor
 from fedloom import SGD, Adam, FedAvg, FedMeta, FedNTD, FedProx, Local, NonNegative, PerFedAvg, PFedMe, Scaffold
 from fedloom.core import tree
 from fedloom.core.algorithm import Algorithm
-from fedloom.core.batches import Batch
+from fedloom.core.batch import Batch
 from fedloom.core.client import Client, on_client
 from fedloom.core.errors import SettingError
 from fedloom.core.types import BatchLoss, Weights

@@ -19,13 +19,12 @@ from fedloom.coordinator import RunSettings, run
 from fedloom.core import tree
 from fedloom.core.algorithm import Algorithm
 from fedloom.core.augment import Augment
-from fedloom.core.batches import Batch, at_batch
+from fedloom.core.batch import Batch, at_batch
 from fedloom.core.client import Client, on_client
 from fedloom.core.errors import StackingError
 from fedloom.core.fold import fold, minimise
 from fedloom.core.model import Model
 from fedloom.core.optimiser import SGD, Digest, Local
-from fedloom.core.task import Classification
 from fedloom.core.types import Weights
 from fedloom.data import Federation, federate, from_arrays, iid
 from fedloom.engines.engine_options import Options
@@ -33,6 +32,7 @@ from fedloom.engines.loop import Loop
 from fedloom.engines.population import Population
 from fedloom.engines.stacked import Stacked
 from fedloom.evaluate import classify
+from fedloom.tasks import Classification
 from fedloom.testing import CHECKS, Subject
 from small import clients_of
 

@@ -10,7 +10,8 @@ import torch
 from hypothesis import given, settings, strategies as st
 
 from fedloom.core import tree
-from fedloom.core.batches import Batch, Batches, padded, plan
+from fedloom.core.batch import Batch, padded
+from fedloom.core.batches import Batches, plan
 from fedloom.core.fold import fold
 from fedloom.core.optimiser import Local
 from fedloom.core.types import replace

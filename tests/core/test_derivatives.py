@@ -12,8 +12,8 @@ from fedloom.core import tree
 from fedloom.core.derivatives import mean_loss, objective_hessian_times
 from fedloom.core.model import Model
 from fedloom.core.optimiser import Local
-from fedloom.core.task import Classification
 from fedloom.core.types import Params, replace
+from fedloom.tasks import Classification
 from small import TINY, batches_of, clients_of, random_data
 
 

@@ -15,7 +15,8 @@ from torch.func import vmap
 
 from fedloom.core import tree
 from fedloom.core.algorithm import Algorithm
-from fedloom.core.batches import Batch, Lazy, noise
+from fedloom.core.batch import Batch, Lazy
+from fedloom.core.batches import noise
 from fedloom.core.client import Client, on_client
 from fedloom.core.errors import StackingError
 from fedloom.core.fold import fold, minimise

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import gc
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -11,10 +12,10 @@ import torch
 from torch import Tensor, nn
 
 import fedloom as fl
-from fedloom.algorithms.shared.one_shot import statistics_distance
+from fedloom.algorithms.shared.synthetic import statistics_distance
 from fedloom.core import tree
-from fedloom.core.batches import Batch
-from fedloom.core.errors import SettingError
+from fedloom.core.batch import Batch
+from fedloom.core.errors import SettingError, SettingWarning
 from fedloom.core.model import Model
 from fedloom.data import Normalise
 from tiny import federation
@@ -108,6 +109,36 @@ def test_a_frozen_run_in_float64_and_with_autocast() -> None:
             torch.testing.assert_close(a, b, rtol=0, atol=0 if "dtype" in more else 0.02)
 
 
+class Inside(Net):
+    """BatchNorm in the body too, with statistics that training would move."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        norm = nn.BatchNorm1d(6)
+        norm.running_mean, norm.running_var = torch.arange(6.0) / 4, torch.tensor([0.25, 1, 4, 0.25, 1, 4])
+        self.body.insert(1, norm)
+
+
+@pytest.mark.parametrize(("engine", "compilation"), FORMS)
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_batch_norm_inside_of_the_frozen_part_and_outside(dtype: str, engine: str, compilation: str) -> None:
+    """Inside it keeps its statistics, outside it moves them; so does the head alone upon the body's features."""
+    torch.manual_seed(0)
+    net = Inside()
+    net.body.requires_grad_(False)
+    more = {"compilation": compilation, "dtype": dtype}
+    found = [
+        run(fl.FedAvg(local=LOCAL), parts, Model(module, name="net"), engine, **more)
+        for parts, module in ((clients(), net), (clients(net), Head(net)))
+    ]
+    server = found[0].server["net"]
+    assert server.buffers.keys() == {"norm.running_mean", "norm.running_var", "norm.num_batches_tracked"}
+    assert server.buffers["norm.running_mean"].any()
+    assert torch.equal(net.body[1].running_mean, torch.arange(6.0) / 4)
+    for a, b in zip(*(tree.leaves(history.server) for history in found), strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-5, atol=1e-6)
+
+
 class Tables(nn.Module):
     def __init__(self) -> None:
         super().__init__()
@@ -172,6 +203,47 @@ def test_a_network_without_a_part_to_train_is_refused() -> None:
         Model(Net, frozen="*")
     with pytest.raises(SettingError, match="'bdy' matches no tensor of Net"):
         Model(Net, frozen="bdy")
+
+
+def run_with(algorithm: Any, frozen: str = "body") -> fl.History:
+    return run(algorithm, federation(), Model(Net(), name="net", frozen=frozen))
+
+
+MISTAKES: dict[str, tuple[Callable[[], Any], str]] = {
+    "a list of words": (lambda: Model(Net, frozen=["body"]), r"frozen is words in one text, .*, got \['body'\]: join"),  # type: ignore[arg-type]
+    "factors": (lambda: Model(Net, factors="first"), "factors must be one of second, both, got 'first': train B"),  # type: ignore[arg-type]
+    "the last none": (lambda: Model(Net, frozen="* !last:0"), "the last N layers are written last:N with N >= 1, got"),
+    "shared": (
+        lambda: run_with(fl.FedAvg(local=LOCAL, shared="* !body")),
+        "'body' matches frozen tensors of net alone: write patterns of its layers, norm, head, a kind of layers",
+    ),
+    "personal": (
+        lambda: run_with(fl.FedPer(local=LOCAL, personal_layers="norm"), "body norm"),
+        "'norm' matches frozen tensors of net alone: write patterns of its layers, head, a kind of layers",
+    ),
+    "nothing to decompose": (
+        lambda: run_with(fl.APFLNi(local=LOCAL), "* !norm"),
+        "APFLNi decomposes linear and convolutional layers, and net has none: give it a network that has, or train it",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", MISTAKES)
+def test_a_mistake_is_named_with_its_remedy(name: str) -> None:
+    made, words = MISTAKES[name]
+    with pytest.raises(SettingError, match=words):
+        made()
+
+
+def test_a_pattern_that_misses_normalisation_layers_is_warned_of() -> None:
+    class Two(Net):
+        def __init__(self) -> None:
+            super().__init__()
+            self.bn, self.down = nn.BatchNorm1d(6), nn.Sequential(nn.BatchNorm1d(6))
+
+    words = r"'bn\*' matches 1 of the 3 BatchNorm1d layers of net, without norm, down\.0: write 'norm' for all norm"
+    with pytest.warns(SettingWarning, match=words):
+        Model(Two, name="net", frozen="body bn*")
 
 
 def two_groups(start: fl.Weights, only: set[str], batches: Any, loss: Any) -> dict[str, Tensor]:

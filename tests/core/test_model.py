@@ -14,9 +14,10 @@ from torch.func import vmap
 
 import fedloom as fl
 from fedloom.core import tree
-from fedloom.core.batches import Batch
+from fedloom.core.batch import Batch
 from fedloom.core.errors import SettingError, StackingError
 from fedloom.core.model import Model
+from fedloom.core.network_checks import check_randomness
 from fedloom.core.random import fold_in, uniform
 from fedloom.core.types import Weights, replace
 from fedloom.engines.engine_options import Options
@@ -449,7 +450,7 @@ class Attends(nn.Module):
 def test_random_numbers_are_found_wherever_they_are_drawn(forward: Any) -> None:
     model = Model(Draws(forward))
     with pytest.raises(SettingError, match=r"The forward of Draws draws random numbers.*dropout to 0"):
-        model.check_randomness(model.init(0), torch.ones(3, 4))
+        check_randomness(model, model.init(0), torch.ones(3, 4))
 
 
 class Encoder(nn.Module):
@@ -477,7 +478,7 @@ RANDOM_LAYERS = {
 def test_dropout_inside_a_layer_follows_the_key_of_the_client(layer: str) -> None:
     model, x = Model(Encoder(RANDOM_LAYERS[layer](0.4)).double()), torch.randn(5, 3, 4, dtype=torch.float64)
     weights, before = model.init(0, torch.float64), torch.get_rng_state()
-    model.check_randomness(weights, x)
+    check_randomness(model, weights, x)
     one, same, other = (model.train(weights, batch(x, key=key))[0] for key in (7, 7, 8))
     assert torch.equal(one, same)
     assert not torch.allclose(one, other)
@@ -539,13 +540,13 @@ def test_dropout_of_a_packed_sequence_is_refused() -> None:
 def test_dropout_inside_a_function_is_governed() -> None:
     for dropout in (0.1, 0.0):
         model, before = Model(Attends(dropout)), torch.get_rng_state()
-        model.check_randomness(model.init(0), torch.ones(3, 4))
+        check_randomness(model, model.init(0), torch.ones(3, 4))
         assert torch.equal(torch.get_rng_state(), before)
 
 
 def test_governed_dropout_is_no_draw() -> None:
     model = Model(nn.Sequential(nn.Dropout(0.5), nn.Linear(4, 2)))
-    model.check_randomness(model.init(0), torch.ones(3, 4))
+    check_randomness(model, model.init(0), torch.ones(3, 4))
 
 
 class Viewing(nn.Module):

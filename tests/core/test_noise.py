@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import torch
 
-from fedloom.core.batches import Batch, noise
+from fedloom.core.batch import Batch
+from fedloom.core.batches import noise
 from fedloom.core.fold import fold
 from fedloom.core.random import normal
 

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from fedloom import LDAM, SVM, Classification, Hinge
 from fedloom.algorithms import MOON, FedAvg
-from fedloom.core.batches import Batch
+from fedloom.core.batch import Batch
 from fedloom.core.errors import SettingError
 from fedloom.core.model import Model
 from fedloom.core.optimiser import SGD, Local

@@ -53,9 +53,12 @@ def test_warnings_name_the_line_that_led_to_them(led_to: Callable[[], object]) -
 
 
 def test_nothing_else_warns() -> None:
-    """What calls `warnings.warn` itself has to know how many calls it stands below a person's line, as partitions do,
-    which nothing of the core may help.
+    """What calls `warnings.warn` itself has to know how many calls it stands below a person's line, as the room of data
+    does, which nothing of the core may help.
     """
     package = Path(fl.__file__).parent
     calling = [p for p in package.rglob("*.py") if re.search(r"\bwarnings\.warn\(", p.read_text(encoding="utf-8"))]
-    assert set(calling) == {Path(errors.__file__), package / "data" / "partition.py"}
+    assert set(calling) == {
+        Path(errors.__file__),
+        *(package / "data" / f"{n}.py" for n in ("partition", "sites", "targets")),
+    }

@@ -237,7 +237,7 @@ TABLE = {"x": [1.0, 2.0], "y": ["a", "b"]}
         ({}, {"label": "yy"}, r"no column 'yy' \(did you mean 'y'\?\), got x, y: name columns as the first line"),
         ({"town": [1, 2]}, {"drop": ["twon"]}, r"no column 'twon' \(did you mean 'town'\?\)"),
         ({"town": [1, 2]}, {"drop": "twon"}, r"no column 'twon' \(did you mean 'town'\?\)"),
-        ({"town": [1, 2]}, {"drop": ["town", "y"]}, "a column has one role, got 'y' in several of label, client"),
+        ({"town": [1, 2]}, {"drop": ["town", "y"]}, "a column has one role, got 'y' in several of label, target, "),
     ],
 )  # fmt: skip
 def test_bad_columns_are_named_in_one_message(columns: dict[str, Any], arguments: dict[str, Any], message: str) -> None:

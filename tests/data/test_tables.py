@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 import torch
 
-from fedloom.data import read_csv, tables
+from fedloom.data import columns, read_csv
+from fedloom.data.roles import Roles, first_repeated
 
 
 def write(path: Path, *lines: str, end: str = "\n") -> Path:
@@ -173,7 +174,7 @@ def test_columns_are_told_apart_in_linear_time(tmp_path: Path) -> None:
     path = tmp_path / "genes.csv"
     path.write_text(",".join(["label", *names]) + "\n")
     start = time.process_time()
-    tables._check_header(path, ["label", *names], ["label"], names)
-    assert tables._roles(("label", None, None), names, names[:0]) == (["label"], names, [])
+    columns.check_header(path, ["label", *names], ["label"], names)
+    assert Roles.of(None, (), None, None, None, names, ()).drop == tuple(names)
     assert time.process_time() - start < 1.0
-    assert tables._twice([*names, "g7", "g3"]) == "g3"
+    assert first_repeated([*names, "g7", "g3"]) == "g3"

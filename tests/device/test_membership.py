@@ -22,13 +22,15 @@ from fedloom.core.errors import RankError, RefusedError, SettingError, SettingWa
 from fedloom.data import Examples, LabelDrift, Normalise, Window, from_arrays
 from fedloom.device import DataManager, Membership, take_part
 from fedloom.device.membership import FIRST, device_id
-from fedloom.experiments.experiment import DataSettings, Experiment
+from fedloom.experiments.experiment import Experiment
+from fedloom.experiments.sections import DataSettings
 from fedloom.testing.in_process import InProcess
 from fedloom.wire.communication import CLOSED, CommunicationManager
 from fedloom.wire.fleet import Audit, NoResponse, RankFleet
 from fedloom.wire.reception import read_public, register_devices, send_public
 from fedloom.wire.registration import Registry
 from fedloom.wire.transport import pack, unpack, with_checksum
+from hospitals import write_hospitals
 
 Device = Callable[[bytes], bytes | None]
 
@@ -411,6 +413,15 @@ def test_a_folder_holds_one_file(tmp_path: Path) -> None:
     empty.mkdir()
     with pytest.raises(ValueError, match="train/<class>/ with images"):
         DataManager(str(empty), DataSettings(), 0)
+
+
+def test_a_device_holds_the_table_of_one_site_and_classes(tmp_path: Path) -> None:
+    write_hospitals(tmp_path)
+    with pytest.raises(SettingError, match=r"a device holds the table of one site, got .*: name one file"):
+        DataManager(f"{tmp_path}/*.csv?label=readmitted", DataSettings(), 0)
+    table = f"{tmp_path}/Kiel.csv?target=los_days&drop=readmitted,patient&prepare=standard"
+    with pytest.raises(SettingError, match=r"devices are evaluated by class, got .* with targets that are no classes"):
+        DataManager(table, DataSettings(), 0)
 
 
 def test_a_wrong_name_shows_before_a_device_has_joined(tmp_path: Path) -> None:

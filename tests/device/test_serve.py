@@ -21,8 +21,9 @@ from fedloom.core.errors import SettingError
 from fedloom.core.model import Model
 from fedloom.data import Federation, LabelDrift, Window, by_lists, from_arrays
 from fedloom.experiments import catalogue
-from fedloom.experiments.experiment import Experiment, read_settings
+from fedloom.experiments.experiment import Experiment
 from fedloom.experiments.export import export
+from fedloom.experiments.settings_file import read_settings
 from fedloom.wire.registration import Registry
 from fedloom.wire.start import Start
 
@@ -228,6 +229,7 @@ def test_over_mpi(tmp_path: Path) -> None:
         ({"model": "small:Tiny"}, "devices import no code that a server names, such as small:Tiny"),
         ({"clients": {"new": "2"}}, "clients.new needs training"),
         ({"run": {"partial_sums": 2}}, "run.partial_sums is for ranks, and each device answers for itself"),
+        ({"run": {"evaluate_training": True}}, "run.evaluate_training needs numbers that devices do not send"),
         ({"run": {"per_client": True}}, "run.per_client needs numbers that devices do not send"),
         ({"run": {"engine": "loop"}}, "run.engine = 'loop' simulates clients"),
         ({"run": {"compilation": "trace"}}, "run.compilation = 'trace' is for a simulation"),

@@ -16,10 +16,11 @@ from fedloom.core.model import Model
 from fedloom.core.optimiser import Local
 from fedloom.core.types import Weighted, Weights
 from fedloom.data import Federation, by_lists
-from fedloom.engines.cohort import AskedCohort, Exchange
+from fedloom.engines.cohort import AskedCohort
 from fedloom.engines.engine_options import Options
 from fedloom.engines.loop import Loop
 from fedloom.engines.population import Population
+from fedloom.engines.round_traffic import Exchange
 from fedloom.engines.stacked import Stacked
 from small import clients_of, random_data
 from tiny import examples, federation, linear, mlp

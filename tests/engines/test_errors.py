@@ -16,14 +16,13 @@ from fedloom import RunSettings
 from fedloom.algorithms import ALGORITHMS, FedAvg, FedBE, FedDF, KTpFL, LocalOnly, PFedSD, Scaffold
 from fedloom.core import tree
 from fedloom.core.algorithm import Algorithm
-from fedloom.core.batches import Batch
+from fedloom.core.batch import Batch
 from fedloom.core.client import Client, on_client
 from fedloom.core.errors import ClientError, NonFiniteError, SettingError, StackingError
 from fedloom.core.fold import minimise
 from fedloom.core.losses import task_loss
 from fedloom.core.model import Model
 from fedloom.core.optimiser import SGD, Distill, Local
-from fedloom.core.task import Classification
 from fedloom.core.types import Weighted, Weights
 from fedloom.engines.engine_options import Options
 from fedloom.engines.loop import Loop
@@ -31,6 +30,7 @@ from fedloom.engines.message import Call, Request
 from fedloom.engines.norms import too_large, upload_norms
 from fedloom.engines.population import Population
 from fedloom.engines.stacked import Stacked
+from fedloom.tasks import Classification
 from fedloom.testing.subject import MLP, federation
 from small import ONE_SHOT, clients_of, random_data
 

@@ -16,17 +16,17 @@ from fedloom.coordinator import RunSettings
 from fedloom.coordinator.run import Job
 from fedloom.core import tree
 from fedloom.core.algorithm import Algorithm
-from fedloom.core.batches import Batch
+from fedloom.core.batch import Batch
 from fedloom.core.client import Client, NotPlanned, on_client
 from fedloom.core.errors import SettingError, StackingError
 from fedloom.core.fold import fold, minimise
 from fedloom.core.losses import task_loss
 from fedloom.core.model import Model
 from fedloom.core.types import Weighted, Weights
-from fedloom.engines.cohort import Exchange
 from fedloom.engines.engine_options import Options
 from fedloom.engines.loop import Loop
 from fedloom.engines.population import Population
+from fedloom.engines.round_traffic import Exchange
 from fedloom.engines.stacked import Stacked
 from fedloom.testing.in_process import DevicesInProcess
 from fedloom.testing.messages import Messages
@@ -276,7 +276,7 @@ def test_what_a_client_has_trained_is_judged_where_it_was_trained(engine: Any, a
                 np.testing.assert_allclose(after.train_loss if name else after.loss, loss.detach(), rtol=1e-9)
                 assert (after.trained if name else after.examples) == len(y)
                 if not name:
-                    assert after.right == (logits.argmax(1) == y).sum()
+                    assert after.sums["accuracy"] == (logits.argmax(1) == y).sum()
     assert not watched.traffic.after
     run.close()
 
@@ -291,7 +291,7 @@ def test_a_given_model_is_judged_on_the_rows_of_each_client(engine: Any) -> None
     for k, found in given.items():
         rows = p.federation.local_test.rows(k).copy()  # type: ignore[union-attr]
         logits = p.models["mlp"](server["mlp"], p.federation.train.x[rows].double())
-        assert found.right == (logits.argmax(1) == p.federation.train.y[rows]).sum()
+        assert found.sums["accuracy"] == (logits.argmax(1) == p.federation.train.y[rows]).sum()
     own = run.evaluate(server, range(6), 0, "all")
     apart = [abs(float(own[k].loss - given[k].loss)) > 1e-9 for k in range(6)]
     assert apart == [True] * 3 + [False] * 3

@@ -11,7 +11,9 @@ OTHERS = {"round", "bytes_down", "bytes_up", "bytes_down_model", "bytes_up_model
 
 
 def test_each_number_of_a_record_is_declared() -> None:
-    settings = fl.RunSettings(rounds=2, cohort_size=3, threads=1, engine="loop", per_client=True)
+    settings = fl.RunSettings(
+        rounds=2, cohort_size=3, threads=1, engine="loop", per_client=True, evaluate_training=True
+    )
     new = fl.NewClients(1)
     found = fl.run(FedNTD(local=LOCAL), federation(val_fraction=0.2), linear, settings, new=new, progress=False)
     numbers = {name for record in found for name, value in record.items() if isinstance(value, int | float)}

@@ -17,7 +17,9 @@ from fedloom.core.optimiser import Digest
 from fedloom.data import Dataset, Growing, LabelDrift, Normalise, OffsetDrift, RotationDrift, Window
 from fedloom.engines.population import Population
 from fedloom.experiments import catalogue
-from fedloom.experiments.experiment import DataSettings, Experiment, Federations
+from fedloom.experiments.experiment import Experiment
+from fedloom.experiments.federations import Federations
+from fedloom.experiments.sections import DataSettings
 
 LOCAL = Local(epochs=3, optimiser=SGD(lr=0.2))
 

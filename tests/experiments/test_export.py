@@ -173,6 +173,14 @@ def test_state_that_is_no_tensor(tmp_path: Path) -> None:
         export(model, model.init(0), tmp_path / "out.pt")
 
 
+def test_weights_with_tensors_that_are_frozen_are_refused() -> None:
+    """Another body would stand beside the trained head."""
+    whole, model = Model(BUILDERS["mlp"]), Model(BUILDERS["mlp"], name="net", frozen="* !last:1").bind(0)
+    frozen = next(iter(model.frozen))
+    with pytest.raises(SettingError, match=rf"the weights do not fit net: {frozen} is frozen there"):
+        module(model, whole.init(1))
+
+
 def test_an_export_holds_frozen_tensors_once_and_keeps_them_frozen(tmp_path: Path) -> None:
     net = nn.Sequential(nn.Linear(2, 3), nn.BatchNorm1d(3), nn.Linear(3, 2))
     model = Model(net, name="net", frozen="0 1")

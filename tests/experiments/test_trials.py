@@ -19,7 +19,8 @@ from fedloom.coordinator.rounds import OnHistory
 from fedloom.core.errors import SettingError, SettingWarning
 from fedloom.evaluate.measure import TUNABLE, VALIDATION
 from fedloom.experiments import catalogue
-from fedloom.experiments.experiment import Experiment, read_settings
+from fedloom.experiments.experiment import Experiment
+from fedloom.experiments.settings_file import read_settings
 from fedloom.experiments.trials import LAST, Sweep, Trial
 
 LR = {"local.lr": [0.01, 0.1, 0.5]}

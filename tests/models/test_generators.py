@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from conftest import golden
-from fedloom.core.batches import Batch
+from fedloom.core.batch import Batch
 from fedloom.core.errors import SettingError
 from fedloom.core.model import Model
 from fedloom.core.types import Weights

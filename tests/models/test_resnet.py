@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from fedloom.core.batches import Batch
+from fedloom.core.batch import Batch
 from fedloom.core.model import Model
 from fedloom.models import ResNet, ResNet10, ResNet18, ResNet56, build
 from fedloom.models.resnet import narrowed

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Mapping
 from pathlib import Path
@@ -9,9 +10,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+import fedloom
 from fedloom.coordinator import Uniform
 from fedloom.data import Window
 from fedloom.papers import recipes
+from fedloom.papers.reproduction.claims import HOLDS, NOT_RUN
 from fedloom.papers.reproduction.results import Result, read
 
 DOCS = Path(__file__).parents[2] / "docs"
@@ -203,3 +206,95 @@ def test_means_over_rounds_of_apfl() -> None:
         both = set(found[column, "apfl_ni"].runs)
         gain = over_rounds(found[column, "apfl_ni"], both) - over_rounds(found[column, "fedavg"], both)
         assert says(rows[name]["its gain over FedAvg"], gain), name
+
+
+def both(cell: str, accuracy: float, forgetting: float) -> bool:
+    """Whether a cell, "45.9 (0.52)", has these numbers."""
+    said, of_it = re.fullmatch(r"([\d.]+) \(([\d.]+)\)", cell).groups()
+    return says(said, accuracy) and says(of_it, forgetting)
+
+
+FEDNTD = {"MOON": "moon", "FedNova": "fednova-released", "FedAvg": "fedavg", "FedProx": "fedprox",
+          "FedCurv": "fedcurv", "SCAFFOLD": "scaffold", "FedNTD": "fedntd"}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("corner", "column", "count"),
+    [("two shards a client | round 40", "cifar10-s2", 7), ("LDA, alpha = 0.1 | round 40", "cifar10-lda0.1", 4)],
+)
+def test_first_rounds_of_fedntd(corner: str, column: str, count: int) -> None:
+    found = results("fedntd", "fedntd-table1")
+    rows = table("papers.md", corner)
+    assert len(rows) == count
+    for row in rows:
+        name, *cells = row.values()
+        result = found[column, FEDNTD[re.split(r",| ", name)[0]]]
+        for seed in (0, 1):
+            runs = result.runs[seed]
+            last = [100 * float(runs.after(40, "global_accuracy") or 0), float(runs.after(40, "forgetting") or 0)]
+            assert both(cells[0].split(", ")[seed], *last), (name, seed)
+            late = [
+                [runs.after(t, measure) or 0 for t in range(31, 41)] for measure in ("global_accuracy", "forgetting")
+            ]
+            assert both(cells[1].split(", ")[seed], 100 * mean(late[0]), mean(late[1])), (name, seed)
+
+
+def test_whole_runs_of_fedntd() -> None:
+    cells = {
+        "CIFAR-10, E = 5, FedAvg": ("fedntd-table1", "cifar10-s2", "fedavg"),
+        "CIFAR-10, E = 5, FedNTD": ("fedntd-table1", "cifar10-s2", "fedntd"),
+        "CIFAR-10, E = 1, FedAvg": ("fedntd-table8", "cifar10-s2-e1", "fedavg"),
+        "CIFAR-10, E = 1, FedNTD": ("fedntd-table8", "cifar10-s2-e1", "fedntd"),
+        "MNIST, E = 3, FedAvg": ("fedntd-table1", "mnist-s2", "fedavg"),
+    }
+    rows = {next(iter(row.values())): row for row in table("papers.md", "two shards a client | published")}
+    assert rows.keys() == cells.keys()
+    for name, (of, column, method) in cells.items():
+        run = results("fedntd", of)[column, method].runs[0]
+        assert both(
+            rows[name]["round 200"], 100 * (run.after(200, "global_accuracy") or 0), run.after(200, "forgetting") or 0
+        ), name
+        assert says(rows[name]["smoothed"], 100 * (run.smoothed(200, "global_accuracy", 0.6) or 0)), name
+
+
+def test_fedprox_of_apfl_on_cifar10() -> None:
+    found = results("apfl", "apfl-comparison")
+    prox, avg = found["cifar10", "fedprox"], found["cifar10", "fedavg"]
+    text = (DOCS / "apfl.md").read_text(encoding="utf-8")
+    below, *by_seed, best = re.search(
+        r"is ([\d.]+) points below FedAvg\*\* \(([\d.]+) and ([\d.]+) by seed; ([\d.]+) in the best round\)", text
+    ).groups()
+    assert says(below, over_rounds(avg, {0, 1}) - over_rounds(prox, {0, 1}))
+    for seed, said in enumerate(by_seed):
+        assert says(said, over_rounds(avg, {seed}) - over_rounds(prox, {seed}))
+    assert says(best, (avg.best or 0) - (prox.best or 0))
+    falls = re.search(
+        r"falls from ([\d.]+) to ([\d.]+) in 40 rounds, FedAvg's from ([\d.]+) to (\d\.\d+)", text
+    ).groups()
+    ends = [mean([r.runs[s].after(t, "train_loss") or 0 for s in (0, 1)]) for r in (prox, avg) for t in (1, 40)]
+    assert all(says(said, value) for said, value in zip(falls, ends, strict=True))
+
+
+def test_local_models_and_the_global_one_of_pfedsd() -> None:
+    found = results("pfedsd", "pfedsd-a")
+    text = (DOCS / "pfedsd.md").read_text(encoding="utf-8")
+    told = re.search(
+        r"by (\d+) points on Fashion-MNIST and (\d+) on CIFAR-10 in the mean with two classes, by (\d+) and (\d+) ",
+        text,
+    ).groups()
+    for said, column in zip(told, ("fmnist14k-s2", "cifar10-s2", "fmnist14k-dir0.1", "cifar10-dir0.1"), strict=True):
+        local, received = (
+            [series(found[f"{column}-r0.6", row], seed, "personal_accuracy")[1:] for seed in (0, 1)]
+            for row in ("fedavg_stored", "fedavg")
+        )
+        assert says(said, mean([mean(a) - mean(b) for a, b in zip(local, received, strict=True)])), column
+        assert all(x > y for a, b in zip(local, received, strict=True) for x, y in zip(a, b, strict=True))
+
+
+def test_more_claims_hold_than_not() -> None:
+    """As docs/papers.md says of those that could be judged."""
+    assert "of those that our runs can judge, more hold than not" in (DOCS / "papers.md").read_text(encoding="utf-8")
+    told = json.loads((Path(fedloom.__file__).parent / "papers" / "claims.json").read_text(encoding="utf-8"))
+    found = [row["verdict"] for source in told["sources"].values() for row in source["claims"]]
+    found = [verdict for verdict in found if verdict != NOT_RUN]
+    assert found.count(HOLDS) * 2 > len(found) > 50

@@ -100,7 +100,7 @@ def test_find_takes_names_and_how_they_begin() -> None:
 @pytest.mark.parametrize(
     ("asked", "message"),
     [
-        (("fedntd-table2",), "unknown table 'fedntd-table2' .* there are fedntd-table1, "),
+        (("fedntd-table3",), "unknown table 'fedntd-table3' .* there are fedntd-table1, "),
         (("fedntd-table8", ["cifar10-s2-e4"]), "fedntd-table8 has no column 'cifar10-s2-e4' .* it has cifar10-s2-e1, "),
         (("fedntd-table8", [], ["fedntdd"]), r"no method 'fedntdd' \(did you mean 'fedntd'\?\); it has fedavg, "),
     ],

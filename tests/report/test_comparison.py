@@ -15,7 +15,7 @@ from fedloom.coordinator import History
 from fedloom.report import comparison, figures, sentences, write_report
 from fedloom.report.grouping import read_methods
 from fedloom.report.methods import Method
-from fedloom.report.several_seeds import accuracy_readings, paired_difference
+from fedloom.report.over_seeds import accuracy_readings, paired_difference
 
 
 def run_of(folder: Path, accuracies: list[float], algorithm: str = "fedavg", seed: int = 0) -> None:

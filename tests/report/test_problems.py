@@ -20,12 +20,13 @@ import fedloom as fl
 from fedloom.coordinator.settings import RunSettings
 from fedloom.core.errors import SettingError
 from fedloom.data import Growing
-from fedloom.experiments.experiment import ClientSettings, DataSettings
 from fedloom.experiments.problem import of_problem
+from fedloom.experiments.sections import ClientSettings, DataSettings
 from fedloom.report import sentences, summary, write_report
 from fedloom.report.grouping import by_problem
+from fedloom.report.over_seeds import paired_difference
 from fedloom.report.problems import data_name, facts_of
-from fedloom.report.several_seeds import Summary, paired_difference
+from fedloom.report.several_seeds import Summary
 from fedloom.report.sweeps import sweeps
 
 DATA = {"source": "cifar10:data", "partition": "shards:2", "clients": 6}

@@ -21,7 +21,7 @@ import fedloom as fl
 from fedloom.core.errors import SettingError
 from fedloom.report import summary
 from fedloom.report.number_table import Interval
-from fedloom.report.several_seeds import paired_difference, partitions_text, reading_of, tail_length
+from fedloom.report.over_seeds import paired_difference, partitions_text, reading_of, tail_length
 
 
 def history(name: str, seed: int | None, accuracies: list[float], held: int = 1, **more: Any) -> fl.History:

@@ -7,6 +7,7 @@ import csv
 import hashlib
 import io
 import itertools
+import json
 import re
 import sys
 from collections.abc import Iterator
@@ -125,6 +126,17 @@ def test_headings_are_in_order_and_tables_say_what_their_heads_are_of(comparison
     assert heads
     assert all(re.search(r'scope="(col|row|colgroup)"', head) for head in heads)
     assert re.search(r'<th scope="colgroup" class="group" colspan="4">global accuracy, %</th>', raw)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("count", [1, 2])
+def test_the_loss_over_all_clients_is_drawn_where_a_run_has_it(count: int, tmp_path: Path) -> None:
+    runs = [made_run(tmp_path / f"run-{i}", f"method_{i}", rounds=2) for i in range(count)]
+    for name, drawn in (("without", False), ("with", True)):
+        assert ("Training loss of all clients" in write_report(runs, tmp_path / name).read_text()) == drawn
+        lines = [json.loads(line) for line in (runs[0] / "metrics.jsonl").read_text().splitlines()]
+        text = "".join(json.dumps(line | {"personal_train_loss": 1.5}) + "\n" for line in lines)
+        (runs[0] / "metrics.jsonl").write_text(text)
 
 
 @pytest.mark.slow

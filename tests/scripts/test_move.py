@@ -37,6 +37,10 @@ MOVES, WORDS = SCRIPT["read_table"](TABLE)
             "from fedloom.report import Whole, analyse",
             "from fedloom.report import Whole\nfrom fedloom.analyses import analyse",
         ),
+        (  # a stub exports what it imports as itself
+            "from fedloom.report import Whole as Whole, analyse as analyse",
+            "from fedloom.report import Whole as Whole\nfrom fedloom.analyses import analyse as analyse",
+        ),
         ("x = 'fedloom.core.files:Aside'", "x = 'fedloom.storage.files:Aside'"),
         ("files = core.files", "files = core.files"),  # who knows what `core` is here
         ("def epitaph(): return my_epitaph", "def exit_reason(): return my_epitaph"),

@@ -26,14 +26,15 @@ from fedloom.engines.engine_options import Options
 from fedloom.engines.loop import Loop
 from fedloom.engines.stacked import Stacked
 from fedloom.testing.compare import same
-from fedloom.testing.subject import MLP, Convolutional, Subject, record_run
-from fedloom.testing.tampering import tampering_engine
-from fedloom.wire.communication import communication
+from fedloom.testing.subject import MLP, Convolutional, Normalised, Subject, record_run
+from fedloom.wire.launched import communication
 from fedloom.wire.ranks import MPI, Gloo, Ranks
+from tampering import tampering_engine
 from test_battery import ALGORITHMS, VARIANTS
 
 FULL = Local(epochs=1, batch_size=32, optimiser=SGD(lr=0.05))
 MODELS = {"conv": Model(Convolutional, name="conv"), "mlp": Model(MLP, name="mlp")}
+FROZEN = {"hidden": Model(Normalised, name="hidden", frozen="hidden"), "norm": Model(MLP, name="norm", frozen="head")}
 
 
 def compare(kind: type[Ranks], subject: Subject, **settings: Any) -> None:
@@ -60,6 +61,22 @@ def other_jobs(kind: type[Ranks]) -> None:
     rank = communication(kind.transport).rank
     engine = kind(subject.population(seed=rank), subject.algorithm)
     with pytest.raises(SettingError, match="all ranks must run the same job"), contextlib.closing(engine):
+        engine.serve() if rank else engine.open()
+
+
+def other_backbones(kind: type[Ranks]) -> None:
+    """One rank has another frozen tensor, which is in no message: all find out before anybody trains."""
+    rank = communication(kind.transport).rank
+    torch.manual_seed(0)
+    network = MLP()
+    network.hidden.requires_grad_(False)
+    network.hidden.bias.data[0] += rank == 2
+    subject = Subject(Scaffold(local=FULL), {"mlp": Model(network, name="mlp")})
+    engine = kind(subject.population(), subject.algorithm)
+    if rank == 1:  # whose backbone is that of rank 0
+        engine.serve()
+        return
+    with pytest.raises(SettingError, match=r"differ in .* networks or initial weights"), contextlib.closing(engine):
         engine.serve() if rank else engine.open()
 
 
@@ -137,7 +154,9 @@ if __name__ == "__main__":
     compare(kind, Subject.of(ALGORITHMS["scaffold"], MODELS), partial_sums=2, evaluates_trained=True)
     compare(kind, Subject.of(ALGORITHMS["pfedsd"], {"mlp": MODELS["mlp"]}), chunk=2)
     compare(kind, Subject.of(ALGORITHMS["kt_pfl"], {"mlp": MODELS["mlp"], "conv": MODELS["conv"]}), chunk=3)
+    compare(kind, Subject.of(ALGORITHMS["scaffold"], FROZEN), evaluates_trained=True)
     late(kind)
     harmed(kind)
+    other_backbones(kind)
     other_jobs(kind)
     print(f"rank {communication(kind.transport).rank} of {communication(kind.transport).size}: done", flush=True)

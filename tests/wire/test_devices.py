@@ -25,11 +25,11 @@ from fedloom.engines.population import Population
 from fedloom.engines.runtime import Runtime
 from fedloom.testing.compare import same
 from fedloom.testing.in_process import DevicesInProcess, InProcess, fleet_of, population_of, token_of
-from fedloom.testing.tampering import HARMLESS, HARMS, tamper_with, with_weight
 from fedloom.wire.devices import Devices
 from fedloom.wire.fleet import Audit, RankFleet
 from fedloom.wire.registration import CAP, Registration, Registry, RemoteExamples, cap_of
 from fedloom.wire.transport import head_of, pack, seal, unpack, unseal, with_checksum
+from tampering import HARMLESS, HARMS, tamper_with, with_weight
 from tiny import LOCAL, federation, mlp, population
 
 PEOPLE = federation(val_fraction=0.2)
@@ -368,9 +368,12 @@ def test_nobody_gets_more_right_than_it_holds(tmp_path: Path) -> None:
     server = engine.init()
     (seen,) = engine.evaluate(server, [2], 0).values()
     request = engine.request(Call("personal", (), 0, "evaluate", 0.1, "test"), [2], lambda ids: ())
-    for change in ({"right": seen.examples + 1}, {"right": seen.right - 100}, {"examples": seen.examples + 1000}):
-        with pytest.raises(RefusedError, match="no more than the examples that it has registered"):
-            engine._check_plausible(request, dataclasses.replace(seen, **change))
+    right = seen.sums["accuracy"]
+    for wrong in (seen.examples + 1, right - 100, right.double() * torch.nan):
+        with pytest.raises(RefusedError, match="sums of accuracy are finite, and count no more"):
+            engine._check_plausible(request, dataclasses.replace(seen, sums={"accuracy": wrong}))
+    with pytest.raises(RefusedError, match="no more than the examples that it has registered"):
+        engine._check_plausible(request, dataclasses.replace(seen, examples=seen.examples + 1000))
     assert engine._check_plausible(request, seen) is seen
 
 

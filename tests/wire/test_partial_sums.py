@@ -16,15 +16,15 @@ from torch import nn
 from fedloom import RunSettings, run
 from fedloom.algorithms import APFLNi, FedAvg, FedNova, KTpFL, LGFedAvg, PFedSD, Scaffold
 from fedloom.core import tree
-from fedloom.core.batches import Batch
+from fedloom.core.batch import Batch
 from fedloom.core.errors import ClientError, SettingError
 from fedloom.core.model import Model
 from fedloom.core.optimiser import SGD, Local
-from fedloom.core.task import Classification
 from fedloom.data import Federation, by_lists, federate
 from fedloom.engines.engine_options import Options
 from fedloom.engines.loop import Loop
 from fedloom.engines.population import Population
+from fedloom.tasks import Classification
 from fedloom.testing.compare import same
 from fedloom.testing.subject import MLP, Convolutional, Subject, record_run
 from fedloom.wire.devices import Devices

@@ -13,10 +13,11 @@ from unittest.mock import Mock
 
 import pytest
 import torch
+from safetensors.torch import save_file
 from torch import nn
 
 import launching
-from fedloom import RunSettings, run
+from fedloom import RunSettings, models, run
 from fedloom.algorithms import FedAvg, Scaffold
 from fedloom.cli.main import main
 from fedloom.core.errors import RankError, SettingError
@@ -24,7 +25,7 @@ from fedloom.engines.loop import Loop
 from fedloom.engines.runtime import Runtime
 from fedloom.testing.compare import same
 from fedloom.testing.in_process import InProcess
-from fedloom.wire import communication, ranks as wire_ranks
+from fedloom.wire import communication, launched, over_gloo, over_mpi, ranks as wire_ranks
 from fedloom.wire.communication import CLOSED
 from fedloom.wire.ranks import _LOCAL as LOCAL_NUMBERS, HEAD, Gloo, Ranks, own_device
 from fedloom.wire.service import Service
@@ -67,6 +68,46 @@ def test_rank_0_alone_prints_and_writes(transport: str, tmp_path: Path) -> None:
     assert main([*command[2:], str(tmp_path / "loop"), "--engine", "loop"]) == 0
     logs = [(tmp_path / engine / "metrics.jsonl").read_bytes() for engine in ("loop", transport)]
     assert logs[0] == logs[1]
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:not taken from")
+@pytest.mark.parametrize("transport", LAUNCH)
+def test_ranks_begin_with_a_file_and_go_on_without_it(transport: str, tmp_path: Path) -> None:
+    """A frozen front that is computed once at each rank; the run's directory has what the file had."""
+    start = tmp_path / "start.safetensors"
+    torch.manual_seed(3)
+    save_file(models.build("mlp", (1, 28, 28), 10).state_dict(), start)
+    command = [
+        "-m",
+        "fedloom",
+        "run",
+        "scaffold",
+        "--model",
+        "mlp",
+        "--clients",
+        "5",
+        "--cohort",
+        "4",
+        "--threads",
+        "1",
+    ]
+    command += ["--set", "data.examples=300", "--epochs", "1", "--start", str(start), "--start-only", "* !last:1"]
+    command += ["--frozen", "* !last:1", "--rounds"]
+
+    def ranks_run(program: list[str]) -> str:
+        found = launching.ended(LAUNCH[transport](program))
+        said = "".join(text for _, text in found)
+        assert {status for status, _ in found} == {0}, said
+        return said
+
+    assert main([*command[2:], "6", "--engine", "loop", "--out", str(tmp_path / "loop")]) == 0
+    ranks_run([*command, "4", "--engine", transport, "--out", str(tmp_path / "ranks")])
+    start.unlink()
+    ranks_run(["-m", "fedloom", "resume", str(tmp_path / "ranks"), "--rounds", "6"])
+    logs = [(tmp_path / name / "metrics.jsonl").read_bytes() for name in ("loop", "ranks")]
+    assert logs[0] == logs[1]
+    assert [p.name for p in (tmp_path / "ranks").glob("*.safetensors")] == ["initial-0.safetensors"]
 
 
 @pytest.mark.slow
@@ -184,7 +225,7 @@ def test_ranks_must_be_launched(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_mpi_without_mpi4py(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "mpi4py", None)
     with pytest.raises(SettingError, match=r"engine = 'mpi' needs mpi4py .*: pip install fedloom\[mpi\]"):
-        communication.rank_here("mpi")
+        launched.rank_here("mpi")
 
 
 def test_a_deadline_is_for_clients_in_other_processes() -> None:
@@ -197,7 +238,7 @@ def test_a_deadline_is_for_clients_in_other_processes() -> None:
 
 @pytest.mark.parametrize("size", [-1, 1 << 50])
 def test_nothing_is_made_for_a_message_that_is_too_large(size: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    gloo = object.__new__(communication.GlooManager)
+    gloo = object.__new__(over_gloo.GlooManager)
     gloo._due = {3: threading.Semaphore(1)}
     monkeypatch.setattr(gloo, "_transfer", lambda rank, way, tensor: tensor.fill_(size))
     with pytest.raises(EOFError, match=f"rank 3 sends {size} bytes, and at most 17179869184 are taken"):
@@ -208,7 +249,7 @@ def test_nothing_is_made_for_a_message_that_is_too_large(size: int, monkeypatch:
 def test_over_mpi_a_rank_that_sends_too_much_is_gone(size: int) -> None:
     comm, status = Mock(), Mock()
     comm.Iprobe.return_value, status.return_value.Get_count.return_value = True, size
-    mpi, coming = object.__new__(communication.MPIManager), dict[int, Any]()
+    mpi, coming = object.__new__(over_mpi.MPIManager), dict[int, Any]()
     communication.ThreadedManager.__init__(mpi, 0, 4)
     mpi._add_rank(3)
     mpi.comm, mpi._status, mpi._bytes, mpi._pending = comm, status, None, Counter({3: 1})
@@ -253,7 +294,7 @@ def test_a_rank_with_another_backbone_is_refused() -> None:
 
 def test_a_length_that_is_only_claimed_is_not_paid_for(monkeypatch: pytest.MonkeyPatch) -> None:
     """It is received in pieces: a gibibyte is said, one piece comes, and then the connection ends."""
-    gloo, took = object.__new__(communication.GlooManager), list[int]()
+    gloo, took = object.__new__(over_gloo.GlooManager), list[int]()
     gloo._due = {3: threading.Semaphore(1)}
 
     def recv(rank: int, way: str, tensor: torch.Tensor) -> None:
@@ -265,7 +306,7 @@ def test_a_length_that_is_only_claimed_is_not_paid_for(monkeypatch: pytest.Monke
             took.append(len(tensor))
 
     monkeypatch.setattr(gloo, "_transfer", recv)
-    monkeypatch.setattr(communication, "PIECE", 1 << 16)
+    monkeypatch.setattr(over_gloo, "PIECE", 1 << 16)
     tracemalloc.start()
     try:
         with pytest.raises(EOFError, match="gone"):
@@ -278,9 +319,9 @@ def test_a_length_that_is_only_claimed_is_not_paid_for(monkeypatch: pytest.Monke
 
 @pytest.mark.parametrize("length", [0, 1, 9, 10, 11, 35])
 def test_pieces_make_the_message_that_was_sent(length: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    gloo, sent = object.__new__(communication.GlooManager), list[torch.Tensor]()
+    gloo, sent = object.__new__(over_gloo.GlooManager), list[torch.Tensor]()
     gloo._due, message = {1: threading.Semaphore(1)}, bytes(range(length))
-    monkeypatch.setattr(communication, "PIECE", 10)
+    monkeypatch.setattr(over_gloo, "PIECE", 10)
 
     def through(rank: int, way: str, tensor: torch.Tensor) -> None:
         if way == "send":
@@ -296,7 +337,7 @@ def test_pieces_make_the_message_that_was_sent(length: int, monkeypatch: pytest.
 
 
 def test_over_mpi_nobody_sends_more_than_is_waited_for() -> None:
-    mpi = object.__new__(communication.MPIManager)
+    mpi = object.__new__(over_mpi.MPIManager)
     communication.ThreadedManager.__init__(mpi, 0, 3)
     mpi._pending = Counter({1: 1})
     for rank in (1, 2):
@@ -304,7 +345,7 @@ def test_over_mpi_nobody_sends_more_than_is_waited_for() -> None:
     assert [mpi._wants(rank) for rank in (1, 2)] == [True, False]
     mpi._deliver(1, bytearray(b"its answer"))
     assert not mpi._wants(1)
-    device = object.__new__(communication.MPIManager)
+    device = object.__new__(over_mpi.MPIManager)
     communication.ThreadedManager.__init__(device, 1, 3)
     device._pending = Counter()
     device._add_rank(0)

@@ -17,11 +17,11 @@ from fedloom.engines.loop import Loop
 from fedloom.engines.stacked import Stacked
 from fedloom.testing.compare import same
 from fedloom.testing.in_process import InProcess
-from fedloom.testing.tampering import HARMLESS, HARMS, tampering_engine
 from fedloom.wire.communication import Wires
 from fedloom.wire.processes import Processes
 from fedloom.wire.service import Service
 from fedloom.wire.workers import Workers
+from tampering import HARMLESS, HARMS, tampering_engine
 from tiny import LOCAL, mlp, population
 
 BOUND = 100.0

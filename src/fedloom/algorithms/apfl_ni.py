@@ -30,9 +30,10 @@ gradient. Kept by the client: r_k and W_k, BatchNorm statistics with them, and t
 z beyond the last round is FedAvg. The loss is 4 bytes.
 
 Differences from the paper: it contradicts itself on `decomposition`; a plateau is answered in the next round, once; F
-acts from the round after the one that measured it. Left out, since no published number depends on them: an L1 penalty
-of W_k, masks along inputs, biases that are only shared or only own, gradients at the decomposed weights, F in every
-message.
+acts from the round after the one that measured it; the window begins armed, as after a peak, and waits until it is
+full, where Algorithm 1 begins unarmed and is armed by its first loss, of whatever size. Left out, since no published
+number depends on them: an L1 penalty of W_k, masks along inputs, biases that are only shared or only own, gradients at
+the decomposed weights, F in every message.
 
 No code was released.
 """

@@ -37,19 +37,9 @@ import torch.nn.functional as F
 from torch import Tensor
 
 import fedloom as fl
-from fedloom.algorithms.shared.one_shot import (
-    OneShot,
-    Server,
-    Teachers,
-    as_bytes,
-    labelled,
-    least,
-    lesser,
-    like,
-    needs_statistics,
-    rate,
-    statistics_distance,
-)
+from fedloom.algorithms.shared.one_shot import OneShot, Server, Teachers
+from fedloom.algorithms.shared.student import like, rate
+from fedloom.algorithms.shared.synthetic import as_bytes, labelled, least, lesser, needs_statistics, statistics_distance
 from fedloom.core.random import uniform
 
 

@@ -37,7 +37,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 import fedloom as fl
-from fedloom.algorithms.shared.one_shot import Generates, Server, Teachers, like
+from fedloom.algorithms.shared.one_shot import Generates, Server, Teachers
+from fedloom.algorithms.shared.student import like
 from fedloom.core.batches import noise
 
 

@@ -40,9 +40,9 @@ import torch.nn.functional as F
 from torch import Tensor
 
 import fedloom as fl
+from fedloom.algorithms.shared.student import student_among
 from fedloom.core.client import Public
 from fedloom.core.losses import soft_prediction, soft_target_loss
-from fedloom.core.model import student_among
 from fedloom.core.random import derive, generator
 
 ALONE = ""  # where the server keeps the only student; architectures have names

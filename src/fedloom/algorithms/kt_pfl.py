@@ -18,11 +18,12 @@ rho) times its gradient's length of 1/N, row by row.
 Down: the public examples' indices [P], with each exchange, and p_n [P, C], one for each. Up: s_n [P, C]. Kept by the
 client: its model. There is no value that gives FedAvg (nothing is averaged); a distillation rate of 0 is local-only.
 
-Differences from the paper: each row of C is projected onto the simplex after its step (the paper leaves it free and p_n
-then stops being a distribution); (7) uses the predictions that were sent, not new ones after (6): one upload less; with
-partial participation rows are mixed over the clients that answered, at the mass they had, and evenly where they had
-none. The paper says nothing of BatchNorm statistics; here they are those of a client's own examples: after distillation
-its training batches pass the network once more, E epochs without a step, from the statistics that it had.
+Differences from the paper: C stays on the server, where Algorithm 1 also tells each client its row, of which the client
+makes no use; each row of C is projected onto the simplex after its step (the paper leaves it free and p_n then stops
+being a distribution); (7) uses the predictions that were sent, not new ones after (6): one upload less; with partial
+participation rows are mixed over the clients that answered, at the mass they had, and evenly where they had none. The
+paper says nothing of BatchNorm statistics; here they are those of a client's own examples: after distillation its
+training batches pass the network once more, E epochs without a step, from the statistics that it had.
 
 Differences from the authors' code: almost everything (it updates C by MSE with a forced step size and a softmax of 5
 C).

@@ -29,7 +29,6 @@ import torch.nn.functional as F
 from torch import Tensor
 
 import fedloom as fl
-from fedloom.core.model import Features
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -99,3 +98,18 @@ def contrast(z: Tensor, z_glob: Tensor, z_prev: Tensor, tau: float) -> Tensor:
     """Return the contrastive term of each example, [B], from features [B, D]; stable for every tau (eq. 3)."""
     nearer = F.cosine_similarity(z, z_prev, -1) - F.cosine_similarity(z, z_glob, -1)
     return -F.logsigmoid(-nearer / tau)
+
+
+@dataclass(frozen=True)
+class Features:
+    """A model's features as a function (weights, x) -> [B, D], as `Batches.annotate` wants it: equal ones are equal."""
+
+    model: fl.Model
+    name: str = "features"
+
+    def __call__(self, weights: fl.Weights, x: Tensor) -> Tensor:
+        return self.model.features(weights, x, self.name)
+
+    @property
+    def by_batch(self) -> bool:
+        return self.model.by_batch

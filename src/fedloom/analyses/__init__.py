@@ -13,9 +13,11 @@ from types import ModuleType
 from fedloom.analyses import (
     alignment,
     class_accuracy,
+    class_preference,
     consistency,
     forgetting,
     gradient_diversity,
+    label_distributions,
     landscape_hessian,
     landscape_noise,
     local_accuracy,
@@ -51,6 +53,7 @@ def by_name(*modules: ModuleType) -> dict[str, Analysis]:
 
 
 ANALYSES = by_name(
+    label_distributions,
     class_accuracy,
     consistency,
     forgetting,
@@ -60,6 +63,7 @@ ANALYSES = by_name(
     personalised,
     gradient_diversity,
     alignment,
+    class_preference,
     tsne,
     landscape_noise,
     landscape_hessian,

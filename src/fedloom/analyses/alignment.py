@@ -46,7 +46,7 @@ def measure(run: AnalysedRun) -> AnalysisResult:
         summary_table(
             f"Neurons that prefer the same class as in the model received in round {m.number}", heads, summary
         ),
-        [csv_table("alignment", names, rows)],
+        [csv_table("alignment", ["round", *names], [[m.number, *row] for row in rows])],
         [
             "On the test set, after the non-linearity; a channel is one neuron. A dead neuron counts as preferring "
             "class 0; alive: only neurons that are alive in both models."

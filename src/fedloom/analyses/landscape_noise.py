@@ -40,11 +40,12 @@ def measure(run: AnalysedRun) -> AnalysisResult:
         for kind, f in found.items()
         for i, s in enumerate(f.sigma)
     ]
+    names = ["noise", "strength", "draw", "loss", "accuracy"]
     heads = {"noise": None, "strength": None, "loss": amount, "accuracy, %": percent}
     return AnalysisResult(
         draw(found),
         summary_table(f"Global model after round {number} under noise, mean of 5 draws", heads, summary),
-        [csv_table("landscape-noise", ["noise", "strength", "draw", "loss", "accuracy"], rows)],
+        [csv_table("landscape-noise", ["round", *names], [[number, *row] for row in rows])],
         ["Relative: as a share of each tensor's norm. Absolute: standard deviation of each weight. "
          f"{by_class(test, 'test')}."],
     )  # fmt: skip

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
-from fedloom.report.style import INK, WIDE, colour, even_step
+from fedloom.report.style import FAINT, INK, WIDE, colour, even_step
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -45,6 +45,20 @@ def bare(axes: Axes) -> None:
     axes.grid(False)
     for spine in axes.spines.values():
         spine.set_visible(False)
+
+
+def blank(axes: Axes, text: str) -> None:
+    """Write on a panel that has nothing to draw why it is empty."""
+    bare(axes)
+    axes.set_xticks([])
+    axes.set_yticks([])
+    axes.text(0.5, 0.5, text, transform=axes.transAxes, ha="center", va="center", color=FAINT, fontsize=9)
+
+
+def shared_legend(figure: Figure, axes: Iterable[Axes], columns: int) -> None:
+    """Put one legend below all panels, in which each label stands once."""
+    handles = {label: h for ax in axes for h, label in zip(*ax.get_legend_handles_labels(), strict=True)}
+    figure.legend(handles.values(), handles.keys(), loc="outside lower center", ncols=columns)
 
 
 def moves(axes: Axes, clients: Sequence[int], series: dict[str, tuple[Floats, Floats]]) -> None:

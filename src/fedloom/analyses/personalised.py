@@ -39,7 +39,7 @@ def measure(run: AnalysedRun) -> AnalysisResult:
     return AnalysisResult(
         draw(m.clients, table),
         summary_table(f"Personalised performance in round {m.number}, {len(rows)} clients", heads, summary),
-        [csv_table("personalised", names, rows)],
+        [csv_table("personalised", ["round", *names], [[m.number, *row] for row in rows])],
         ["Test: sum of p_c a_c over classes, exactly what test examples drawn with the client's classes would give."],
     )
 

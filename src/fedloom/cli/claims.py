@@ -52,7 +52,7 @@ def results_of(source: str, known: Path) -> Path:
 
 def _record(source: str, known: Sequence[Path]) -> Mapping[str, Any]:
     """Return the claims of a source, judged by the runs in folders of results or in those of all papers."""
-    from fedloom.papers.reproduction.claims import verdicts
+    from fedloom.papers.reproduction.claim_verdicts import verdicts
     from fedloom.papers.reproduction.claims_page import source_record
 
     return source_record(papers.title(source), verdicts(source, [results_of(source, one) for one in known]))

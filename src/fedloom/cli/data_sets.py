@@ -5,6 +5,8 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
+import numpy as np
+import numpy.typing as npt
 from rich.console import Console
 from rich.markup import escape
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
@@ -12,23 +14,26 @@ from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, Trans
 from fedloom.cli.options import experiments
 from fedloom.cli.train import describe_shape
 from fedloom.core.errors import SettingError
+from fedloom.data import Examples
 from fedloom.data.sources import SOURCES, download
 from fedloom.display.terminal import table
 from fedloom.experiments.catalogue import PARTITIONS
-from fedloom.report import FederationTable, draw_federation
+from fedloom.report import FederationTable, TargetTable, draw_federation, draw_targets
 from fedloom.report.style import FIGURES, drawing, rendered
 from fedloom.storage.output import publish
 
 _NAMED = 30  # classes
+_TARGETS = 5  # that are shown
 
 
 def show(args: argparse.Namespace, console: Console) -> int:
-    """Print, and with --out draw, the examples by client and class."""
+    """Print, and with --out draw, the examples by client and class, or the targets by client."""
     (experiment,) = experiments(args, ["fedavg"], sections=("data", "run"))  # the algorithm does not matter here
     federation = experiment.federation()
-    train, counts = federation.train, federation.counts()
+    train = federation.train
+    by = "target" if train.y.is_floating_point() else "class"
     console.print(
-        f"{train.name}, {describe_shape(train)}; {federation.partition.name}; training examples by class", markup=False
+        f"{train.name}, {describe_shape(train)}; {federation.partition.name}; training examples by {by}", markup=False
     )
     if train.classes:
         called = ", ".join(f"{c} {name}" for c, name in enumerate(train.classes[:_NAMED]))
@@ -42,22 +47,42 @@ def show(args: argparse.Namespace, console: Console) -> int:
             shown = facts.get("thousands", {}).get(name)
             what = f"thousands parted, as in {shown}; {what}" if shown else what
             console.print(f"  {name}: {what}", markup=False, highlight=False, soft_wrap=True)
-    console.print(FederationTable(counts, shown=args.shown, names=federation.partition.clients))
+    if by == "target":
+        for name, values in _targets(train):
+            console.print(TargetTable(values, federation.partition, name, shown=args.shown))
+    else:
+        counts = federation.counts()
+        console.print(FederationTable(counts, shown=args.shown, names=federation.partition.clients))
     if args.out is not None:
         kind = next((kind for kind in FIGURES if Path(args.out).suffix.lower() == f".{kind}"), None)
         if kind is None:
             raise SettingError(f"a figure is .png, .svg or .pdf, got {args.out!r}")
         with drawing():
-            figure = draw_federation(counts, classes=train.classes, title=federation.partition.name)
+            title = federation.partition.name
+            if by == "target":
+                name, values = _targets(train)[0]
+                figure = draw_targets(values, federation.partition, name=name, title=title)
+            else:
+                figure = draw_federation(counts, classes=train.classes, title=title)
             drawn = rendered(figure, kind)
         publish(Path(args.out).parent, Path(args.out).name, drawn)
         console.print(f"figure: {args.out}", markup=False, soft_wrap=True)
     return 0
 
 
+def _targets(train: Examples) -> list[tuple[str, npt.NDArray[np.float32]]]:
+    """Return the name and the numbers of each of the first targets."""
+    columns = train.y.reshape(len(train), -1)[:, :_TARGETS].numpy()
+    names = train.targets or ["target", *(f"target {k}" for k in range(2, 1 + columns.shape[1]))]
+    return list(zip(names, columns.T, strict=False))
+
+
 def list_sources(args: argparse.Namespace, console: Console) -> int:
     """List the values of --data and --partition."""
-    rest = "Original files as NAME:FOLDER. Also FILE.npz, FILE.csv?label=y, huggingface:NAME, module:name."
+    rest = (
+        "Original files as NAME:FOLDER. Also FILE.npz, FILE.csv?label=y, sites/*.csv?label=y, huggingface:NAME, "
+        "module:name."
+    )
     out = table("Data sources", rest)
     out.add_column("name", no_wrap=True)
     out.add_column("what it is", overflow="fold")

@@ -11,8 +11,8 @@ from rich.console import Console
 
 from fedloom.core.errors import SettingError
 from fedloom.device import Limits, Membership, Reading, system_monitor, take_part
-from fedloom.wire.communication import communication, meeting_point, rank_here
 from fedloom.wire.fleet import TRUSTED
+from fedloom.wire.launched import communication, meeting_point, rank_here
 
 
 def join(args: argparse.Namespace, console: Console) -> int:

@@ -13,7 +13,8 @@ from rich.console import Console
 from fedloom.cli.flags import FLAGS
 from fedloom.core.errors import SettingError
 from fedloom.experiments import catalogue
-from fedloom.experiments.experiment import Experiment, read_settings
+from fedloom.experiments.experiment import Experiment
+from fedloom.experiments.settings_file import read_settings
 from fedloom.experiments.words import coerce
 
 

@@ -70,6 +70,11 @@ def parser() -> argparse.ArgumentParser:
         action="store_true",
         help="leave out local_only (every client trains alone), which a comparison runs by default",
     )
+    compare.add_argument(
+        "--leave-one-site-out",
+        action="store_true",
+        help="train without each natural client in turn and evaluate on what it holds out, a run each",
+    )
 
     resume = command("resume", "continue the runs in a directory, bit for bit", "train.resume")
     resume.add_argument("directory", type=directory, help="the directory of --out")

@@ -13,7 +13,7 @@ from fedloom.cli.train import print_setup, train
 from fedloom.coordinator import Job
 from fedloom.core.errors import SettingError
 from fedloom.display.terminal import table
-from fedloom.experiments.experiment import DataSettings
+from fedloom.experiments.sections import DataSettings
 from fedloom.experiments.words import coerce
 from fedloom.papers import Study, find, recipes, study, tables
 from fedloom.papers.reproduction.copies import export

@@ -18,11 +18,14 @@ from fedloom.core.naming import forbid_imports
 from fedloom.device.data_manager import warn_about_own_scale
 from fedloom.engines.norms import LEAST, MEDIAN_BOUND
 from fedloom.experiments import catalogue
-from fedloom.experiments.experiment import DataSettings, Experiment, flat, named_code, read_settings
+from fedloom.experiments.experiment import Experiment
+from fedloom.experiments.named_code import named_code
+from fedloom.experiments.sections import DataSettings
+from fedloom.experiments.settings_file import flat, read_settings
 from fedloom.report import comparison_table
 from fedloom.storage import files
-from fedloom.wire.communication import communication, meeting_point, rank_here
 from fedloom.wire.fleet import TRUSTED, Audit, RankFleet
+from fedloom.wire.launched import communication, meeting_point, rank_here
 from fedloom.wire.reception import register_devices, send_public
 from fedloom.wire.registration import Registry
 from fedloom.wire.start import Start
@@ -153,6 +156,7 @@ def settings_of(described: dict[str, Any]) -> Experiment:
         ),
         (experiment.clients.new is not None, "clients.new needs training that devices do not do"),
         (run.partial_sums is not None, "run.partial_sums is for ranks, and each device answers for itself"),
+        (run.evaluate_training, "run.evaluate_training needs numbers that devices do not send"),
         (run.per_client, "run.per_client needs numbers that devices do not send"),
         (
             run.engine not in ("auto", "devices"),

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from rich.console import Console, ConsoleRenderable
 
+from fedloom.cli.leave_one_out import show_sites, without_each_site
 from fedloom.cli.options import experiments, open_experiment, seeds_of, settings_of_method, with_seed
 from fedloom.coordinator import History, Job, RunSettings, check_free
 from fedloom.coordinator.history import showing
@@ -20,13 +21,14 @@ from fedloom.data import Examples, Federation
 from fedloom.display.progress import RunSequence, progress
 from fedloom.evaluate.measure import VALIDATION
 from fedloom.experiments.catalogue import label
-from fedloom.experiments.experiment import Experiment, Federations
+from fedloom.experiments.experiment import Experiment
+from fedloom.experiments.federations import Federations
 from fedloom.experiments.trackers import track, tracker
 from fedloom.report import comparison_table, readings_table, summary
 from fedloom.report.grouping import group_by_problem, with_titles
 from fedloom.report.methods import Run, is_local_only
 from fedloom.report.order import ordered_runs, write_order
-from fedloom.wire.communication import only_computes
+from fedloom.wire.launched import only_computes
 
 Results = list[tuple[str, History]]
 _SEED = re.compile(r"/?seed-\d+$")
@@ -41,6 +43,9 @@ def compare(args: argparse.Namespace, console: Console) -> int:
     names = [*args.algorithms, *_reference_methods(args)]
     selected = experiments(args, names)
     runs = {_run_folder(e, s, args, selected): with_seed(e, s) for e in selected for s in seeds_of(args.seeds, e)}
+    federations = Federations()
+    if leaves_out := args.command == "compare" and args.leave_one_site_out:
+        runs = without_each_site(runs, federations)
     if args.resume and args.out is None:
         raise SettingError("--resume continues the runs of a directory: name it with --out DIR")
     computes = only_computes(selected[0].run.engine)
@@ -49,7 +54,6 @@ def compare(args: argparse.Namespace, console: Console) -> int:
             check_free(Path(args.out, place))
     for text in args.track:
         tracker(text)  # a wrong name fails before any work
-    federations = Federations()
     jobs = {place: federations.job(experiment) for place, experiment in runs.items()}
     reference = names[len(args.algorithms) :]
     for place, job in list(jobs.items()):  # errors come before the first run trains
@@ -81,7 +85,7 @@ def compare(args: argparse.Namespace, console: Console) -> int:
             with _contain_failure(name, diverged, len(jobs)):
                 results.append((name, train(name, job, console, directory, **options)))
     finally:  # also show finished runs if one fails or is interrupted
-        _show(results, args.out, console)
+        (show_sites if leaves_out else _show)(results, args.out, console)
         _show_diverged(diverged, console)
     return int(bool(diverged))
 
@@ -217,7 +221,7 @@ def print_setup(federation: Federation, models: Mapping[str, Model], settings: R
     span = f"{sizes.min()}" if sizes.min() == sizes.max() else f"{sizes.min()} to {sizes.max()}"
     lines = (
         f"data: {train.name.removesuffix(' train')}, {sizes.sum():,} training and {len(test or ()):,} test examples "
-        f"of {describe_shape(train)}, {federation.num_classes} classes"
+        f"of {describe_shape(train)}, {describe_outputs(train)}"
         + f"; clients hold out {held_out:,} more"
         * (held_out > 0),
         f"clients: {federation.num_clients}, {federation.partition.name}, {span} examples each to train on; "
@@ -229,6 +233,15 @@ def print_setup(federation: Federation, models: Mapping[str, Model], settings: R
         console.print(line, markup=False, soft_wrap=True)
 
 
+def describe_outputs(examples: Examples) -> str:
+    """Describe what is to be said of an example: "10 classes", "target los_days", "3 targets"."""
+    if not examples.y.is_floating_point():
+        return f"{examples.num_classes} classes"
+    if len(examples.targets) == 1:
+        return f"target {examples.targets[0]}"
+    return f"{examples.num_classes} target" + "s" * (examples.num_classes > 1)
+
+
 def describe_shape(examples: Examples) -> str:
     """Describe one example: "3 x 32 x 32", "54 features"."""
     return " x ".join(map(str, examples.shape)) + " features" * (len(examples.shape) == 1)
@@ -237,6 +250,7 @@ def describe_shape(examples: Examples) -> str:
 def _reference_methods(args: argparse.Namespace) -> list[str]:
     """Return the methods that a comparison adds: local-only training, as the reference."""
     is_disabled = args.command != "compare" or len(args.algorithms) < 2 or args.no_local_only
+    is_disabled = is_disabled or args.leave_one_site_out  # a site that takes part once trains no model alone
     return [] if is_disabled or any(is_local_only(name) for name in args.algorithms) else ["local_only"]
 
 

@@ -13,11 +13,12 @@ from torch import Tensor
 from torch.func import grad, vmap
 
 from fedloom.core import tree
-from fedloom.core.batches import Batch
+from fedloom.core.batch import Batch
 from fedloom.core.errors import EngineWarning, SettingError, first_line, quiet_vmap, warn
 from fedloom.core.fold.execution import Compilation
 from fedloom.core.losses import objective
-from fedloom.core.model import Model, own_defaults
+from fedloom.core.model import Model
+from fedloom.core.network_makers import own_defaults
 from fedloom.core.optimiser import Local
 from fedloom.core.task import Task, notes_of
 from fedloom.core.types import Weights
@@ -26,8 +27,8 @@ from fedloom.engines.loop import Loop
 from fedloom.engines.population import Population
 from fedloom.engines.stacked import Stacked
 from fedloom.wire.child import why_no_fork
-from fedloom.wire.communication import check_alone
 from fedloom.wire.devices import Devices
+from fedloom.wire.launched import check_alone
 from fedloom.wire.ranks import MPI, Gloo
 from fedloom.wire.workers import Workers
 

@@ -6,7 +6,7 @@ import errno
 import json
 import os
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import IO, Any
@@ -32,6 +32,8 @@ from fedloom.storage.output import path_below
 from fedloom.storage.strict_json import SETTINGS, Object, document, parse
 
 _OWN = {"algorithm", "hyper_parameters"}  # of a branch, from where it leaves the other run
+_TENSORS = ".safetensors"  # what networks with frozen parts begin with: the documents that are no JSON
+_written = dict[str, Path]()  # such files by digest: runs of a comparison, and branches, have links of one
 _NO_LOCKS = {errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOTSUP}  # of network file systems
 
 
@@ -118,7 +120,9 @@ class RunDirectory:
         return files.exists(self.path / "manifest.json")
 
     def begin(self, documents: Mapping[str, Any]) -> None:
-        """Write `documents` (name -> what is in NAME.json) and open empty logs.
+        """Write `documents` and open empty logs.
+
+        `documents`: by name, what is in NAME.json, or the pieces of a file of tensors.
 
         Raises:
             DamageError: the directory holds more than a process leaves that was killed before its first checkpoint.
@@ -157,20 +161,28 @@ class RunDirectory:
 
     def _write(self, documents: Mapping[str, Any], manifest: Mapping[str, Any]) -> None:
         """Write documents such that at every moment the manifest has the digests of what is there."""
-        contents = {f"{n}.json": document(content) for n, content in documents.items() if n != "manifest"}
-        there = {name: files.load(self.path / name) for name in contents if files.exists(self.path / name)}
-        changed = {name: data for name, data in contents.items() if there.get(name) != data}
-        new = {name: [files.digest(data)] for name, data in contents.items()}
+        contents: dict[str, Sequence[bytes | memoryview]] = {n: c for n, c in documents.items() if _is_tensors(n)}
+        in_words = documents.keys() - contents.keys() - {"manifest"}
+        contents |= {f"{n}.json": [document(documents[n])] for n in in_words}
+        there = {name: files.digest_of(self.path / name) for name in contents if files.exists(self.path / name)}
+        new = {name: [_digest(data)] for name, data in contents.items()}
+        changed = {name: data for name, data in contents.items() if there.get(name) != new[name][0]}
         if not self.begun:  # somebody's own files
             aside = files.Quarantine(self.path)
             for name in changed.keys() & there.keys():
                 aside.copy(self.path / name)
             aside.say("have names that a run needs")
         elif changed:
-            old = {name: [files.digest(data)] for name, data in there.items() if name in changed}
+            old = {name: [digest] for name, digest in there.items() if name in changed}
             self._write_manifest({**manifest, "documents": {name: [*old.get(name, []), *new[name]] for name in new}})
         for name, data in changed.items():
+            other = _written.get(new[name][0])
+            if other is not None and other.is_file() and files.digest_of(other) == new[name][0]:
+                files.link(other, self.path, name)
+                continue
             files.write(self.path, name, data)
+            if _is_tensors(name):
+                _written[new[name][0]] = self.path / name
         self._write_manifest({**manifest, "documents": new})
 
     def _write_manifest(self, manifest: Mapping[str, Any]) -> None:
@@ -228,6 +240,21 @@ class RunDirectory:
         if name in named:
             check_named(self.path / name, named[name])
 
+    def initial(self, start: str) -> Path | None:
+        """Return the file of the tensors with which the run's network begins, if it began with those of `start`.
+
+        A run whose network has frozen parts keeps them. None: there is no such file.
+
+        Raises:
+            DamageError: it is not what the run wrote.
+        """
+        manifest, name = self.manifest(), initial_name(0)
+        began = manifest.get("start", {}).get("file") == start and name in manifest["documents"]
+        if not began or not files.exists(self.path / name):
+            return None
+        self.check_named(name, manifest["documents"])
+        return self.path / name
+
     def checkpoint(self, round: int | None = None) -> Checkpoint:
         """Return the newest checkpoint, or the newest that is not after a round.
 
@@ -266,6 +293,8 @@ class RunDirectory:
         for name in stored["documents"]:
             if files.exists(self.path / name) or name in ALONE:  # another decides nothing, and is written again
                 self.check_named(name, stored["documents"])
+                if _is_tensors(name):
+                    _written[stored["documents"][name][-1]] = self.path / name
         self.checkpoints.identity = identity(stored)
         changes = [c for c in _differences(completed(stored, facts), plain(facts)) if c[0] not in MAY_DIFFER]
         for key, old, new in changes:
@@ -279,7 +308,7 @@ class RunDirectory:
         unfit = [c for c in changes if c[0].partition(".")[0] not in may_differ]
         if weights := [c for c in unfit if c[0].startswith("initial.")]:
             if len(weights) == len(unfit):  # else what else differs may be why
-                raise self._other_weights(weights[0], stored.get("start", {}).get("file"))
+                raise self._other_weights(weights[0], stored)
             unfit = [c for c in unfit if c not in weights]
         if unfit:
             listing = "; ".join(f"{key} was {json.dumps(old)} and is {json.dumps(new)}" for key, old, new in unfit[:5])
@@ -289,10 +318,13 @@ class RunDirectory:
                 "Use what it was started with, or another directory for a new run"
             )
 
-    def _other_weights(self, change: tuple[str, Any, Any], file: str | None) -> SettingError:
+    def _other_weights(self, change: tuple[str, Any, Any], stored: Mapping[str, Any]) -> SettingError:
         key, old, new = change
+        file, kept = stored.get("start", {}).get("file"), initial_name(0)
         what = (
-            "the module or the code that makes the network, on such a machine" if file is None else f"{file} as it was"
+            "the module or the code that makes the network, on such a machine"
+            if file is None
+            else f"{file} as it was" + f", or move it away: {kept} here has it" * (kept in stored["documents"])
         )
         return SettingError(
             f"the run in {self.path} began with other weights of {key.removeprefix('initial.')}: their digest was "
@@ -372,6 +404,22 @@ class RunDirectory:
         return StorageError(
             f"cannot write {path}: {error.strerror}; the run stands at its last checkpoint: make room and resume it"
         )
+
+
+def initial_name(number: int) -> str:
+    """Return the name of the file with which a network with frozen parts begins, by its place among the networks."""
+    return f"initial-{number}{_TENSORS}"
+
+
+def _digest(pieces: Sequence[bytes | memoryview]) -> str:
+    running = files.RunningDigest()
+    for piece in pieces:
+        running.add(piece)
+    return running.digest
+
+
+def _is_tensors(name: str) -> bool:
+    return name.endswith(_TENSORS)
 
 
 _FIRST = b'{"round": 0'  # how a log begins

@@ -10,24 +10,31 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
+from torch import Tensor
 
 from fedloom.coordinator.history import History, Record
 from fedloom.coordinator.newcomers import NewClients, evaluate_new
 from fedloom.core.algorithm import Algorithm
 from fedloom.core.cohort import Predict
+from fedloom.core.errors import SettingError
 from fedloom.core.random import generator
+from fedloom.core.task import targets_of
+from fedloom.core.task_measures import Sum, measures_of, values_of_sums
 from fedloom.core.types import Weights
 from fedloom.data import Examples, Partition
 from fedloom.engines.engine import Engine
 from fedloom.engines.message import EvaluationResult, HeldOutSplit
 from fedloom.engines.population import Population
-from fedloom.evaluate import classify, forgetting, in_local, out_local, rate_right, rows_right
+from fedloom.evaluate import by_class, evaluate_rows, forgetting, in_local, measured, out_local, rate_rows
 
 Spans = list[tuple[int, int, int]]  # (client, first row, row after the last)
 
 
-class _Score(NamedTuple):
-    right: int
+class _Client(NamedTuple):
+    """What was measured of the model of one client."""
+
+    values: dict[str, float]  # by measure; NaN where one is undefined
+    sums: Mapping[str, Tensor]
     examples: int
     own: bool = True  # whether the client has a model of its own
 
@@ -57,27 +64,36 @@ class Evaluation:
         if new is not None and new.joins is None:  # a network that nobody trains tells nothing of the method
             members.subtract(population.assignment[k] for k in new.ids(population.num_clients))
         self._members = {name: float(count) for name, count in members.items()}
-        self.previous: dict[int, int] = {}  # right answers of what each client had trained when it took part last
+        self.names, task = population.measures, population.task
+        known = measures_of(task)
+        self.main = known[self.names[0]]
+        self._pooled = [n for n in self.names if isinstance(known[n], Sum)]
+        self.classes = targets_of(task) == "classes"
+        self.previous: dict[int, float] = {}  # the headline of what each client had trained when it took part last
         self._held: dict[tuple[str, HeldOutSplit], tuple[Examples | None, Spans]] = {}
 
     def of_global(self, server: dict[str, Any], cohort: list[int], history: History, round: int) -> Record:
         """Return the global model's accuracy, loss, accuracy per class, and what follows from these, after `round`."""
-        p, test = self.population, self.population.at(round).test
+        p = self.population
         weights = self._global(server)
-        if test is None or not weights:
+        if p.federation.test is None or not weights:
             return {}
         members = np.array([self._members[name] for name in weights])
         if members.any():
             members /= members.sum()  # exactly 1 where there is one architecture
         else:  # one that no client has
             members[:] = 1 / len(members)
-        results = [classify(p.models[n], w, p.task, test) for n, w in weights.items()]
-        per_class = np.average([r.per_class for r in results], axis=0, weights=members)
+        results = [evaluate_rows(p.models[n], w, p.task, self.names, _test_of(p, n, round)) for n, w in weights.items()]
+        found = measured(results, p.task)
         out: Record = {
-            "global_accuracy": float(np.average([r.accuracy for r in results], weights=members)),
-            "global_loss": float(np.average([r.loss for r in results], weights=members)),
-            "class_accuracy": [None if np.isnan(a) else float(a) for a in per_class],
+            f"global_{name}": finite(np.average([m[name] for m in found], weights=members)) for name in self.names
         }
+        out["global_loss"] = float(np.average([r.loss for r in results], weights=members))
+        if not self.classes or "accuracy" not in found[0]:
+            return out
+        counts = [by_class(r, p.federation.num_classes) for r in results]
+        per_class = np.average([c.per_class for c in counts], axis=0, weights=members)
+        out["class_accuracy"] = [None if np.isnan(a) else float(a) for a in per_class]
         if cohort:
             past = history.per_class
             rows = np.vstack([past, per_class]) if len(past) else per_class[None]
@@ -88,36 +104,61 @@ class Evaluation:
         return out
 
     def of_predictions(self, predictions: Mapping[str, Predict | Mapping[int, Predict]], round: int) -> Record:
-        """Return the accuracy on the test set of what a server wants judged beside its global model, by name."""
+        """Return the headline on the test set of what a server wants evaluated beside its global model, by name."""
         p, test, out = self.population, self.population.at(round).test, Record()
         if test is None:
             return out
-        rate = functools.partial(rate_right, task=p.task, examples=test, device=p.device, dtype=p.dtype)
+        if predictions and p.behind:
+            raise SettingError(
+                f"{', '.join(predictions)} would be evaluated on inputs of none of the architectures, whose frozen "
+                "fronts are computed once: set front = 'off' (--front off)"
+            )
+        rate = functools.partial(rate_rows, task=p.task, examples=test, device=p.device, dtype=p.dtype)
         for name, predict in predictions.items():
             if isinstance(predict, Mapping):
-                out[f"{name}_accuracy"] = {str(k): rate(each) for k, each in predict.items()}
+                out[f"{name}_{self.main.name}"] = {str(k): rate(each) for k, each in predict.items()}
             else:
-                out[f"{name}_accuracy"] = rate(predict)
+                out[f"{name}_{self.main.name}"] = rate(predict)
         return out
 
     def of_personal(self, server: dict[str, Any], round: int) -> Record:
         """Judge each client of the panel by its personal model on its own held-out examples after `round`."""
         out: Record = {}
-        scores = self._scores(server, round, "test")
-        if rate := {k: of.right / of.examples for k, of in scores.items()}:
+        found, main = self._clients(server, round, "test"), self.main.name
+        if rate := {k: of.values[main] for k, of in found.items()}:
             values = np.array([rate[k] for k in self.panel if k in rate])
-            tenth = np.sort(values)[: max(1, len(values) // 10)]
+            sign = 1 if self.main.better == "high" else -1
+            worst = sign * np.sort(sign * values)[: max(1, len(values) // 10)]
             out = {
-                "personal_accuracy": float(values.mean()),
-                "personal_accuracy_by_samples": by_samples((of.right, of.examples) for of in scores.values()),
+                f"personal_{main}": float(values.mean()),
+                f"personal_{main}_by_samples": self._by_samples(main, found.values()),
                 "personal_std": float(values.std()),
-                "personal_worst_tenth": float(tenth.mean()),
-                **({"without_personal": sum(not of.own for of in scores.values())} if self._tells else {}),
+                "personal_worst_tenth": float(worst.mean()),
+                **({"without_personal": sum(not of.own for of in found.values())} if self._tells else {}),
                 "personal_by_client": {str(k): rate[k] for k in self.panel if k in rate},
+                **self._others("personal", found),
             }
-        if scores := self._scores(server, round, "val"):
-            out["val_accuracy"] = mean(of.right / of.examples for of in scores.values())
+        if found := self._clients(server, round, "val"):
+            out[f"val_{main}"] = mean(of.values[main] for of in found.values())
+            out |= self._others("val", found)
         return out
+
+    def _others(self, whose: str, found: Mapping[int, _Client]) -> Record:
+        """Return the measures beside the headline: the mean over clients, and how many a measure is undefined for."""
+        out: Record = {}
+        for name in self.names[1:]:
+            values = [of.values[name] for of in found.values()]
+            out[f"{whose}_{name}"] = mean(values)
+            if undefined := sum(map(math.isnan, values)):
+                out[f"{whose}_{name}_undefined"] = undefined
+        return out
+
+    def of_training(self, server: dict[str, Any], round: int) -> Record:
+        """Return the mean loss over all training examples of the panel, each client's by its personal model."""
+        panel = [0] if self.algorithm.pooled else self.panel  # pooled examples are those of one client
+        results = self.engine.evaluate(server, panel, round, "all").values()
+        rows, total = sum(int(of.trained) for of in results), sum(float(of.train_loss) for of in results)
+        return {"personal_train_loss": _per_row(total, rows)}
 
     def of_new(self, server: dict[str, Any], round: int) -> Record:
         """Judge each new client in every way that is asked for and that the algorithm has a model for."""
@@ -126,10 +167,11 @@ class Evaluation:
         by_way, refused = evaluate_new(self.engine, server, self.new, round)
         out: Record = {"new_by_client": {}, **({"new_failed": refused} if refused else {})}
         for way, results in by_way.items():
-            scores = {k: (int(s.right), int(s.examples)) for k, s in sorted(results.items())}
-            rate = {str(k): right / total for k, (right, total) in scores.items()}
-            out[f"new_{way}_accuracy"] = mean(rate.values())
-            out[f"new_{way}_accuracy_by_samples"] = by_samples(scores.values())
+            found = {k: self._of(result) for k, result in sorted(results.items())}
+            main = self.main.name
+            rate = {str(k): of.values[main] for k, of in found.items()}
+            out[f"new_{way}_{main}"] = mean(rate.values())
+            out[f"new_{way}_{main}_by_samples"] = self._by_samples(main, found.values())
             out["new_by_client"][way] = rate
         return out
 
@@ -150,19 +192,22 @@ class Evaluation:
             "train_examples": [int(first[k].trained) for k in panel],
             "own": [bool(first[k].own) and bool(own) for k in panel],
         }
-        each |= _columns("personal", [first[k] for k in panel])
-        each |= _columns("global", [shared[k] for k in panel]) if shared else {}
+        each |= self._columns("personal", [first[k] for k in panel])
+        each |= self._columns("global", [shared[k] for k in panel]) if shared else {}
         if not shared:
             return each, {}
-        both = [(int(first[k].right), int(s.right), int(s.examples)) for k in panel if (s := shared[k]).examples]
+        main, sign = self.main.name, 1 if self.main.better == "high" else -1
+        both = [(self._of(first[k]), self._of(shared[k])) for k in panel if shared[k].examples]
         return each, {
-            "global_on_clients": mean(right / total for _, right, total in both),
-            "global_on_clients_by_samples": by_samples((right, total) for _, right, total in both),
-            "better_than_global": mean(float(mine > theirs) for mine, theirs, _ in both),
+            "global_on_clients": mean(theirs.values[main] for _, theirs in both),
+            "global_on_clients_by_samples": self._by_samples(main, [theirs for _, theirs in both]),
+            "better_than_global": mean(
+                float(sign * mine.values[main] > sign * theirs.values[main]) for mine, theirs in both
+            ),
         }
 
-    def received(self, server: dict[str, Any], clients: list[int], round: int) -> dict[int, int]:
-        """Return how many held-out examples each client gets right by the model from which it starts the next round.
+    def received(self, server: dict[str, Any], clients: list[int], round: int) -> dict[int, float]:
+        """Return how good on its held-out examples the model is from which each client starts the next round.
 
         This is the global model. Where clients keep a part of it or have none, it is that model with their own part.
         """
@@ -171,15 +216,15 @@ class Evaluation:
             results = self.engine.evaluate_models(weights, clients, round)
         else:
             results = self.engine.evaluate(server, clients, round)
-        return {k: int(result.right) for k, result in results.items()}
+        return {k: self._amount(result) for k, result in results.items()}
 
-    def of_trained(self, received: dict[int, int], after: dict[int, EvaluationResult]) -> tuple[Record, Record]:
-        """Return right answers around the local training of one round, by client, and the mean accuracies.
+    def of_trained(self, received: dict[int, float], after: dict[int, EvaluationResult]) -> tuple[Record, Record]:
+        """Return how good models are around the local training of one round, by client, and the means.
 
         `previous`: of what the client had trained when it took part last; the drop is from there to what it received.
         """
         clients = sorted(k for k in after if k in received)
-        new = {k: int(after[k].right) for k in clients}
+        new = {k: self._amount(after[k]) for k in clients}
         each: Record = {
             "clients": clients,
             "examples": [int(after[k].examples) for k in clients],
@@ -187,11 +232,12 @@ class Evaluation:
             "received": [received[k] for k in clients],
             "trained": [new[k] for k in clients],
         }
-        size = {k: int(after[k].examples) for k in clients if after[k].examples}
+        size = {k: int(after[k].examples) if self._counts else 1 for k in clients if after[k].examples}
+        sign = 1 if self.main.better == "high" else -1
         means: Record = {
-            "received_accuracy": mean(received[k] / n for k, n in size.items()),
-            "trained_accuracy": mean(new[k] / n for k, n in size.items()),
-            "drop": mean((self.previous[k] - received[k]) / n for k, n in size.items() if k in self.previous),
+            f"received_{self.main.name}": mean(received[k] / n for k, n in size.items()),
+            f"trained_{self.main.name}": mean(new[k] / n for k, n in size.items()),
+            "drop": mean(sign * (self.previous[k] - received[k]) / n for k, n in size.items() if k in self.previous),
         }
         self.previous.update(new)
         return each, means
@@ -231,27 +277,69 @@ class Evaluation:
         shares: npt.NDArray[np.float64] = counts / counts.sum(1, keepdims=True)
         return shares
 
-    def _scores(self, server: dict[str, Any], round: int, kind: HeldOutSplit) -> dict[int, _Score]:
-        """Return what each client of the panel that holds out examples of this kind gets right."""
+    @property
+    def _counts(self) -> bool:
+        """True where the headline is a share of right answers, of which records hold the counts."""
+        return self.main.name == "accuracy"
+
+    def _amount(self, result: EvaluationResult) -> float:
+        """Return right answers where the headline counts them, else its value; 0 of a client without examples."""
+        if self._counts:
+            return int(result.sums["accuracy"])
+        return self._of(result).values[self.main.name] if result.examples else 0.0
+
+    def _of(self, result: EvaluationResult) -> _Client:
+        """Return what an engine measured of a client that has examples."""
+        n = int(result.examples)
+        values = values_of_sums(self.population.task, result.sums, n)
+        values |= {name: float(score) for name, score in result.scores.items()}
+        return _Client(values, result.sums, n, bool(result.own))
+
+    def _by_samples(self, name: str, clients: Iterable[_Client]) -> float | None:
+        """Return a measure over the held-out examples of all clients, where large ones count for more.
+
+        None where nobody has any, or the measure is no sum: what different models say cannot be ranked together.
+        """
+        found = [of for of in clients if of.examples]
+        if not found or name not in self._pooled:
+            return None
+        total, count = sum((of.sums[name] for of in found[1:]), found[0].sums[name]), sum(of.examples for of in found)
+        return finite(values_of_sums(self.population.task, {name: total}, count)[name])
+
+    def _columns(self, whose: str, results: list[EvaluationResult]) -> Record:
+        """Return a model's numbers, client by client."""
+        return {
+            f"{whose}_{'right' if self._counts else self.main.name}": [self._amount(s) for s in results],
+            f"{whose}_loss": [_per_row(float(s.loss), int(s.examples)) for s in results],
+            f"{whose}_train_loss": [_per_row(float(s.train_loss), int(s.trained)) for s in results],
+        }
+
+    def _clients(self, server: dict[str, Any], round: int, kind: HeldOutSplit) -> dict[int, _Client]:
+        """Return what is measured of each client of the panel that holds out examples of this kind."""
         p, weights = self.population, self._global(server)
         partition = p.federation.local_val if kind == "val" else p.federation.local_test
         if partition is None:
             return {}
         if self.algorithm.personalises or not weights or self.engine.elsewhere:
             results = self.engine.evaluate(server, self.panel, round, kind)
-            scores = {k: _Score(int(of.right), int(of.examples), bool(of.own)) for k, of in results.items()}
-            return {k: of for k, of in scores.items() if of.examples}
-        out: dict[int, _Score] = {}  # one model for all of them: each row once
+            return {k: self._of(of) for k, of in results.items() if of.examples}
+        out: dict[int, _Client] = {}  # one model for all of them: each row once
         for name, w in weights.items():
             held_out, spans = self._held_out(name, kind, partition, round)
             if held_out is None:
                 continue
             if p.models[name].by_batch:  # an answer must not depend on another client's examples
-                parts = [held_out.select(np.arange(a, b)) for _, a, b in spans if b > a]
-                right = np.concatenate([rows_right(p.models[name], w, p.task, part) for part in parts])
+                found = {
+                    k: evaluate_rows(p.models[name], w, p.task, self.names, held_out.select(np.arange(a, b)))
+                    for k, a, b in spans
+                    if b > a
+                }
             else:
-                right = rows_right(p.models[name], w, p.task, held_out)
-            out.update({k: _Score(int(right[a:b].sum()), b - a) for k, a, b in spans if b > a})
+                rows = evaluate_rows(p.models[name], w, p.task, self.names, held_out)
+                found = {k: rows.part(a, b) for k, a, b in spans if b > a}
+            if found:
+                values = measured(list(found.values()), p.task)
+                out.update({k: _Client(v, r.totals, len(r.y)) for (k, r), v in zip(found.items(), values, strict=True)})
         return out
 
     def _held_out(
@@ -266,31 +354,26 @@ class Evaluation:
             members = [k for k in self.panel if self.algorithm.pooled or p.assignment[k] == name]
             rows = [partition.rows(k) for k in members]
             ends = [int(n) for n in np.cumsum([0, *map(len, rows)])]
-            examples = p.at(round).train.select(np.concatenate(rows)) if ends[-1] else None
+            examples = p.seen_by(name, round).train.select(np.concatenate(rows)) if ends[-1] else None
             self._held[name, kind] = examples, list(zip(members, ends[:-1], ends[1:], strict=True))
         return self._held[name, kind]
 
 
-def by_samples(scores: Iterable[tuple[int, int]]) -> float | None:
-    """Return all right answers over all examples, of (right, examples) by client; None where nobody has examples.
-
-    Large clients count for more.
-    """
-    right, examples = np.array([(0, 0), *scores], np.int64).sum(0)
-    return float(right / examples) if examples else None
+def _test_of(population: Population, name: str, round: int) -> Examples:
+    """Return the global test set of a round with the inputs of an architecture, where there is one."""
+    test = population.seen_by(name, round).test
+    assert test is not None
+    return test
 
 
-def _columns(name: str, results: list[EvaluationResult]) -> Record:
-    """Return a model's numbers, client by client; a loss is None without rows to measure it on, or if not finite."""
+def finite(value: float) -> float | None:
+    """Return a number of a record; None for one that is not finite."""
+    return float(value) if math.isfinite(value) else None
 
-    def per_row(total: float, rows: int) -> float | None:
-        return total / rows if rows and math.isfinite(total) else None
 
-    return {
-        f"{name}_right": [int(s.right) for s in results],
-        f"{name}_loss": [per_row(float(s.loss), int(s.examples)) for s in results],
-        f"{name}_train_loss": [per_row(float(s.train_loss), int(s.trained)) for s in results],
-    }
+def _per_row(total: float, rows: int) -> float | None:
+    """Return the mean of a loss, None without rows to measure it on, or if it is not finite."""
+    return total / rows if rows and math.isfinite(total) else None
 
 
 def mean(values: Iterable[float]) -> float | None:

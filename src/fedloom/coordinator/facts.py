@@ -61,7 +61,7 @@ def who_holds_what(federation: Federation) -> dict[str, Any]:
     y, sizes = federation.train.y.cpu().numpy(), federation.partition.sizes
 
     def counts(partition: Partition | None) -> list[list[int]] | None:
-        if partition is None:
+        if partition is None or federation.train.y.is_floating_point():
             return None
         return [np.bincount(y[partition.rows(k)], minlength=federation.num_classes).tolist() for k in shown]
 
@@ -77,6 +77,7 @@ def who_holds_what(federation: Federation) -> dict[str, Any]:
             "partition": federation.partition.name,
             "sample": {n: _sample(part) for n in ("train", "test", "public") if (part := getattr(federation, n))},
         },
+        **_targets(federation, shown),
         "train": counts(federation.partition),
         "test": counts(federation.local_test),
         "sizes": {
@@ -86,6 +87,20 @@ def who_holds_what(federation: Federation) -> dict[str, Any]:
             "mean": float(sizes.mean()),
         },
     }
+
+
+def _targets(federation: Federation, shown: range) -> dict[str, Any]:
+    """Return, of targets that are no classes, their names and the quartiles of each at the first clients, [k][D][5].
+
+    They are minimum, lower quartile, median, upper quartile and maximum of the training examples.
+    """
+    train = federation.train
+    if not train.y.is_floating_point():
+        return {}
+    y = train.y.cpu().numpy().astype(np.float64).reshape(len(train), -1)
+    own = [y[federation.partition.rows(k)] for k in shown]
+    quartiles = [np.quantile(rows, (0, 0.25, 0.5, 0.75, 1), axis=0).T.tolist() if len(rows) else None for rows in own]
+    return {"targets": {"names": list(getattr(train, "targets", ())), "train": quartiles}}
 
 
 def _sample(examples: Examples) -> str:

@@ -18,11 +18,12 @@ from fedloom.coordinator.evaluation import panel_of
 from fedloom.coordinator.job import Plan
 from fedloom.core import tree
 from fedloom.core.algorithm import Algorithm
-from fedloom.core.batches import Batch, padded
+from fedloom.core.batch import Batch, padded
 from fedloom.core.errors import first_line
 from fedloom.core.fronts import Front, same_bits
 from fedloom.core.layout import by_pixels
-from fedloom.core.model import Model, own_defaults
+from fedloom.core.model import Model
+from fedloom.core.network_makers import own_defaults
 from fedloom.core.random import derive
 from fedloom.core.task import loss_of, notes_of
 from fedloom.core.types import Params, Weights
@@ -52,14 +53,17 @@ def settled(job: Plan, engine: Engine, cohort: int, count: int | None) -> tuple[
 
     The rule, the first line that holds:
 
-    1. `front` is off, examples are on devices, steps are compiled or of mixed precision, clients have several
-       architectures, inputs are augmented, or the algorithm needs the whole network: in every pass;
+    1. `front` is off, examples are on devices, steps are compiled or of mixed precision, several architectures are
+       given the same public examples, or pooled ones, inputs are augmented, or the algorithm needs the whole network:
+       in every pass;
     2. the run computes no more examples, in all its rounds, than are to be computed once and tried: in every pass;
     3. no layers are a front (`core/fronts.py`): in every pass;
     4. the largest front whose outputs are the same bits in the batches that occur, and behind which logits and
        gradients are: once, in memory up to 2 GiB, else on disk up to 64 GiB and half of what is free there (on a GPU
        in memory alone, up to a quarter of what is free);
     5. else in every pass.
+
+    Of several architectures each has a front of its own, and an equal part of what is kept, or none.
 
     `engine`: of the run, as it is without that. `cohort`: clients of a round. `count`: of PyTorch's threads.
     """
@@ -68,17 +72,25 @@ def settled(job: Plan, engine: Engine, cohort: int, count: int | None) -> tuple[
     if not said:
         return population, {}
     why = _hindrance(job, engine)
-    if why is None:
-        now = torch.get_num_threads() if count is None else count
+    if why is not None:
+        return population, dict.fromkeys(said, f"computed in every pass, {why}")
+    now = torch.get_num_threads() if count is None else count
+    counts, chosen, about = sorted({now, 1} if isinstance(engine, Processes) else {now}), list[_Choice](), {}
+    for name in said:
         try:
             with threads(now):
-                found = _Choice(job, engine, cohort, sorted({now, 1} if isinstance(engine, Processes) else {now}))
-                return found.population, {found.name: found.said}
+                chosen.append(_Choice(job, engine, cohort, counts, name, len(said)))
+            about[name] = chosen[-1].said
         except _NoFrontError as error:
-            why = str(error)
+            about[name] = f"computed in every pass, {error}"
         except Exception as error:  # whatever a user's forward raises where nothing else does
-            why = f"since it cannot be tried: {first_line(error)}"
-    return population, dict.fromkeys(said, f"computed in every pass, {why}")
+            about[name] = f"computed in every pass, since it cannot be tried: {first_line(error)}"
+    models, behind = dict(population.models), dict[str, Federation]()
+    for choice in chosen:
+        models[choice.name], behind[choice.name] = choice.rest, choice.federation
+    if len(models) == 1 and behind:
+        return replace(population, federation=chosen[0].federation, models=models), about
+    return (replace(population, models=models, behind=behind) if behind else population), about
 
 
 def _hindrance(job: Plan, engine: Engine) -> str | None:
@@ -92,8 +104,10 @@ def _hindrance(job: Plan, engine: Engine) -> str | None:
         return "since steps are compiled"
     if options.bf16:
         return "since training is in bfloat16"
-    if len(job.population.models) > 1:
-        return "since clients have several architectures"
+    if len(job.population.models) > 1 and job.algorithm.pooled:
+        return f"since {algorithm.__name__} trains one of several architectures"
+    if len(job.population.models) > 1 and job.federation.public is not None:
+        return "since several architectures are given the same public examples"
     if job.federation.drift is not None and job.federation.drift.changes_features:
         return "since inputs drift"
     if job.federation.train.augment is not None:
@@ -120,18 +134,22 @@ class _NoFrontError(Exception):
 
 
 class _Choice:
-    """The front that is chosen, the `population` behind it, and what is `said` of it.
+    """The front that is chosen of a network, the `rest` behind it, its `federation`, and what is `said` of it.
+
+    `several`: networks with frozen parts, which share what may be kept.
 
     Raises:
         _NoFrontError: none can be.
     """
 
-    def __init__(self, job: Plan, engine: Engine, cohort: int, counts: Sequence[int]) -> None:
+    def __init__(
+        self, job: Plan, engine: Engine, cohort: int, counts: Sequence[int], name: str, several: int = 1
+    ) -> None:
         self.job, self.engine, self.cohort, self.counts = job, engine, cohort, counts
         p = self.before = job.population
+        self.name, self.model, self.several = name, p.models[name], several
         if (passes := self._passes()) <= (once := _count(p.federation) + sum(self._widths())):
             raise _NoFrontError(f"since the run computes {passes:,} examples, and {once:,} would be computed first")
-        ((self.name, self.model),) = p.models.items()
         self.weights = tree.cast(self.model.init(derive(p.seed, "init")), device=p.device, dtype=p.dtype)
         self.some = self._inputs(p.federation.train, torch.arange(min(_TRIED, len(p.federation.train))))
         first = ""
@@ -142,9 +160,8 @@ class _Choice:
             rest = self.model.behind(front, self.some[:1], table)
             why = self._problem(front, rest, compute, table)
             if why is None:
-                federation, place = self._kept(front, compute, table)
-                self.population = replace(p, federation=federation, models={self.name: rest})
-                size = f"{_bytes(federation, table) / (1 << 20):.1f} MiB"
+                self.rest, (self.federation, place) = rest, self._kept(front, compute, table)
+                size = f"{_bytes(self.federation, table) / (1 << 20):.1f} MiB"
                 self.said = f"{front}, computed once for each example, {size} {place}"
                 return
             first = first or f"since {front} {why}"
@@ -156,7 +173,7 @@ class _Choice:
         size = f.partition.sizes.sum() if self.job.algorithm.pooled else f.partition.sizes.mean()
         trained = self.cohort * (local.batch_size * local.steps if local.steps else size * local.epochs)
         tested = 0 if f.test is None else len(f.test)
-        return int(s.rounds * (trained + tested))
+        return int(s.rounds * (trained * self.before.members[self.name] / self.before.num_clients + tested))
 
     def _inputs(self, examples: Examples, rows: Tensor) -> Tensor:
         stored = examples.x[rows.to(examples.x.device)].to(self.before.device)
@@ -285,10 +302,11 @@ class _Choice:
         """Return the federation whose examples are outputs of the front, and where these are."""
         f, device = self.before.federation, self.before.device
         size = _bytes(f, like)
-        on_disk = size > IN_MEMORY
-        if device.type == "cuda" and size > torch.cuda.mem_get_info(device)[0] // 4:
+        on_disk = size > IN_MEMORY // self.several
+        if device.type == "cuda" and size > torch.cuda.mem_get_info(device)[0] // 4 // self.several:
             raise _NoFrontError(f"since what {front} returns takes {size >> 20} MiB, a quarter of free memory or more")
-        if on_disk and (size > ON_DISK or size > shutil.disk_usage(tempfile.gettempdir()).free // 2):
+        free = shutil.disk_usage(tempfile.gettempdir()).free // 2
+        if on_disk and size > min(ON_DISK, free) // self.several:
             raise _NoFrontError(f"since what {front} returns takes {size >> 20} MiB, more than is kept on disk")
         key = codec.digest(self.model.frozen), front, str(device), str(like.dtype), on_disk
         known = _made.setdefault(f, weakref.WeakValueDictionary())

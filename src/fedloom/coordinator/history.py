@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -18,9 +19,11 @@ from fedloom.coordinator.proof import unproved
 from fedloom.core.errors import SettingError
 from fedloom.core.naming import did_you_mean
 from fedloom.core.renamed import OF_HISTORY, keep_old_names
+from fedloom.core.task_measures import TaskMeasure, headline
 from fedloom.display.lines import lines
-from fedloom.evaluate.measure import VALIDATION, lower_is_better
+from fedloom.evaluate.measure import VALIDATION, Measure, lower_is_better, measures_for
 from fedloom.storage import files
+from fedloom.tasks import Classification
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -28,7 +31,6 @@ if TYPE_CHECKING:
 
 Record = dict[str, Any]
 
-_ACCURACIES = ("global_accuracy", "personal_accuracy", "val_accuracy")
 EVALUATION = "evaluate"
 # the phases that are no part of training: models after a round, what clients receive (`per_client`), new clients
 MEASURING = frozenset({EVALUATION, "look", "new"})
@@ -85,6 +87,31 @@ class History:
     unproved: str = ""
     _classes: _Rows = field(default_factory=lambda: _Rows(), init=False, repr=False, compare=False)
 
+    @functools.cached_property
+    def task_measures(self) -> list[TaskMeasure]:
+        """The measures of the task that its records have, the headline first."""
+        said = self.manifest.get("measures")
+        return [TaskMeasure(**one) for one in said] if said else [headline(Classification())]
+
+    @property
+    def headline(self) -> TaskMeasure:
+        """Measure by which models are compared: records have it as `global_<name>` and `personal_<name>`."""
+        return self.task_measures[0]
+
+    @functools.cached_property
+    def measures(self) -> dict[str, Measure]:
+        """Descriptions of all numbers of a record that are one a round, by name."""
+        first, *others = self.task_measures
+        return measures_for(first, others)
+
+    def lower_is_better(self, name: str) -> bool:
+        """Return whether a measure of the records is good when it is low."""
+        return self.measures[name].better == "low" if name in self.measures else lower_is_better(name)
+
+    @property
+    def _headlines(self) -> list[str]:
+        return [f"{whose}_{self.headline.name}" for whose in ("global", "personal", "val")]
+
     @classmethod
     def read(cls, directory: str | os.PathLike[str]) -> History:
         """Read a run directory, finished or not; `server` and `clients` stay empty.
@@ -126,7 +153,7 @@ class History:
 
     def _repr_html_(self) -> str:
         """Return what a notebook shows: how the run ended, and its accuracies in all readings."""
-        names = [name for name in _ACCURACIES if len(self.series(name))]
+        names = [name for name in self._headlines if len(self.series(name))]
         head = "".join(f"<th>{field}</th>" for field in ("", *(Summaries._fields if names else ())))
         rows = ""
         for name in names:
@@ -137,7 +164,7 @@ class History:
     def _description(self) -> list[str]:
         """Describe the run in a few words."""
         done = self.metrics[-1]["round"] if self.metrics else 0
-        last = {name: self.last(name) for name in _ACCURACIES}
+        last = {name: self.last(name) for name in self._headlines}
         parts = [self.algorithm, f"{done} round{'s' * (done != 1)}"]
         parts += [f"{name}={value:.4f}" for name, value in last.items() if not math.isnan(value)]
         return parts + [f"stopped: {self.stopped}"] * (self.stopped is not None)
@@ -155,8 +182,8 @@ class History:
         Raises:
             SettingError: no round has measured a number, or matplotlib is not installed.
         """
-        shown = names or tuple(name for name in _ACCURACIES if self._values(name))
-        for name in shown or ("global_accuracy",):
+        shown = names or tuple(name for name in self._headlines if self._values(name))
+        for name in shown or self._headlines[:1]:
             if not self._values(name):
                 raise self._unmeasured(name)
         return lines({f"{self.algorithm}: {name.replace('_', ' ')}": self._values(name) for name in shown}, ax)
@@ -170,8 +197,8 @@ class History:
 
     def newest_accuracy(self) -> str:
         """Tell in words the number that says best how the run is doing: "global 0.8312", "personal -" before any."""
-        name = "global" if len(self.series("global_accuracy")) else "personal"
-        value = self.last(f"{name}_accuracy")
+        name = "global" if len(self.series(self._headlines[0])) else "personal"
+        value = self.last(f"{name}_{self.headline.name}")
         return f"{name} {'-' if math.isnan(value) else f'{value:.4f}'}"
 
     def __iter__(self) -> Iterator[Record]:
@@ -216,9 +243,9 @@ class History:
         if not there:
             return Summaries(*[math.nan] * 5)
         values = np.array(list(there.values()), np.float64)
-        chosen = validated_round(m for m in self.metrics if m["round"] in there)
+        chosen = validated_round((m for m in self.metrics if m["round"] in there), self.headline)
         validated = math.nan if chosen is None else there[chosen]
-        best = values.min() if lower_is_better(name) else values.max()
+        best = values.min() if self.lower_is_better(name) else values.max()
         many = newest(self.metrics[-1]["round"]) if tail is None else tail
         return Summaries(
             last=float(values[-1]),
@@ -231,7 +258,7 @@ class History:
     @property
     def validated_round(self) -> int | None:
         """Best round on validation data, as `validated_round` of the records."""
-        return validated_round(self.metrics)
+        return validated_round(self.metrics, self.headline)
 
     @property
     def per_class(self) -> npt.NDArray[np.float64]:
@@ -284,7 +311,7 @@ class History:
         Raises:
             SettingError: no round has this number.
         """
-        lower = lower_is_better(metric)
+        lower = self.lower_is_better(metric)
         rows = self.rows()
         if not self._values(metric):
             raise self._unmeasured(metric)
@@ -299,12 +326,15 @@ class History:
 keep_old_names(History, OF_HISTORY)
 
 
-def validated_round(records: Iterable[Record]) -> int | None:
-    """Return the round with the highest `val_accuracy`, the first of equals; None where no round has one.
+def validated_round(records: Iterable[Record], measure: TaskMeasure | None = None) -> int | None:
+    """Return the round that is best on validation data, the first of equals; None where no round has such a number.
+
+    `measure`: by which one; None: accuracy.
 
     Round 0 counts: the initial weights may be the best. Test data choose no round.
     """
-    measured = [(m[VALIDATION], -m["round"]) for m in records if m.get(VALIDATION) is not None]
+    name, sign = (VALIDATION, 1) if measure is None else (f"val_{measure.name}", 1 if measure.better == "high" else -1)
+    measured = [(sign * m[name], -m["round"]) for m in records if m.get(name) is not None]
     return -max(measured)[1] if measured else None
 
 

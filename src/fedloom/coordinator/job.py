@@ -13,14 +13,17 @@ from torch import nn
 from fedloom.coordinator.newcomers import NewClients, no_training_rows
 from fedloom.coordinator.sampler import Arriving, DeviceSampler, FixedList
 from fedloom.coordinator.settings import RunSettings
+from fedloom.coordinator.task_targets import check_targets, target_moments
 from fedloom.core.algorithm import Algorithm
 from fedloom.core.errors import SettingError
 from fedloom.core.model import Model
-from fedloom.core.task import Classification, Task, check_task
+from fedloom.core.task import FitsTargets, Task, check_task
 from fedloom.data import Federation
 from fedloom.engines.faults import Faults
 from fedloom.engines.population import Population
+from fedloom.tasks import Classification
 from fedloom.wire.fleet import Fleet
+from fedloom.wire.registration import RemoteExamples
 
 Models = Model | nn.Module | Callable[[], nn.Module] | Mapping[str, Model | nn.Module | Callable[[], nn.Module]]
 
@@ -51,10 +54,9 @@ class Plan:
         for name, what in (("sampler", "fedloom.Uniform(seed=0)"), ("faults", "fedloom.Unreliable(lost=0.1)")):
             if (given := getattr(self, name)) is not None and (isinstance(given, type) or not callable(given)):
                 raise SettingError(f"{name} must be an object that can be called, such as {what}, got {given!r}")
-        if federation.train.y.is_floating_point():
-            raise SettingError(
-                "labels must be class numbers (integers), got floating-point targets: regression is not supported"
-            )
+        check_targets(federation, self.task)
+        if isinstance(self.task, FitsTargets) and not isinstance(federation.train, RemoteExamples):
+            object.__setattr__(self, "task", self.task.fit(target_moments(federation)))
         if settings.cohort_size > (there := federation.num_clients):
             raise SettingError(
                 f"cohort_size = {settings.cohort_size} is larger than the federation of {there} clients; "
@@ -151,6 +153,7 @@ class Plan:
             seed=self.settings.seed,
             device=torch.device(self.settings.device),
             dtype=getattr(torch, self.settings.dtype),
+            measures=self.settings.measures,
         )
 
 

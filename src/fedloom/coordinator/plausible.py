@@ -12,12 +12,14 @@ import torch
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
-from fedloom.core.batches import Batch
+from fedloom.core.batch import Batch
 from fedloom.core.errors import SettingError, SettingWarning, warn
-from fedloom.core.model import Model, own_defaults
+from fedloom.core.model import Model
+from fedloom.core.network_makers import own_defaults
 from fedloom.core.optimiser import Local
-from fedloom.core.task import Classification, Hinge, Task
+from fedloom.core.task import Task
 from fedloom.data import Examples, Federation
+from fedloom.tasks import ClassTask
 
 _ROWS = 10_000  # of which the scales of features are taken
 _TRIED = 16  # which a model is tried on
@@ -40,7 +42,7 @@ def check_plausible(federation: Federation, models: Iterable[Model], task: Task)
     Raises:
         SettingError: a model looks up token ids that normalisation has changed.
     """
-    if isinstance(task, Classification | Hinge):
+    if isinstance(task, ClassTask):
         _check_labels(federation)
     _check_held_out(federation)
     _check_layout(federation.train)
@@ -206,7 +208,9 @@ def _check_scales(train: Examples) -> None:
 
 def _check_answers(model: Model, answers: Tensor, x: Tensor, y: Tensor, task: Task) -> None:
     """Warn where a task takes the cross-entropy of what are probabilities already."""
-    batch = Batch(x=x, y=y, mask=torch.ones_like(y, dtype=torch.bool), key=y[0] * 0, full=True)
+    batch = Batch(
+        x=x, y=y, mask=torch.ones(len(y), dtype=torch.bool), key=torch.zeros((), dtype=torch.int64), full=True
+    )
     with _Watch({"cross_entropy"}) as watch:
         task.loss(answers, batch)
     for _, given in watch.calls:

@@ -55,7 +55,7 @@ def _newest(checkpoints: Checkpoints) -> Checkpoint | None:
 
 def check_named(path: Path, digests: list[str]) -> None:
     """Raise DamageError if the digest of a file is not among those that the manifest has for it."""
-    if files.digest(files.load(path)) not in digests:
+    if files.digest_of(path) not in digests:
         remedy = ", or move it away: going on with what began the run (its command with --resume) writes it anew"
         raise DamageError(
             f"{path} is not what manifest.json has the digest of: it was damaged or changed. Bring it "

@@ -11,12 +11,13 @@ from typing import Any, get_args
 
 from fedloom.coordinator.choose import EngineName
 from fedloom.core.errors import DamageError, SettingError, StorageError
-from fedloom.evaluate.measure import MEASURES
+from fedloom.evaluate.measure import KNOWN
 from fedloom.storage import files
 from fedloom.storage.strict_json import LARGEST, MOST, Object, parse, short
 
 FORMAT = 2
 """Layout of a run directory: of its manifest and of the indexes of its checkpoints."""
+_DOCUMENT = re.compile(r"[a-z]+\.jsonl?|initial-[0-9]{1,9}\.safetensors")
 _THREADS = 4096
 _SEAL = b'"digest": "'
 
@@ -90,12 +91,27 @@ def checker(name: str) -> Callable[[Object], None]:
     return both
 
 
+_OF_HEADLINE = ("personal_worst_tenth", "global_on_clients", "global_on_clients_by_samples")  # in its unit
+_NO_MEASURE = {"global_loss", "personal_std", "personal_worst_tenth", "personal_by_client"}
+
+
+def _has_shares(record: Object) -> bool:
+    """Return whether the headline of a record is a share: its first number of the global or of personal models."""
+    whose = ("global_", "personal_", "val_")
+    first = next((n for n in record if n.startswith(whose) and n not in _NO_MEASURE), "global_accuracy")
+    return first in KNOWN and KNOWN[first].unit == "%"
+
+
 def _metrics_check() -> Callable[[Object], None]:
     classes: set[int] = set()
 
     def check(record: Object) -> None:
-        for name, measure in MEASURES.items():
+        shares = _has_shares(record)
+        for name, measure in KNOWN.items():
             value = record.get(name)
+            if name in _OF_HEADLINE and not shares:
+                _need(_number_or_none(value), name, "a number or null", value)
+                continue
             if measure.unit == "%":
                 _need(_share(value), name, "a number in 0..1 or null", value)
             else:
@@ -114,12 +130,13 @@ def _metrics_check() -> Callable[[Object], None]:
         refused = record.get("server_refused", "")
         _need(isinstance(refused, str), "server_refused", "a reason", refused)
         by_client = record.get("personal_by_client", {})
-        ok = isinstance(by_client, dict) and all(v is not None and _share(v) for v in by_client.values())
-        _need(ok, "personal_by_client", "a mapping of clients to numbers in 0..1", by_client)
+        fits, kind = (_share, "numbers in 0..1") if shares else (_number, "numbers")
+        ok = isinstance(by_client, dict) and all(v is not None and fits(v) for v in by_client.values())
+        _need(ok, "personal_by_client", f"a mapping of clients to {kind}", by_client)
         new = record.get("new_by_client", {})
         ok = isinstance(new, dict) and all(isinstance(by, dict) for by in new.values())
-        ok = ok and all(v is not None and _share(v) for by in new.values() for v in by.values())
-        _need(ok, "new_by_client", "a mapping of ways to clients to numbers in 0..1", new)
+        ok = ok and all(v is not None and fits(v) for by in new.values() for v in by.values())
+        _need(ok, "new_by_client", f"a mapping of ways to clients to {kind}", new)
         by_class = record.get("class_accuracy")
         if by_class is not None:
             ok = _list(by_class) and all(map(_share, by_class))
@@ -141,6 +158,9 @@ def _timing_check() -> Callable[[Object], None]:
     return check
 
 
+_COUNTED = ("clients", "examples", "train_examples")
+
+
 def _clients_check() -> Callable[[Object], None]:
     def check(record: Object) -> None:
         for part in ("judged", "trained"):
@@ -151,7 +171,8 @@ def _clients_check() -> Callable[[Object], None]:
             _need(all(map(_count, clients)), f"{part}.clients", "a list of client numbers", clients)
             for name, values in columns.items():
                 _need(len(values) == len(clients), f"{part}.{name}", "as long as clients", values)
-                fits = _truth if name == "own" else _number_or_none if name.endswith("loss") else _count_or_none
+                counted = name in _COUNTED or name.endswith("_right")
+                fits = _truth if name == "own" else _count_or_none if counted else _number_or_none
                 _need(all(map(fits, values)), f"{part}.{name}", "a list of what it counts", values)
         if "trained" in record:
             missing = [name for name in ("clients", "trained") if name not in record["trained"]]
@@ -246,7 +267,7 @@ def _check_manifest(facts: Object) -> None:
     _need(_between(every, 1, 1 << 40), "run.checkpoint_every", "an integer >= 1", every)
     named: Any = facts.get("documents")
     ok = isinstance(named, dict) and all(_list(d) and all(isinstance(one, str) for one in d) for d in named.values())
-    _need(ok and all(re.fullmatch(r"[a-z]+\.jsonl?", n) for n in named), "documents", "names and digests", named)
+    _need(ok and all(_DOCUMENT.fullmatch(n) for n in named), "documents", "names and digests", named)
     start = facts.get("start", {"file": "", "digest": ""})
     for name, texts in (("initial", facts["initial"]), ("start", start)):
         ok = isinstance(texts, dict) and all(isinstance(text, str) for text in texts.values())
@@ -288,7 +309,7 @@ def federation(path: Path) -> Object:
         _need(ok, "shown", "a list of client numbers", shown)
         for name in ("train", "test"):
             table: Any = facts.get(name)
-            if name == "test" and table is None:
+            if table is None and (name == "test" or "targets" in facts):
                 continue
             ok = _list(table) and len(table) == len(shown)
             ok = ok and all(_list(row) and len(row) == facts["classes"] and all(map(_count, row)) for row in table)

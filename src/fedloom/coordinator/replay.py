@@ -19,9 +19,9 @@ from fedloom.core.algorithm import Algorithm
 from fedloom.core.errors import SettingError, SettingWarning
 from fedloom.core.task import ScheduledLoss
 from fedloom.core.types import Weights
-from fedloom.engines.cohort import Exchange
 from fedloom.engines.faults import lost_again
 from fedloom.engines.population import Population
+from fedloom.engines.round_traffic import Exchange
 
 
 @dataclass(frozen=True)

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import itertools
-import sys
-import time
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, closing, nullcontext
-from dataclasses import dataclass, fields, replace
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,20 +14,24 @@ import torch
 from fedloom.coordinator import facts
 from fedloom.coordinator.checkpoint import PER_CLIENT, Checkpoint
 from fedloom.coordinator.choose import choose, choose_compilation
-from fedloom.coordinator.directory import RunDirectory
-from fedloom.coordinator.evaluation import Evaluation, mean
+from fedloom.coordinator.directory import RunDirectory, initial_name
+from fedloom.coordinator.evaluation import Evaluation
 from fedloom.coordinator.facts import plain
 from fedloom.coordinator.front import settled
 from fedloom.coordinator.history import EVALUATION, History, Record
 from fedloom.coordinator.job import Plan
 from fedloom.coordinator.reading import FORMAT
+from fedloom.coordinator.round_record import Clock, nobody_accepted, of_traffic, peak_rss_mib
 from fedloom.coordinator.sampler import FixedList, Uniform
 from fedloom.core.errors import SettingError, SettingWarning, StorageError, warn
+from fedloom.core.network_copies import stored_names
+from fedloom.core.task_measures import measures_of
 from fedloom.engines.engine import Engine
 from fedloom.engines.engine_options import Options
-from fedloom.engines.faults import Faults
-from fedloom.engines.norms import LEAST, Norms
+from fedloom.engines.faults import FaultsInWords
+from fedloom.engines.norms import Norms
 from fedloom.engines.population import pooled
+from fedloom.storage import codec
 from fedloom.storage.files import digest_of
 from fedloom.wire.devices import Devices
 from fedloom.wire.processes import Processes, threads
@@ -60,6 +61,7 @@ class Coordinator:
         self.algorithm, self.trained = algorithm, trained
         stored: Mapping[str, Any] = {} if files is None else files.manifest()
         fixed = stored.get("fixed", {})
+        self._stored_start: Mapping[str, Any] = stored.get("start", {})
         self.num_threads = fixed.get("threads", settings.threads)
         kind, reason = choose(stored.get("engine", settings.engine), trained, algorithm.local, self.cohort_size)
         if settings.deadline is not None and not issubclass(kind, Processes | Devices):
@@ -78,7 +80,7 @@ class Coordinator:
             compilation=form,
             chunks=fixed.get("chunks"),
             # what is in one place is not lost on the way
-            faults=None if algorithm.pooled or job.faults is None else _InWords(job.faults),
+            faults=None if algorithm.pooled or job.faults is None else FaultsInWords(job.faults),
             counts_states=settings.stateless,
             evaluates_trained=settings.per_client and not algorithm.pooled,
         )
@@ -157,7 +159,7 @@ class Coordinator:
         clients, _ = self.accepting(self._round)
         self._server = self.engine.round(self._server, clients, self._round)
         self._round += 1
-        return clients, plain(self._asked(clients))
+        return clients, plain(of_traffic(self.engine.traffic, clients, pooled=self.algorithm.pooled))
 
     def run(self, files: RunDirectory | None, on_start: OnHistory | None, on_round: OnHistory | None) -> History:
         """Run all rounds that remain, and return what was measured. `files`: where it is written; None: nowhere."""
@@ -178,9 +180,9 @@ class Coordinator:
         return self.history
 
     def _start(self, files: RunDirectory | None) -> None:
-        self._server, clock = self.engine.init(), _Clock()
+        self._server, clock = self.engine.init(), Clock()
         record = {"round": 0, **self.evaluation.of_global(self._server, [], self.history, 0)}
-        record.update(self.evaluation.of_personal(self._server, 0))
+        record.update(self._personal(self._server, 0))
         each = self._each(record, self._server, 0)
         clock.lap(EVALUATION)
         self._record(record, clock, files, each)
@@ -194,8 +196,8 @@ class Coordinator:
         asked = [
             f"{name} = {value:g}" for name in ("target", "patience") if (value := getattr(settings, name)) is not None
         ]
-        of_global = settings.monitor in ("global_accuracy", "global_loss", "forgetting")
-        if asked and of_global and before.get("global_accuracy") is None:
+        of_global = settings.monitor.startswith("global_") or settings.monitor == "forgetting"
+        if asked and of_global and before.get("global_loss") is None:
             warn(
                 f"{' and '.join(asked)} can end no run of {type(self.algorithm).__name__}, which has no global model "
                 f"here to measure {settings.monitor} on: set monitor to personal_accuracy or val_accuracy (--monitor), "
@@ -204,7 +206,7 @@ class Coordinator:
             )
 
     def _next(self, files: RunDirectory | None) -> None:
-        settings, clock, t = self.settings, _Clock(), self._round
+        settings, clock, t = self.settings, Clock(), self._round
         clients, declined = self.accepting(t)
         clock.lap("sample")
         received = {}
@@ -214,7 +216,7 @@ class Coordinator:
         server = self.engine.round(self._server, clients, t)
         clock.lap("train")
         done = t + 1
-        record: Record = {"round": done, **self._asked(clients)}
+        record: Record = {"round": done, **of_traffic(self.engine.traffic, clients, pooled=self.algorithm.pooled)}
         record |= {"declined": declined} if settings.spares else {}
         record.update(self.evaluation.of_global(server, clients, self.history, t))
         record.update(self.evaluation.of_predictions(self.engine.traffic.to_judge, t))
@@ -224,7 +226,7 @@ class Coordinator:
             each["trained"], means = self.evaluation.of_trained(received, self.engine.traffic.after)
             record.update(means)
         if done % settings.eval_every == 0 or done == settings.rounds or self._reason_to_stop(record) is not None:
-            record.update(self.evaluation.of_personal(server, t))
+            record.update(self._personal(server, t))
             each |= self._each(record, server, t)
         clock.lap(EVALUATION)
         self.history.server, self.history.clients = server, self.engine.clients
@@ -251,6 +253,11 @@ class Coordinator:
                 "the best is one that is better",
                 SettingWarning,
             )
+
+    def _personal(self, server: dict[str, Any], round: int) -> Record:
+        """Return what is measured of the personal models after `round`."""
+        training = self.evaluation.of_training(server, round) if self.settings.evaluate_training else {}
+        return self.evaluation.of_personal(server, round) | training
 
     def _each(self, record: Record, server: dict[str, Any], round: int) -> Record:
         """Return what is measured of each client after `round`, if that is asked for; add its means to `record`."""
@@ -291,41 +298,16 @@ class Coordinator:
     def _reason_to_stop(self, new: Record | None = None) -> str | None:
         records = [*self.history.metrics, *([new] if new is not None else [])]
         values = [m[self.settings.monitor] for m in records if m.get(self.settings.monitor) is not None and m["round"]]
-        if (why := _nobody_accepted(records)) is not None:
+        if (why := nobody_accepted(records)) is not None:
             return why
         if new is not None and new.get(self.settings.monitor) is None:
             return None
         return self.settings.reason_to_stop(values)
 
-    def _asked(self, clients: list[int]) -> Record:
-        """Return what a record says of a round that was just computed with these clients, before anything is judged."""
-        traffic = self.engine.traffic
-        failed = {str(f.client): f.reason for f in traffic.failed}
-        exchanges: dict[str, list[int]] = {k: [] for k in failed}
-        for f in traffic.failed:
-            exchanges[str(f.client)].append(f.exchange)
-        at = {k: numbers for k, numbers in exchanges.items() if numbers != [0]}
-        losses = [traffic.losses[k] for k in sorted(traffic.losses) if str(k) not in failed]
-        refused = "; ".join(f"{name}: {why}" if name else why for name, why in traffic.server_refused.items())
-        return {
-            "clients": [k for k in clients if k in traffic.asked],
-            "failed": failed,
-            **({"failed_at": at} if at else {}),
-            **({"server_refused": refused} if refused else {}),
-            **({"all_refused": traffic.refused} if traffic.refused and not traffic.accepted else {}),
-            "train_loss": mean(losses),
-            **({"server_loss": mean(traffic.server_losses.values())} if traffic.server_losses else {}),
-            **traffic.noted,
-            # where everything is in one place, nothing travels
-            "bytes_down": 0 if self.algorithm.pooled else sum(traffic.down.values()),
-            "bytes_up": 0 if self.algorithm.pooled else sum(traffic.up.values()),
-            **({} if self.algorithm.pooled else {f"bytes_{k}": n for k, n in sorted(traffic.kinds.items()) if n}),
-        }
-
-    def _record(self, metrics: Record, clock: _Clock, files: RunDirectory | None, each: Record) -> None:
+    def _record(self, metrics: Record, clock: Clock, files: RunDirectory | None, each: Record) -> None:
         """Log a round. `each`: what was measured of each client."""
         metrics = plain(metrics)  # what is in the file is what is in memory
-        timing = {"round": metrics["round"], "seconds": clock.laps, "peak_rss_mib": _peak_rss_mib()}
+        timing = {"round": metrics["round"], "seconds": clock.laps, "peak_rss_mib": peak_rss_mib()}
         self.history.metrics.append(metrics)
         self.history.timing.append(timing)
         lines = {"metrics.jsonl": metrics, "timing.jsonl": timing}
@@ -345,12 +327,30 @@ class Coordinator:
         return {"shared": shared} if shared else {}
 
     def documents(self) -> dict[str, Any]:
-        """Return what settings.json, federation.json and manifest.json hold; devices.json too where there are some."""
+        """Return what settings.json, federation.json and manifest.json hold, and the files of initial tensors.
+
+        Where there are devices, what devices.json holds too.
+        """
         self._write_documents()
         self.history.manifest = {**plain(self.facts()), **self._started()}
         registry = facts.devices(self.population.federation)
         of_devices = {} if registry is None else {"devices": registry}
-        return {name: getattr(self.history, name) for name in ("settings", "federation", "manifest")} | of_devices
+        told = {name: getattr(self.history, name) for name in ("settings", "federation", "manifest")}
+        return told | of_devices | self._initial_files()
+
+    def _initial_files(self) -> dict[str, Any]:
+        """Return the files that hold what networks with frozen parts begin with, by name, in pieces.
+
+        With them a run needs nothing but its directory: no checkpoint has frozen tensors.
+        """
+        out = {}
+        for i, name in enumerate(self.trained.models):
+            model = self.population.models[name]
+            if model.num_frozen:
+                begins = self.engine.runtime.initial(name)
+                tensors = {**begins.params, **begins.buffers, **model.frozen}
+                out[initial_name(i)] = codec.pieces({n: tensors[n] for n in stored_names(model.skeleton())})
+        return out
 
     def _initial(self) -> Record:
         """Return the digests of the weights that networks start from, by architecture."""
@@ -358,9 +358,16 @@ class Coordinator:
             return {n: self.engine.runtime.digest(n) for n in self.trained.models}
 
     def _started(self) -> Record:
-        """Return the file of weights that the run starts from, if words name one: `verify` looks whether it changed."""
+        """Return the file of weights that the run starts from, if words name one: `verify` looks whether it changed.
+
+        Of a file that is gone, what the run has written of it before.
+        """
         named = (self.job.described or {}).get("start")
-        return {} if named is None else {"start": {"file": str(named), "digest": digest_of(Path(named))}}
+        if named is None:
+            return {}
+        if self._stored_start.get("file") == str(named) and not Path(named).is_file():
+            return {"start": self._stored_start}
+        return {"start": {"file": str(named), "digest": digest_of(Path(named))}}
 
     def _write_documents(self) -> None:
         """Write into the history what it has without a directory too: the settings, the facts, who holds what."""
@@ -369,7 +376,15 @@ class Coordinator:
         self.history.federation = facts.who_holds_what(self.population.federation)
         known = {"algorithm": type(self.algorithm).__name__, "hyper_parameters": self.algorithm}
         known |= {"task": self.population.task, "sampler": self.sampler, "faults": self.job.faults, "new": self.job.new}
-        self.history.manifest = plain(known | ({"front": self.fronts} if self.fronts else {}))
+        self.history.manifest = plain(known | ({"front": self.fronts} if self.fronts else {}) | self._measures())
+
+    def _measures(self) -> Record:
+        """Describe the measures of the records, the headline first, where these are more or others than accuracy."""
+        known, names = measures_of(self.population.task), self.population.measures
+        if names == ("accuracy",):
+            return {}
+        shown = ("name", "title", "meaning", "better", "unit")
+        return {"measures": [{field: getattr(known[name], field) for field in shown} for name in names]}
 
     def facts(self) -> dict[str, Any]:
         """Return what must be the same for a run to go on."""
@@ -392,57 +407,7 @@ class Coordinator:
             **({"front": self.fronts} if self.fronts else {}),
             "initial": self._initial(),
             **self._shared(),
+            **self._measures(),
             "federation": facts.parts(p.federation),
             "versions": facts.versions(),
         }
-
-
-def _nobody_accepted(records: list[Record]) -> str | None:
-    """Return why to stop where the last answers were all refused, as those to come would be; None to go on."""
-    alone = list(itertools.takewhile(lambda record: "all_refused" in record, reversed(records)))
-    count = sum(record["all_refused"] for record in alone)
-    if count < LEAST:  # of one or two it may be the client that lies
-        return None
-    why = next(iter(alone[0]["failed"].values()), "")
-    return (
-        f"all {count} answers of the last {len(alone)} round{'s' * (len(alone) > 1)} were refused, and whoever goes on "
-        f"trains nothing ({why[:200]})"
-    )
-
-
-@dataclass(frozen=True)
-class _InWords:
-    """Faults whose reasons are words, as logs have them: of a bool, False too would be a reason and not None."""
-
-    faults: Faults
-
-    def __call__(self, round: int, exchange: int, client: int) -> str | None:
-        why = self.faults(round, exchange, client)
-        if why is not None and not isinstance(why, str):
-            raise SettingError(
-                f"faults gives the reason in words why a client fails, and None for one that answers, got {why!r} for "
-                f"client {client} in round {round + 1}: return 'switched off' or None"
-            )
-        return why
-
-
-def _peak_rss_mib() -> float | None:
-    """Return the most memory that this process has held, in MiB; None where the system does not tell."""
-    if sys.platform == "win32":
-        return None
-    import resource
-
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return peak / (1 << 20) if sys.platform == "darwin" else peak / (1 << 10)
-
-
-class _Clock:
-    """Seconds by phase."""
-
-    def __init__(self) -> None:
-        self.laps: dict[str, float] = {}
-        self._last = time.perf_counter()
-
-    def lap(self, name: str) -> None:
-        now = time.perf_counter()
-        self.laps[name], self._last = now - self._last, now

@@ -23,13 +23,14 @@ from fedloom.coordinator.settings import RunSettings
 from fedloom.coordinator.tried import try_model
 from fedloom.core.algorithm import Algorithm
 from fedloom.core.errors import SettingError, enough_memory
-from fedloom.core.task import Classification, Task
+from fedloom.core.task import Task
 from fedloom.core.types import Weights
 from fedloom.data import Federation
 from fedloom.display.progress import optional_progress
 from fedloom.engines.engine import Engine
 from fedloom.engines.faults import Faults
-from fedloom.wire.communication import only_computes
+from fedloom.tasks import Classification
+from fedloom.wire.launched import only_computes
 from fedloom.wire.ranks import Ranks
 
 
@@ -53,7 +54,7 @@ class Job(Plan):
             warnings.simplefilter("ignore")  # whoever runs it is warned then
             alone = [name for name, model in self.population.models.items() if not try_model(model, self)]
             Coordinator(self, trains=False).engine.init()
-        check_plausible(self.federation, self.population.models.values(), self.task)
+        check_plausible(self.federation, self.population.models.values(), self.population.task)
         if alone:
             sizes = self.population.sizes[np.isin(self.population.assignment, alone)]
             check_batches_of_one(sizes.sum(keepdims=True) if self.algorithm.pooled else sizes, self.algorithm.local)

@@ -52,10 +52,15 @@ class RunSettings(StrictSettings):
     after every round."""
     panel: Count = 1000
     """Maximum number of clients whose personal models are evaluated."""
-    per_client: bool = setting(False, "--per-client", "results")
+    evaluate_training: bool = setting(False, "--evaluate-training", "results", may_differ=("resumed", "recipe"))
+    """Measure the loss of the personal models over all training examples of their clients too (`personal_train_loss`),
+    whenever they are evaluated. It costs a pass over these examples."""
+    per_client: bool = setting(False, "--per-client", "results", may_differ=("recipe",))
     """Write the numbers of [each client](runs.md#each-client) to `clients.jsonl`: examples, right answers and losses of
     the personal and the global model, before and after local training. It costs a pass over these examples for each
     model."""
+    measures: tuple[str, ...] = setting((), "--measures M,M", "results")
+    """[Measures of the task](data.md#measures) that are computed beside its headline, which is always computed."""
     checkpoint_every: Count = setting(1, "--checkpoint-every N", "results", may_differ=EVERYWHERE)
     """Rounds between [checkpoints](runs.md#checkpoints); the last round always has one. The first and the last two are
     kept."""

@@ -3,18 +3,34 @@
 from __future__ import annotations
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
 from fedloom.coordinator.job import Plan
-from fedloom.core.batches import Batch
+from fedloom.core.batch import Batch
 from fedloom.core.errors import SettingError, first_line
 from fedloom.core.losses import objective
-from fedloom.core.model import Model, own_defaults
+from fedloom.core.model import Model
+from fedloom.core.network_checks import check_parameters, check_randomness
 from fedloom.core.network_copies import NotCopied
-from fedloom.core.task import Classification, Hinge, Task, check_padding, notes_of, right_of
+from fedloom.core.network_makers import own_defaults
+from fedloom.core.task import Task, check_padding, notes_of
+from fedloom.core.task_measures import added, chosen_measures, sums_of
 from fedloom.core.types import Params, Weights
-from fedloom.evaluate import classify
+from fedloom.data import Examples
+from fedloom.evaluate import evaluate_rows
+from fedloom.tasks import ClassTask
+
+_TRIED = 64  # examples of targets that are no classes
+
+
+def _different(train: Examples) -> npt.NDArray[np.int64]:
+    """Return the first example of each class, or of a few different targets."""
+    y = train.y.cpu().numpy()
+    if y.dtype.kind == "i":
+        return np.unique(y, return_index=True)[1]
+    return np.unique(y.reshape(len(y), -1)[:_TRIED], axis=0, return_index=True)[1]
 
 
 @own_defaults()
@@ -26,19 +42,22 @@ def try_model(model: Model, job: Plan) -> bool:
     value there is no variance.
     """
     task, train, model = job.task, job.federation.train, model.bind(0)
-    first = np.unique(train.y.cpu().numpy(), return_index=True)[1]
+    first = _different(train)
     chosen, weights, how = train.select(first), model.init(0), ""
     two = train.select(first[[0, -1]])
     try:
-        classify(model, weights, task, chosen)
+        names = chosen_measures(task, job.settings.measures)
+        evaluate_rows(model, weights, task, names, chosen).measured(task)
         x, pair = (e.normalise(e.x, torch.float32) for e in (chosen, two))
-        model.check_randomness(weights, pair)
-        model.check_parameters(weights, x)
+        check_randomness(model, weights, pair)
+        check_parameters(model, weights, x)
         with torch.no_grad():
             logits = model(weights, x)
             check_padding(task, logits, x, chosen.y)
             how, each = "of one example, ", logits.shape[1:]
-            right_of(task, _checked(model(weights, pair[:1]), task, 1, each), two.y[:1])
+            alone = sums_of(task, names, _checked(model(weights, pair[:1]), task, 1, each), two.y[:1])
+            for rows in alone.values():
+                added(rows)
         how = "in training, "
         of_two = _measured(model, weights, task, pair, two.y, each)
         how = "in training, of one example, "
@@ -74,8 +93,8 @@ def _measured(model: Model, weights: Weights, task: Task, x: Tensor, y: Tensor, 
 
     `each`: the shape of an example's logits in evaluation.
     """
-    real = torch.ones_like(y, dtype=torch.bool)
-    batch = Batch(x=x, y=y, mask=real, key=y[0] * 0, notes=notes_of(task, y, x.dtype), full=True)
+    real, key = torch.ones(len(y), dtype=torch.bool), torch.zeros((), dtype=torch.int64)
+    batch = Batch(x=x, y=y, mask=real, key=key, notes=notes_of(task, y, x.dtype), full=True)
     params = Params({n: p.detach().requires_grad_() for n, p in weights.params.items()})
     logits, buffers = model.train(Weights(params, weights.buffers), batch)
     if not isinstance(logits, Tensor):
@@ -89,6 +108,6 @@ def _measured(model: Model, weights: Weights, task: Task, x: Tensor, y: Tensor, 
 
 def _checked(logits: Tensor, task: Task, count: int, each: torch.Size) -> Tensor:
     """Return the same logits; raise TypeError if their shape is not as elsewhere. Other tasks may want another."""
-    if isinstance(task, Classification | Hinge) and logits.shape != (count, *each):
+    if isinstance(task, ClassTask) and logits.shape != (count, *each):
         raise TypeError(f"logits must be {[count, *each]} as elsewhere, got {list(logits.shape)}")
     return logits

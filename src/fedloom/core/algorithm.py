@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, Self, TypeVar
 import torch
 from torch import Tensor
 
-from fedloom.core.batches import Batch, Batches
+from fedloom.core.batch import Batch
+from fedloom.core.batches import Batches
 from fedloom.core.choices import StrictSettings, check_choices
 from fedloom.core.client import Client
 from fedloom.core.cohort import Cohort

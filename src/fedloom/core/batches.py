@@ -3,129 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from contextvars import ContextVar
-from dataclasses import field
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from fedloom.core.batch import Batch, Lazy, Schedule, padded
+from fedloom.core.fold import fold
 from fedloom.core.random import normal
-from fedloom.core.types import replace, state, static
+from fedloom.core.types import replace, state
 
-# (inputs, mask) of the batch at hand; None where it has no padding
-padded_batch: ContextVar[tuple[Tensor, Tensor] | None] = ContextVar("fedloom_padded_batch", default=None)
 _AT_A_TIME = 200  # examples of a pass over all of them
 
 
-class Prepare(Protocol):
-    """From stored examples to network inputs (static and hashable): `fedloom.data.Normalise`."""
-
-    def __call__(self, x: Tensor, dtype: torch.dtype) -> Tensor: ...
-
-
-Notes = dict[str, Tensor]  # what frozen models say, by name
-
-
 @state
-class Batch:
-    """One mini-batch. Rows where `mask` is False are padding: copies of the client's own first example.
-
-    Annotations are read as attributes: after `batches.annotate("teacher", ...)` a loss reads `batch.teacher`.
-    """
-
-    x: Tensor  # [B, ...]
-    y: Tensor  # [B]
-    mask: Tensor  # [B] bool
-    key: Tensor  # [] int64, this client's randomness for this batch
-    notes: Notes = field(default_factory=dict)  # name -> [B, ...]
-    # [] float64, in [0, 1): how much of this training lies before this batch
-    progress: Tensor = field(default_factory=lambda: torch.zeros((), dtype=torch.float64))
-    full: bool = static(default=False)  # no padding anywhere in the stack: `mean` need not mask
-
-    def mean(self, per_example: Tensor) -> Tensor:
-        """Return the mean over the real rows, []. `per_example`: [B]."""
-        if self.full:
-            return per_example.mean()
-        real = self.mask.to(per_example.dtype)
-        return torch.where(self.mask, per_example, 0.0).sum() / real.sum().clamp(min=1)
-
-    def __getattr__(self, name: str) -> Tensor:
-        notes = self.__dict__.get("notes", {})
-        if name in notes:
-            return notes[name]  # type: ignore[no-any-return]
-        raise AttributeError(
-            f"the batch has no annotation {name!r}, only {sorted(notes)}: batches.annotate({name!r}, ...)"
-        )
-
-
-class _Lent(Batch):
-    """A batch whose tensors are each copied when they are first read."""
-
-    def __getattr__(self, name: str) -> Any:
-        given = self.__dict__.get("_given")
-        if given is None or name not in _TENSORS:
-            if given is not None:
-                self.notes  # noqa: B018 : copied, before one of them is looked up
-            return super().__getattr__(name)
-        if name == "x":
-            own: Any = self._inputs()
-        elif name == "notes":
-            own = {note: table.clone() for note, table in given.notes.items()}
-        else:
-            own = getattr(given, name).clone()
-        self.__dict__[name] = own
-        return own
-
-
-_TENSORS = frozenset(Batch.__annotations__) - {"full"}
-
-
-def lend(batch: Batch, inputs: Callable[[], Tensor] | None = None) -> Batch:
-    """Return the same batch for code that may write on what it reads, such as a task's; the batch does not change.
-
-    Inputs that nobody reads are not copied; most losses do not read them. `inputs` makes them anew; None: a copy of
-    batch.x.
-    """
-    lent = object.__new__(_Lent)
-    lent.__dict__.update(_given=batch, full=batch.full, _inputs=inputs or batch.x.clone)
-    return lent
-
-
-def probe(x: Tensor) -> Batch:
-    """Return a batch of inputs that are all real, with label 1 and key 0, to try a network in training mode."""
-    real = torch.ones(len(x), dtype=torch.bool, device=x.device)
-    return Batch(x=x, y=real.long(), mask=real, key=real.new_zeros((), dtype=torch.int64), full=True)
-
-
-@state
-class Lazy:
-    """An annotation computed batch by batch."""
-
-    context: Any
-    fn: Callable[..., Tensor] = static()
-
-
-@state
-class Batches:
+class Batches(Schedule):
     """Data of one client in one round: `num_steps` batches over `num_examples` examples."""
-
-    x: Tensor  # [N, ...] the stored arrays that hold this client's rows (in a simulation: everyone's)
-    y: Tensor  # [N]
-    examples: Tensor  # [n] int64: which rows are mine
-    order: Tensor  # [S, B] int64: positions in `examples`
-    mask: Tensor  # [S, B] bool
-    num_steps: Tensor  # [] int64: steps that hold a real row; the others come last
-    num_examples: Tensor  # [] int64
-    key: Tensor  # [] int64
-    notes: Notes = field(default_factory=dict)  # name -> [n, ...]
-    lazy: dict[str, Lazy] = field(default_factory=dict)
-    prepare: Prepare | None = static(default=None)
-    augment: Callable[[Tensor, Tensor], Tensor] | None = static(default=None)  # (x [B, ...], key []) -> [B, ...]
-    dtype: torch.dtype = static(default=torch.float32)
-    private: bool = static(default=False)  # the client's own training examples: to learn from them is local training
 
     @property
     def places(self) -> Tensor:
@@ -182,8 +77,6 @@ class Batches:
 
     def predict(self, fn: Callable[..., Tensor], *context: Any) -> Tensor:
         """Return fn(*context, x) for every example, not augmented, [n, ...] in the order of `examples`."""
-        from fedloom.core.fold import fold  # the seam is built on batches
-
         n, width = self.examples.shape[0], min(_AT_A_TIME, padded(self.examples.shape[0]))
         passes, steps = replace(self, notes={}).in_order(width), -(-n // width)
         like = _row_shape(fn, context, self)
@@ -231,15 +124,6 @@ def _to_noise(x: Tensor, key: Tensor) -> Tensor:
     return normal(key, 0, x.shape).to(x.dtype)
 
 
-def at_batch(x: Tensor, mask: Tensor | None, fn: Callable[..., Any], *args: Any) -> Any:
-    """Call fn(*args); a model that normalises by the batch knows the rows of padding in `x` (mask None: none)."""
-    token = padded_batch.set(None if mask is None else (x, mask))
-    try:
-        return fn(*args)
-    finally:
-        padded_batch.reset(token)
-
-
 def plan(
     sizes: npt.NDArray[np.int64],
     batch_size: int,
@@ -275,11 +159,6 @@ def plan(
         order, mask = np.take_along_axis(order, first, 1), np.take_along_axis(mask, first, 1)
     count = E * P if steps is None else steps
     return np.ascontiguousarray(order[:, :count]), np.ascontiguousarray(mask[:, :count])
-
-
-def padded(n: int) -> int:
-    """Return the smallest power of two that holds n: batches get few different widths, so that few graphs exist."""
-    return 1 << (max(n, 1) - 1).bit_length()
 
 
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)

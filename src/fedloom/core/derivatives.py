@@ -9,7 +9,8 @@ from torch import Tensor
 from torch.func import grad
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from fedloom.core.batches import Batch, Batches
+from fedloom.core.batch import Batch
+from fedloom.core.batches import Batches
 from fedloom.core.fold import fold
 from fedloom.core.model import Model
 from fedloom.core.task import Objective, Task, loss_of

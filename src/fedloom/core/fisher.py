@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import torch
 
-from fedloom.core.batches import Batch, Batches
+from fedloom.core.batch import Batch
+from fedloom.core.batches import Batches
 from fedloom.core.derivatives import slope
 from fedloom.core.fold import fold
 from fedloom.core.model import Model

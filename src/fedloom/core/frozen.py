@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterator
-from typing import Literal
+from typing import Literal, get_args
 
 import torch
 from torch import nn
 
 from fedloom.core import patterns
+from fedloom.core.errors import SettingError
 from fedloom.core.network_copies import tensors_of
 
 Factors = Literal["second", "both"]
@@ -31,8 +32,14 @@ def frozen_tensors(network: nn.Module, pattern: str, called: str, factors: Facto
         factors: of a low-rank adapter B A, whether the second factor B is trained alone, or both.
 
     Raises:
-        SettingError: a word of the pattern chooses no parameter.
+        SettingError: a word of the pattern chooses no parameter, or an argument is none of those.
     """
+    if not isinstance(pattern, str):
+        raise SettingError(f"frozen is words in one text, frozen='body norm', got {pattern!r}: join them with spaces")
+    if factors not in get_args(Factors):
+        raise SettingError(
+            f"factors must be one of {', '.join(get_args(Factors))}, got {factors!r}: train B of B A alone, or both"
+        )
     names = [name for name, _ in network.named_parameters()]
     found = {name for name, p in network.named_parameters() if not p.requires_grad}
     found |= patterns.select(pattern, names, names, network, called)

@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from fedloom.core.batches import Batch
+from fedloom.core.batch import Batch
 from fedloom.core.model import Model
 from fedloom.core.task import Objective, Task, loss_of
 from fedloom.core.types import BatchLoss, Params, Weights, replace

@@ -5,41 +5,24 @@ from __future__ import annotations
 import contextlib
 import copy
 import functools
-import inspect
-import random
 import weakref
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from fedloom import models
 from fedloom.core import patterns
-from fedloom.core.batches import Batch, padded_batch, probe
+from fedloom.core.batch import Batch, padded_batch, probe
 from fedloom.core.errors import SettingError, StackingError
 from fedloom.core.fronts import Front, Watch, chain_of, found, skip
 from fedloom.core.frozen import Factors, frozen_tensors, whole_modules
 from fedloom.core.layout import by_channels, by_pixels
-from fedloom.core.naming import by_python_name
 from fedloom.core.network_copies import Called, Tapped, computed_tensors, copied, skeleton_of, tensors_of
+from fedloom.core.network_makers import missing_arguments, named_maker, seeded
 from fedloom.core.passes import UNGOVERNED, BatchStatistics, RecordMoments, TrainingCall, draws_unseen
 from fedloom.core.types import Params, Weights
-
-
-@contextlib.contextmanager
-def own_defaults() -> Iterator[None]:
-    """Make float32 the default dtype in here, whatever the program's default: results must not differ."""
-    before = torch.get_default_dtype()
-    torch.set_default_dtype(torch.float32)
-    try:
-        yield
-    finally:
-        torch.set_default_dtype(before)
-
 
 _CPU = torch.device("cpu")
 
@@ -73,13 +56,13 @@ class Model:
             module = copied(build, {id(b): b.detach().clone() for b in build.buffers() if b.grad_fn is not None})
             self._build: Callable[[], nn.Module] = lambda: module
         else:
-            if missing := _arguments(build):
+            if missing := missing_arguments(build):
                 called = getattr(build, "__name__", type(build).__name__)
                 raise SettingError(
                     f"a class or function as model must make it without arguments, got {called}, which needs "
                     f"{', '.join(missing)}: pass lambda: {called}(...), or name a function that returns one"
                 )
-            self._build, module = build, _seeded(build, 0)
+            self._build, module = build, seeded(build, 0)
             if away := next((str(p.device) for p in module.parameters() if p.device.type != "cpu"), None):
                 raise SettingError(
                     f"a function that makes a network makes it on the CPU, where the run's seed governs its weights, "
@@ -142,17 +125,7 @@ class Model:
         Raises:
             SettingError: there is no such network, or it does not take these settings.
         """
-        if packaged(text):
-            make = getattr(models, text.partition(":")[2])
-        else:
-            make = by_python_name(text, "network") if ":" in text else functools.partial(models.build, text)
-        try:
-            module = make(**settings)
-        except (TypeError, ValueError) as error:
-            raise SettingError(f"network {text!r} does not take the settings {settings}: {error}") from error
-        if not isinstance(module, nn.Module):
-            raise SettingError(f"network {text!r} must name what makes a torch.nn.Module, got {type(module).__name__}")
-        return Model(lambda: make(**settings), name=text)
+        return Model(named_maker(text, settings), name=text)
 
     def __repr__(self) -> str:
         return f"Model({self.name}, {self.counted})"
@@ -170,7 +143,7 @@ class Model:
 
     def whole(self, seed: int, dtype: torch.dtype = torch.float32) -> Params:
         """Return fresh values of all tensors, the frozen ones too."""
-        module = _seeded(self._build, seed)
+        module = seeded(self._build, seed)
         return Params({n: _cast(t, dtype) for n, t in tensors_of(module)})
 
     def bind(self, seed: int, dtype: torch.dtype = torch.float32, device: torch.device = _CPU) -> Model:
@@ -338,42 +311,6 @@ class Model:
                     self._tried[shape] = False
         return self._tried[shape]
 
-    def check_randomness(self, weights: Weights, x: Tensor) -> None:
-        """Raise SettingError if a pass over x draws random numbers that no seed of a client governs, however deep."""
-        with torch.random.fork_rng(devices=[]):
-            before = _generators()
-            self.train(weights, probe(x))
-            self(weights, x)
-            if _generators() != before:
-                raise SettingError(UNGOVERNED.format(f"The forward of {self.name}"))
-
-    def check_parameters(self, weights: Weights, x: Tensor) -> None:
-        """Raise SettingError if a pass over x writes on what none may move.
-
-        In evaluation mode these are all parameters, which training alone moves; in training too, the frozen tensors,
-        which all clients share.
-        """
-        given = Params({n: p.clone() for n, p in weights.params.items()})
-        before = {n: (t._version, t.clone()) for n, t in self.frozen.items()}
-        with torch.no_grad():
-            self(Weights(params=given, buffers=weights.buffers), x)
-            if before:
-                self.train(weights, probe(x))
-        for name, p in given.items():
-            if p._version or not torch.equal(p, weights.params[name]):  # also where it writes what was there
-                raise SettingError(
-                    f"a network does not change its parameters while it is evaluated, or results would depend on how "
-                    f"often it is, and {self.name} writes on {name!r}, as nn.Embedding(max_norm=...) does: let forward "
-                    "compute with a copy, such as F.normalize(self.weight), or write where self.training alone"
-                )
-        for name, (version, values) in before.items():
-            if self.frozen[name]._version != version:
-                self.frozen[name].copy_(values)
-                raise SettingError(
-                    f"all clients share the frozen tensors of a network, and {self.name} writes on {name!r}: let "
-                    "forward compute with a copy, or register what it counts as a buffer of one number or of floats"
-                )
-
     def train(self, weights: Weights, batch: Batch) -> tuple[Tensor, Params]:
         """Return the logits [B, C] in training mode, and the buffers after this batch.
 
@@ -481,66 +418,5 @@ class Model:
         return logits, call.moments
 
 
-def packaged(text: str) -> bool:
-    """Return whether a text names a network of the package's own as `fedloom.models:NAME`, which imports nothing."""
-    package, _, name = text.partition(":")
-    return package == models.__name__ and name in models.__all__
-
-
 def _cast(t: Tensor, dtype: torch.dtype) -> Tensor:
     return t.detach().clone().to(dtype if t.is_floating_point() else t.dtype)
-
-
-def _arguments(build: Callable[[], nn.Module]) -> list[str]:
-    """Return the names of the arguments without which a class or function makes nothing."""
-    try:
-        own = list(inspect.signature(build).parameters.values())
-    except ValueError:  # of what is no Python nobody knows
-        return []
-    named = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
-    return [p.name for p in own if p.default is p.empty and p.kind in named]
-
-
-@own_defaults()
-def _seeded(build: Callable[[], nn.Module], seed: int) -> nn.Module:
-    """Return what `build` makes with the CPU's generator at a seed.
-
-    The generator is then where it was; other generators never move.
-    """
-    with torch.random.fork_rng(devices=[]):
-        torch.default_generator.manual_seed(seed)  # torch.manual_seed would move those of every GPU
-        return build()
-
-
-def _generators() -> tuple[Any, ...]:
-    """Return the states of the global generators that a network may draw from."""
-    legacy: Any = np.random.get_state()
-    return torch.get_rng_state().tolist(), random.getstate(), legacy[1].tolist(), legacy[2:]
-
-
-@dataclass(frozen=True)
-class Features:
-    """A model's features as a function (weights, x) -> [B, D], as `Batches.annotate` wants it: equal ones are equal."""
-
-    model: Model
-    name: str = "features"
-
-    def __call__(self, weights: Weights, x: Tensor) -> Tensor:
-        return self.model.features(weights, x, self.name)
-
-    @property
-    def by_batch(self) -> bool:
-        return self.model.by_batch
-
-
-def student_among(models: Mapping[str, Model], name: str) -> Model:
-    """Return the network of a run that a server's student has, by its name.
-
-    Raises:
-        SettingError: the run has no such network.
-    """
-    if name not in models:
-        raise SettingError(
-            f"student must be one of the run's networks, {', '.join(models)}, got {name!r}: name one of them"
-        )
-    return models[name]

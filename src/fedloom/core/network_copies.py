@@ -127,6 +127,12 @@ def _is_computed(value: Any) -> bool:
     return any(map(_is_computed, inside))
 
 
+def stored_names(network: nn.Module) -> list[str]:
+    """Return the names of the tensors of a network that are in its state_dict, by the first of their names."""
+    stored = network.state_dict()
+    return [name for name, _ in tensors_of(network) if name in stored]
+
+
 def tensors_of(network: nn.Module) -> Iterator[tuple[str, Tensor]]:
     """Yield every tensor of a network under the name that it has in `Weights`: the first of its names."""
     yield from network.named_parameters()

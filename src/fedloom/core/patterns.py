@@ -96,8 +96,10 @@ def select(pattern: str, names: Iterable[str], params: Iterable[str], network: n
     names, params, kinds = list(names), list(params), kinds_of(network)
     for word in pattern.split():
         if not named(word, names, params, kinds):
+            frozen = named(word, [name for name, _ in network.named_parameters()], params, kinds)
+            what = f"frozen tensors of {called} alone" if frozen else f"no tensor of {called}"
             raise SettingError(
-                f"{word.removeprefix('!')!r} matches no tensor of {called}: write patterns of its layers, "
+                f"{word.removeprefix('!')!r} matches {what}: write patterns of its layers, "
                 f"{', '.join(layers(params))}, a kind of layers ({', '.join(KINDS)}), or last:N"
             )
         if (wanted := word.removeprefix("!")) in KINDS and wanted in (own := set(map(layer, names))):

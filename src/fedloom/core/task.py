@@ -1,32 +1,47 @@
-"""What is learnt: a loss and a notion of being right. It belongs to the federation, not to an algorithm."""
+"""What is learnt: a loss, and the measures by which models are compared. It belongs to the federation."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import Literal, Protocol, runtime_checkable
+from typing import Any, Literal, NamedTuple, Protocol, runtime_checkable
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
-from fedloom.core.batches import Batch, lend
-from fedloom.core.choices import NonNegative, check_choices
+from fedloom.core.batch import Batch, lend
 from fedloom.core.errors import SettingError
 from fedloom.core.types import Params
 
 
 @runtime_checkable
 class Task(Protocol):
-    """A frozen (hashable) object with these two pure functions; write your own for other problems."""
+    """A frozen (hashable) object with this pure function, and one way to measure models; write your own.
+
+    A task of class numbers says which rows are right: `correct(logits, y)`, logits [B, C] and targets [B] to [B] bool.
+    Any other says its `measures`, the headline first (`fedloom.core.task_measures`), and what its `targets` are.
+    """
 
     def loss(self, logits: Tensor, batch: Batch) -> Tensor:
-        """Return the mean loss over the real rows of the batch, []. `logits`: [B, C]."""
+        """Return the mean loss over the real rows of the batch, []. `logits`: [B, ...]."""
         ...
 
-    def correct(self, logits: Tensor, y: Tensor) -> Tensor:
-        """Return which rows are right, [B] bool. `logits`: [B, C], `y`: [B]."""
-        ...
+
+TargetKind = Literal["classes", "numbers", "labels"]
+"""Class numbers [N] int64; floating point numbers [N] or [N, D]; labels [N, L], each 0 or 1."""
+
+
+class TargetMoments(NamedTuple):
+    """Mean and standard deviation of each target over the training examples of all clients."""
+
+    mean: tuple[float, ...]
+    deviation: tuple[float, ...]
+
+
+@runtime_checkable
+class FitsTargets(Protocol):
+    """A task that is made for its targets before a run, such as `Regression`, which standardises them."""
+
+    def fit(self, moments: TargetMoments) -> Task: ...
 
 
 @runtime_checkable
@@ -66,14 +81,22 @@ class ScheduledLoss(Protocol):
 
 
 def check_task(task: object, name: str = "task") -> None:
-    """Raise SettingError unless this is an object with the two functions."""
-    if isinstance(task, type) or not isinstance(task, Task):
-        missing = [method for method in ("loss", "correct") if not callable(getattr(task, method, None))]
-        lacks = f", which lacks {' and '.join(missing)}" if missing else f": write {getattr(task, '__name__', task)}()"
+    """Raise SettingError unless this is an object with a loss and a way to measure models."""
+    lacks = [] if callable(getattr(task, "loss", None)) else ["loss"]
+    if not (callable(getattr(task, "correct", None)) or hasattr(task, "measures")):
+        lacks.append("correct")
+    if isinstance(task, type) or lacks:
+        remedy = f", which lacks {' and '.join(lacks)}" if lacks else f": write {getattr(task, '__name__', task)}()"
         raise SettingError(
             f"{name} must be an object with the methods loss(logits, batch) and correct(logits, y), such as "
-            f"fedloom.Classification() for cross-entropy, got {task!r}{lacks}"
+            f"fedloom.Classification() for cross-entropy, got {task!r}{remedy}"
         )
+
+
+def targets_of(task: Any) -> TargetKind:
+    """Return what the targets of a task are."""
+    kind: TargetKind = getattr(task, "targets", "classes")
+    return kind
 
 
 def notes_of(task: Task, y: Tensor, dtype: torch.dtype) -> dict[str, Tensor]:
@@ -90,11 +113,6 @@ def loss_of(task: Task, logits: Tensor, batch: Batch, inputs: Callable[[], Tenso
     return task.loss(logits.clone(), lend(batch, inputs))
 
 
-def right_of(task: Task, logits: Tensor, y: Tensor) -> Tensor:
-    """Return which rows are right, [B] bool, by a task that may write on what it is given."""
-    return task.correct(logits.clone(), y.clone())
-
-
 def check_padding(task: Task, logits: Tensor, x: Tensor, y: Tensor) -> None:
     """Raise SettingError where the task's loss of some rows changes with rows of padding behind them.
 
@@ -102,7 +120,8 @@ def check_padding(task: Task, logits: Tensor, x: Tensor, y: Tensor) -> None:
     `x` with labels `y`.
     """
     notes = notes_of(task, y, logits.dtype)
-    key, real = torch.zeros((), dtype=torch.int64, device=y.device), torch.ones_like(y, dtype=torch.bool)
+    key = torch.zeros((), dtype=torch.int64, device=y.device)
+    real = torch.ones(len(y), dtype=torch.bool, device=y.device)
     plain = loss_of(task, logits, Batch(x=x, y=y, mask=real, key=key, notes=notes, full=True))
 
     def behind(rows: Tensor) -> Tensor:  # padding is copies of the first row
@@ -119,48 +138,3 @@ def check_padding(task: Task, logits: Tensor, x: Tensor, y: Tensor) -> None:
             f"{float(plain):.4g} of {len(y)} of them and {float(padded):.4g} with padding behind; write "
             "batch.mean(F.cross_entropy(logits, batch.y, reduction='none')) or the like"
         )
-
-
-@dataclass(frozen=True)
-class Classification:
-    """Cross-entropy and top-1 accuracy."""
-
-    def loss(self, logits: Tensor, batch: Batch) -> Tensor:
-        return batch.mean(F.cross_entropy(logits, batch.y, reduction="none"))
-
-    def correct(self, logits: Tensor, y: Tensor) -> Tensor:
-        return logits.argmax(-1) == y
-
-
-@dataclass(frozen=True)
-class Hinge:
-    """Binary hinge loss of a linear SVM: labels 0 and 1 stand for -1 and +1, logits [B, 1]."""
-
-    def loss(self, logits: Tensor, batch: Batch) -> Tensor:
-        sign = 2.0 * batch.y.to(logits.dtype) - 1.0
-        return batch.mean(F.relu(1.0 - sign * logits.squeeze(-1)))
-
-    def correct(self, logits: Tensor, y: Tensor) -> Tensor:
-        return (logits.squeeze(-1) > 0) == (y > 0)
-
-
-@dataclass(frozen=True)
-class SVM(Hinge):
-    """A linear SVM: hinge loss, added up over the batch or its mean, and a ridge on the weights but not on biases.
-
-    sum:   ridge ||w||^2 + sum_i max(0, 1 - y_i (<w, x_i> + b))        fair_flearn, ridge = 0.5
-    mean:  ridge ||w||^2 + mean_i max(0, 1 - y_i (<w, x_i> + b))       Ditto, ridge = 0.01
-
-    Algorithms whose gradients are of all of a client's examples (FedMeta; Per-FedAvg, to be judged) add up over those:
-    `mean` fits their rates.
-    """
-
-    reduction: Literal["sum", "mean"] = "sum"
-    ridge: NonNegative = 0.5
-
-    def __post_init__(self) -> None:
-        check_choices(self)
-
-    def objective(self, loss: Tensor, count: Tensor, params: Params) -> Tensor:
-        total = loss * count if self.reduction == "sum" else loss
-        return total + self.ridge * params.select(lambda name: not name.endswith("bias")).sq_norm()

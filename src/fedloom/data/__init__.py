@@ -8,7 +8,10 @@ from fedloom.data.changes import NEVER, Arrival, Drift, Growing, LabelDrift, Off
 from fedloom.data.embedded import fashion_mnist_small
 from fedloom.data.examples import Dataset, Examples, Normalise, from_arrays
 from fedloom.data.federation import Federation, federate
-from fedloom.data.partition import Partition, by_lists, dirichlet, iid, pooled, shards, split
+from fedloom.data.hold_out import split
+from fedloom.data.parquet import read_parquet
+from fedloom.data.partition import Partition, by_lists, dirichlet, iid, pooled, shards
+from fedloom.data.sites import read_sites
 from fedloom.data.skews import (
     balanced_dirichlet,
     label_blocks,
@@ -19,6 +22,7 @@ from fedloom.data.skews import (
 )
 from fedloom.data.sources import download, load
 from fedloom.data.tables import from_frame, read_csv
+from fedloom.data.target_skews import quantiles, quantity
 
 __all__ = [
     "NEVER",
@@ -52,8 +56,12 @@ __all__ = [
     "natural",
     "pathological",
     "pooled",
+    "quantiles",
+    "quantity",
     "read_csv",
     "read_npz",
+    "read_parquet",
+    "read_sites",
     "shards",
     "split",
 ]

@@ -135,6 +135,8 @@ class LabelDrift(Drift):
         _check_rounds(self.every)
 
     def labels(self, y: Tensor, clients: IntArray, round: int, num_classes: int) -> Tensor:
+        if y.is_floating_point():
+            raise ValueError(f"classes take the label of the next, got targets of {y.dtype}: let inputs drift instead")
         moved = (y + round // self.every) % num_classes
         return torch.where(self.drifting(clients).to(y.device), moved, y)
 

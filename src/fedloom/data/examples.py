@@ -93,6 +93,9 @@ class Examples:
         classes: what the classes are called, in their order; nothing if they have numbers alone.
         owners: what the natural clients of `Dataset.owners` are called, by their number; likewise.
         preparation: what `x` is made of, where that is fitted on the examples that train: `federate` makes it anew.
+        targets: what the columns of floating point targets are called; nothing if they have no names.
+        groups: (N,) int64 number of each example's group, such as its patient, whose examples never fall on both sides
+            of a split; None if each example stands alone.
 
     Raises:
         ValueError: lengths, types, labels or values break one of the rules above.
@@ -108,6 +111,8 @@ class Examples:
     classes: tuple[str, ...] = ()
     owners: tuple[str, ...] = ()
     preparation: Preparation | None = None
+    targets: tuple[str, ...] = ()
+    groups: npt.NDArray[np.int64] | None = None
 
     def __post_init__(self) -> None:
         if self.classes and len(self.classes) != self.num_classes:
@@ -131,6 +136,11 @@ class Examples:
             raise ValueError(f"x must be finite, got {bad} examples with NaN or infinity: remove or impute them")
         if self.num_classes < 1:
             raise ValueError(f"num_classes must be at least 1, got {self.num_classes}: count the classes of y")
+        if self.groups is not None and (self.groups.dtype != np.int64 or self.groups.shape != (len(self.x),)):
+            raise ValueError(
+                f"groups must be int64 of shape ({len(self.x)},), got {self.groups.dtype} of shape "
+                f"{self.groups.shape}: number the group of each example"
+            )
         if self.y.is_floating_point():
             if not bool(torch.isfinite(self.y).all()):
                 raise ValueError("targets y must be finite, got NaN or infinity: remove those examples")
@@ -157,7 +167,8 @@ class Examples:
 
     def __repr__(self) -> str:
         shape = " x ".join(map(str, self.shape))
-        return f"Examples({self.name}: {len(self):,} of {shape} {self.x.dtype}, {self.num_classes} classes)"
+        outputs = f"targets {', '.join(self.targets)}" if self.targets else f"{self.num_classes} classes"
+        return f"Examples({self.name}: {len(self):,} of {shape} {self.x.dtype}, {outputs})"
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -168,8 +179,10 @@ class Examples:
         """Return a copy of the examples at `rows`, int64 positions of shape (n,), in that order."""
         index = torch.tensor(rows) if isinstance(rows, np.ndarray) else rows  # a copy: partitions are read-only
         index = index.to(self.x.device, torch.int64)
-        preparation = self.preparation and self.preparation.select(index.cpu().numpy())
-        return replace(self, x=self.x[index], y=self.y[index], preparation=preparation)
+        places = index.cpu().numpy()
+        preparation = self.preparation and self.preparation.select(places)
+        groups = None if self.groups is None else self.groups[places]
+        return replace(self, x=self.x[index], y=self.y[index], preparation=preparation, groups=groups)
 
     def drifted(self, rule: Drift, clients: npt.NDArray[np.int64], round: int) -> Examples:
         """Return the same examples as a rule has them in a round; `clients`: whose they are, [N].
@@ -298,7 +311,10 @@ class Dataset(NamedTuple):
             )
         x, y = (torch.cat([getattr(part, name) for part in parts]) for name in ("x", "y"))
         raw, more = self.train.preparation, self.test.preparation
-        return Dataset(replace(self.train, x=x, y=y, preparation=raw and more and raw.joined(more)), None)
+        together = [part.groups for part in parts if part.groups is not None]
+        groups = np.concatenate(together) if len(together) == 2 else None
+        made = replace(self.train, x=x, y=y, preparation=raw and more and raw.joined(more), groups=groups)
+        return Dataset(made, None)
 
 
 def from_arrays(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from html import escape
 
 import numpy as np
@@ -12,8 +12,11 @@ import numpy.typing as npt
 from torch import Tensor
 
 from fedloom.data.changes import Arrival, Drift
+from fedloom.data.drawing import starts
 from fedloom.data.examples import Dataset, Examples
-from fedloom.data.partition import Partition, _starts, split
+from fedloom.data.groups import split_whole_groups
+from fedloom.data.hold_out import split
+from fedloom.data.partition import Partition
 
 _SHOWN = 20  # clients in a notebook
 
@@ -77,6 +80,7 @@ class Federation:
             row = int(np.argmax(owner > 1))
             using = [role for role, part in roles.items() if part is not None and row in part.indices]
             raise ValueError(f"a row has one role, got row {row} in {' and '.join(using)}: use federate or split")
+        self._check_groups(roles)
         held = self.partition.sizes if self.local_test is None else self.partition.sizes + self.local_test.sizes
         if not held.all():
             raise ValueError(
@@ -100,6 +104,22 @@ class Federation:
                 f"test must have the {self.num_classes} classes of train, got {self.test.num_classes}: "
                 "give both the same num_classes"
             )
+
+    def _check_groups(self, roles: dict[str, Partition | None]) -> None:
+        """Refuse a group of examples that has rows in several roles."""
+        if self.train.groups is None:
+            return
+        role_of = np.full(int(self.train.groups.max(initial=0)) + 1, -1)
+        for number, part in enumerate(roles.values()):
+            of = self.train.groups[[] if part is None else part.indices]
+            if (other := (role_of[of] >= 0) & (role_of[of] != number)).any():
+                group = int(of[other.argmax()])
+                row, names = int((self.train.groups == group).argmax()), [*roles]
+                raise ValueError(
+                    f"a group is on one side of a split, got group {group}, that of row {row}, in "
+                    f"{names[role_of[group]]} and {names[number]}: use federate, or hold out whole groups"
+                )
+            role_of[of] = number
 
     def __repr__(self) -> str:
         return f"Federation({self.train!r}, {self.partition!r}{'; '.join(['', *self._beside()])})"
@@ -221,7 +241,7 @@ class Federation:
                 f"every client has a training example in every round, and by {self.arrives} client {none.argmax()} has "
                 f"none in round {round + 1}: let its first be there from the first round on, and one at a time leave"
             )
-        return Partition(_starts(sizes), rows[there], p.name, p.seed, p.clients)
+        return Partition(starts(sizes), rows[there], p.name, p.seed, p.clients)
 
     @cached_property
     def _owners(self) -> npt.NDArray[np.int64]:
@@ -282,7 +302,8 @@ def federate(
         partition: rows of each client.
         test: the global test set.
         test_fraction: part of every client's rows to hold out, in [0, 1), with `split`: stratified by class, or at
-            random for floating point targets. At 0 the federation has no local test sets.
+            random for floating point targets; where `train` has groups, by whole groups. At 0 the federation has no
+            local test sets.
         val_fraction: part of the rows that then remain to every client, to choose between models on, in [0, 1), taken
             in the same way. At 0 there are no local validation sets. The test rows do not depend on it.
         held_out: (N,) bool, rows of `train` to test on locally instead of a fraction. Clients without other rows are
@@ -306,15 +327,16 @@ def federate(
     if not 0 <= val_fraction < 1:
         raise ValueError(f"val_fraction must be in [0, 1), got {val_fraction}: 0.1 takes one remaining row in ten")
     labels = np.zeros(len(train), np.int64) if train.y.is_floating_point() else train.y.cpu().numpy()
+    part = split if train.groups is None else partial(split_whole_groups, groups=train.groups)
     local_test: Partition | None
     if held_out is not None:
         training, local_test = _set_aside(partition, held_out, len(train))
     else:
-        training, local_test = split(partition, labels, test_fraction, seed)
+        training, local_test = part(partition, labels, test_fraction=test_fraction, seed=seed)
         local_test = local_test if test_fraction > 0 else None
     local_val: Partition | None = None
     if val_fraction > 0:
-        training, local_val = split(training, labels, val_fraction, seed, stream=1)
+        training, local_val = part(training, labels, test_fraction=val_fraction, seed=seed, stream=1)
     if train.preparation is not None:  # neither held-out rows nor those of others decide on means or categories
         fitted = train.preparation.fitted(training.indices, train.y.cpu().numpy())
         train, test, public = train.prepared(fitted), test and test.prepared(fitted), public and public.prepared(fitted)
@@ -358,6 +380,6 @@ def _set_aside(partition: Partition, held_out: npt.NDArray[np.bool_], length: in
     if left_out := int((~stays).sum()):
         name += f", {left_out} of {len(stays)} clients without training rows left out"
     names = tuple(n for n, there in zip(partition.clients, stays, strict=True) if there) if partition.clients else ()
-    kept = Partition(_starts(training[stays]), partition.indices[~out], name, partition.seed, names)
+    kept = Partition(starts(training[stays]), partition.indices[~out], name, partition.seed, names)
     tested = partition.indices[out & stays[client]]
-    return kept, Partition(_starts(testing[stays]), tested, f"{name}, held out", partition.seed)
+    return kept, Partition(starts(testing[stays]), tested, f"{name}, held out", partition.seed)

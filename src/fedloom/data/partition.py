@@ -21,7 +21,8 @@ import numpy as np
 import numpy.typing as npt
 from torch import Tensor
 
-IntArray = npt.NDArray[np.int64]
+from fedloom.data.drawing import IntArray, check_clients, generator_of, number_of, starts, whole_labels
+
 _BLOCK = 1 << 16  # clients that are counted at a time: a million cost no more memory than these
 
 
@@ -120,7 +121,7 @@ class Partition:
         Raises:
             ValueError: `labels` is too short for this partition, or holds a class outside the range.
         """
-        classes = _covering(_labels(labels, num_classes), self)
+        classes = covering(whole_labels(labels, num_classes), self)
         out = np.zeros((self.num_clients, num_classes), np.int64)
         for first in range(0, self.num_clients, _BLOCK):
             last = min(first + _BLOCK, self.num_clients)
@@ -153,7 +154,7 @@ def pooled(num_examples: int) -> Partition:
     Raises:
         ValueError: `num_examples` is below 1.
     """
-    _check_clients(1, num_examples)
+    check_clients(1, num_examples)
     return Partition(np.array([0, num_examples]), np.arange(num_examples), "pooled")
 
 
@@ -161,20 +162,20 @@ def iid(labels: npt.ArrayLike | Tensor, num_clients: int, seed: int) -> Partitio
     """Deal all examples in random order, so that sizes differ by at most one.
 
     Args:
-        labels: class of every example, (n,); only their number matters.
+        labels: class or target of every example, (n, ...); only their number matters.
         num_clients: number of clients, 1 to n.
         seed: 0 to 2**32 - 1.
 
     Raises:
         ValueError: `num_clients` or `seed` is out of range.
     """
-    num_examples = len(_labels(labels))
-    _check_clients(num_clients, num_examples)
-    order = _generator(seed).permutation(num_examples)
+    num_examples = number_of(labels)
+    check_clients(num_clients, num_examples)
+    order = generator_of(seed).permutation(num_examples)
     size, larger = divmod(num_examples, num_clients)  # the first ones have one more
     sizes = np.full(num_clients, size, np.int64)
     sizes[:larger] += 1
-    return Partition(_starts(sizes), order, "iid", seed)
+    return Partition(starts(sizes), order, "iid", seed)
 
 
 def shards(
@@ -196,13 +197,13 @@ def shards(
     Raises:
         ValueError: an argument is out of range, s * K is no multiple of C, or a class has fewer examples than shards.
     """
-    classes = _labels(labels, num_classes)
-    _check_clients(num_clients, len(classes))
+    classes = whole_labels(labels, num_classes)
+    check_clients(num_clients, len(classes))
     if num_classes is None:
         num_classes = int(classes.max()) + 1
     if shards_per_client < 1:
         raise ValueError(f"shards_per_client must be at least 1, got {shards_per_client}: 2 is the usual choice")
-    generator = _generator(seed)
+    generator = generator_of(seed)
     total = num_clients * shards_per_client
     if total % num_classes:
         raise ValueError(
@@ -259,8 +260,8 @@ def dirichlet(
     Raises:
         ValueError: an argument is out of range, or no draw was accepted.
     """
-    classes = _labels(labels)
-    _check_clients(num_clients, len(classes))
+    classes = whole_labels(labels)
+    check_clients(num_clients, len(classes))
     if not (alpha > 0 and math.isfinite(alpha)):
         raise ValueError(f"alpha must be finite and greater than 0, got {alpha}: 0.1 is strong skew, 100 nearly none")
     if min_size < 0 or min_size * num_clients > len(classes):
@@ -270,7 +271,7 @@ def dirichlet(
         )
     if max_attempts < 1:
         raise ValueError(f"max_attempts must be at least 1, got {max_attempts}: 20_000 is the default")
-    generator = _generator(seed)
+    generator = generator_of(seed)
     by_class = [np.flatnonzero(classes == c) for c in range(int(classes.max()) + 1)]
     concentration = np.repeat(alpha, num_clients)
     mean_size = len(classes) / num_clients
@@ -306,7 +307,7 @@ def dirichlet(
                 lengths = [np.diff(cuts, prepend=0, append=len(order)) for order, cuts in draw]
                 owner = np.concatenate([np.repeat(everyone, length) for length in lengths])
                 rows = np.concatenate([order for order, _ in draw])[np.argsort(owner, kind="stable")]
-                indptr = _starts(sizes)
+                indptr = starts(sizes)
                 for a, b in itertools.pairwise(indptr.tolist()):
                     generator.shuffle(rows[a:b])
                 return Partition(indptr, rows, f"{'' if capped else 'plain '}dirichlet alpha={alpha:g}", seed)
@@ -326,57 +327,6 @@ def _lower(alpha: float, capped: bool) -> str:
     if capped:
         return f"or use plain_dirichlet:{alpha:g}, which has no cap and asks for 2 examples a client"
     return "or lower min_size, in Python"
-
-
-def split(
-    partition: Partition, labels: npt.ArrayLike | Tensor, test_fraction: float, seed: int, stream: int = 0
-) -> tuple[Partition, Partition]:
-    """Hold out a part of every client's examples that has the distribution of the rest.
-
-    A client with n examples gives up `round(test_fraction * n)`, halves rounded up, but never its last one. Classes
-    share that number in proportion, by largest remainder, ties at random. Rows keep the order of `partition`. What a
-    client gives up depends on its own rows and the largest label alone, not on the rows of other clients.
-
-    Args:
-        partition: rows of every client.
-        labels: class of every example, indexed by row.
-        test_fraction: in [0, 1).
-        seed: 0 to 2**32 - 1.
-        stream: another number draws other rows by the same seed.
-
-    Returns:
-        What remains for training, and what was held out; both have the clients of `partition`.
-
-    Raises:
-        ValueError: `test_fraction` or `seed` is out of range, or `labels` does not cover the partition.
-    """
-    classes = _labels(labels)
-    if not 0 <= test_fraction < 1:
-        raise ValueError(f"test_fraction must be in [0, 1), got {test_fraction}: 0.2 holds out one example in five")
-    num_classes = int(classes.max(initial=0)) + 1
-    _check_seed(seed)
-    own = _covering(classes, partition)[partition.indices]
-    sizes, indptr = partition.sizes, partition.indptr.tolist()
-    test_sizes = np.maximum(np.minimum(np.floor(test_fraction * sizes + 0.5).astype(np.int64), sizes - 1), 0)
-    held_out = np.zeros(len(own), np.bool_)
-    generator = np.random.RandomState(0)
-    for client in np.flatnonzero(test_sizes).tolist():
-        # The stream of RandomState([seed, client]), which costs more to make.
-        generator.seed([seed, client, stream] if stream else [seed, client])
-        start, stop, test_size = indptr[client], indptr[client + 1], int(test_sizes[client])
-        mine = own[start:stop]
-        # Whole numbers, so that equal remainders are ties on every machine.
-        quotas, remainders = np.divmod(np.bincount(mine, minlength=num_classes) * test_size, stop - start)
-        tie_break = generator.permutation(num_classes)
-        largest_first = tie_break[np.argsort(-remainders[tie_break], kind="stable")]
-        quotas[largest_first[: test_size - int(quotas.sum())]] += 1
-        for c in quotas.nonzero()[0]:
-            held_out[start + generator.permutation((mine == c).nonzero()[0])[: quotas[c]]] = True
-    kept = _starts(sizes - test_sizes), partition.indices[~held_out], partition.name, partition.seed, partition.clients
-    return (
-        Partition(*kept),
-        Partition(_starts(test_sizes), partition.indices[held_out], f"{partition.name}, held out", partition.seed),
-    )
 
 
 def _frozen(values: npt.ArrayLike, what: str) -> IntArray:
@@ -402,12 +352,7 @@ def _first_repeated(indices: IntArray) -> int | None:
     return int(repeated[0]) if len(repeated) else None
 
 
-def _starts(sizes: IntArray) -> IntArray:
-    """Return where each client's rows start, and where the last one's end, (N + 1,)."""
-    return np.concatenate([np.zeros(1, np.int64), np.cumsum(sizes)])
-
-
-def _covering(classes: IntArray, partition: Partition) -> IntArray:
+def covering(classes: IntArray, partition: Partition) -> IntArray:
     """Return `classes`, if there is one for every row of the partition."""
     if len(partition.indices) and partition.indices.max() >= len(classes):
         raise ValueError(
@@ -415,39 +360,6 @@ def _covering(classes: IntArray, partition: Partition) -> IntArray:
             f"{partition.indices.max()}: pass the labels of the examples that were partitioned"
         )
     return classes
-
-
-def _labels(labels: npt.ArrayLike | Tensor, num_classes: int | None = None) -> IntArray:
-    if hasattr(labels, "y"):
-        raise ValueError(f"labels must be a list of integers, got {type(labels).__name__}: pass its labels, train.y")
-    array = np.asarray(labels.cpu() if isinstance(labels, Tensor) else labels)
-    if array.ndim != 1 or not (np.issubdtype(array.dtype, np.integer) or array.size == 0):
-        raise ValueError(
-            f"labels must be a list of integers, got {array.dtype} with {array.ndim} axes: "
-            "number the classes from 0, one label per example"
-        )
-    if array.size and (array.min() < 0 or (num_classes is not None and array.max() >= num_classes)):
-        limit = "not be negative" if num_classes is None else f"be in 0..{num_classes - 1}"
-        raise ValueError(f"labels must {limit}, got {array.min()}..{array.max()}: number the classes from 0")
-    return array.astype(np.int64, copy=False)
-
-
-def _check_clients(num_clients: int, num_examples: int) -> None:
-    if not 1 <= num_clients <= num_examples:
-        raise ValueError(
-            f"num_clients must be in 1..{num_examples}, the number of examples, got {num_clients}: "
-            "use fewer clients or more data"
-        )
-
-
-def _check_seed(seed: int) -> None:
-    if not 0 <= seed < 2**32:
-        raise ValueError(f"seed must be in 0..{2**32 - 1}, got {seed}: choose one in this range")
-
-
-def _generator(seed: int) -> np.random.RandomState:
-    _check_seed(seed)
-    return np.random.RandomState(seed)
 
 
 def _nearest(value: int, factor: int, multiple: int) -> str:

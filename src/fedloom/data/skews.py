@@ -17,7 +17,8 @@ import numpy as np
 import numpy.typing as npt
 from torch import Tensor
 
-from fedloom.data.partition import IntArray, Partition, _check_clients, _generator, _labels, _starts
+from fedloom.data.drawing import IntArray, check_clients, generator_of, starts, whole_labels
+from fedloom.data.partition import Partition
 
 
 def balanced_dirichlet(
@@ -49,16 +50,16 @@ def balanced_dirichlet(
     Raises:
         ValueError: an argument is out of range, or no draw was accepted for a group.
     """
-    classes = _labels(labels)
+    classes = whole_labels(labels)
     num_examples = len(classes)
-    _check_clients(num_clients, num_examples)
+    check_clients(num_clients, num_examples)
     if not (beta > 0 and math.isfinite(beta)):
         raise ValueError(f"beta must be finite and greater than 0, got {beta}: 0.1 is strong skew, 100 nearly none")
     if group_size < 1:
         raise ValueError(f"group_size must be at least 1, got {group_size}: 10 is the published choice")
     if max_attempts < 1:
         raise ValueError(f"max_attempts must be at least 1, got {max_attempts}: 20_000 is the default")
-    generator = _generator(seed)
+    generator = generator_of(seed)
     num_classes = int(classes.max()) + 1
     order = np.arange(num_examples)
     generator.shuffle(order)
@@ -95,11 +96,11 @@ def pathological(labels: npt.ArrayLike | Tensor, num_clients: int, classes_per_c
     Raises:
         ValueError: an argument is out of range, s * N is no multiple of C, or a class has fewer examples than shards.
     """
-    classes = _labels(labels)
-    _check_clients(num_clients, len(classes))
+    classes = whole_labels(labels)
+    check_clients(num_clients, len(classes))
     if classes_per_client < 1:
         raise ValueError(f"classes_per_client must be at least 1, got {classes_per_client}: 2 is the usual choice")
-    generator = _generator(seed)
+    generator = generator_of(seed)
     num_classes = int(classes.max()) + 1
     per_class, rest = divmod(num_clients * classes_per_client, num_classes)
     if rest:
@@ -149,8 +150,8 @@ def lognormal(
     Raises:
         ValueError: an argument is out of range, or a class is too small for `min_per_class`.
     """
-    classes = _labels(labels)
-    _check_clients(num_clients, len(classes))
+    classes = whole_labels(labels)
+    check_clients(num_clients, len(classes))
     num_classes = int(classes.max()) + 1
     if num_clients % num_classes:
         raise ValueError(
@@ -170,7 +171,7 @@ def lognormal(
             f"every class needs {needed} examples for min_per_class={min_per_class}, got {available} of class "
             f"{counts.argmin()}: use fewer clients, fewer classes per client or a smaller min_per_class"
         )
-    shares = _generator(seed).lognormal(0.0, sigma, (num_classes, cycles, classes_per_client))
+    shares = generator_of(seed).lognormal(0.0, sigma, (num_classes, cycles, classes_per_client))
     shares = (counts - needed)[:, None, None] * shares / shares.sum((1, 2), keepdims=True)
     by_class = [np.flatnonzero(classes == c) for c in range(num_classes)]
     taken = np.zeros(num_classes, np.int64)
@@ -210,11 +211,11 @@ def lognormal_sizes(
     Raises:
         ValueError: an argument is out of range, or a class has fewer examples than its clients take.
     """
-    classes = _labels(labels)
-    _check_clients(num_clients, len(classes))
+    classes = whole_labels(labels)
+    check_clients(num_clients, len(classes))
     num_classes = int(classes.max()) + 1
     _check_classes(classes_per_client, num_classes, "3 is the published choice")
-    sizes = _generator(seed).lognormal(4.0, 1.0, num_clients) + 5
+    sizes = generator_of(seed).lognormal(4.0, 1.0, num_clients) + 5
     each = np.maximum((sizes / classes_per_client).astype(np.int64), 2)
     by_class = [np.flatnonzero(classes == c) for c in range(num_classes)]
     taken = np.zeros(num_classes, np.int64)
@@ -258,15 +259,15 @@ def label_blocks(
     Raises:
         ValueError: an argument is out of range, a class is too small for `min_per_class`, or `alpha` for its draws.
     """
-    classes = _labels(labels)
-    _check_clients(num_clients, len(classes))
+    classes = whole_labels(labels)
+    check_clients(num_clients, len(classes))
     num_classes = int(classes.max()) + 1
     _check_classes(classes_per_client, num_classes, "2 makes groups of clients that share two classes")
     if not (alpha > 0 and math.isfinite(alpha)):
         raise ValueError(f"alpha must be finite and greater than 0, got {alpha}: 1 is unequal, 100 nearly equal")
     if min_per_class < 1:
         raise ValueError(f"min_per_class must be at least 1, got {min_per_class}: 10 is the default")
-    generator = _generator(seed)
+    generator = generator_of(seed)
     clients: list[list[IntArray]] = [[] for _ in range(num_clients)]
     for c in range(num_classes):
         holders = [u for u in range(num_clients) if (c - classes_per_client * u) % num_classes < classes_per_client]
@@ -316,7 +317,7 @@ def natural(
     client = np.argsort(np.argsort(first))[inverse]  # of each example: the rank of its owner's first appearance
     ranked = owner[np.argsort(first)]
     called = tuple(map(str, ranked)) if ids.dtype.kind == "U" else tuple(names[i] for i in ranked) if names else ()
-    return Partition(_starts(np.bincount(client)), np.argsort(client, kind="stable"), "natural", None, called)
+    return Partition(starts(np.bincount(client)), np.argsort(client, kind="stable"), "natural", None, called)
 
 
 def _accepted_cuts(

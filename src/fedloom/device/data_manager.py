@@ -9,7 +9,7 @@ import numpy as np
 from fedloom.core.errors import SettingError, SettingWarning, warn
 from fedloom.data import Dataset, Federation, Partition, by_lists, federate
 from fedloom.experiments import catalogue
-from fedloom.experiments.experiment import DataSettings
+from fedloom.experiments.sections import DataSettings
 from fedloom.wire.registration import Registration, check_names
 
 
@@ -42,7 +42,14 @@ class DataManager:
 
 def load_examples(source: str) -> Dataset:
     """Return the stored examples of a source; all rows of a table without `split` are for training."""
+    if catalogue.is_sites(source):
+        raise SettingError(f"a device holds the table of one site, got {source!r}: name one file with --data")
     dataset = catalogue.data(_resolve_source(source), whole=True)
+    if dataset.train.y.is_floating_point():
+        raise SettingError(
+            f"devices are evaluated by class, got {source!r} with targets that are no classes: name a column of "
+            "classes with label=, or simulate with fedloom run"
+        )
     warn_about_own_scale(source, dataset)
     return dataset
 
@@ -86,7 +93,7 @@ def _resolve_source(source: str) -> str:
                 f"--data takes a file, a folder or a name of data, and there is no {source}: name another"
             )
         return source
-    files = sorted(path for path in folder.iterdir() if path.suffix in (".npz", ".csv"))
+    files = sorted(path for path in folder.iterdir() if path.suffix in (".npz", ".csv", ".parquet"))
     if len(files) > 1:
         raise SettingError(f"{folder} holds {', '.join(path.name for path in files)}: name one of them with --data")
     return str(files[0]) if files else f"images:{folder}"

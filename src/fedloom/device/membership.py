@@ -25,7 +25,9 @@ from fedloom.device.start_file import StartFile
 from fedloom.engines.population import Population
 from fedloom.engines.runtime import Runtime
 from fedloom.experiments import catalogue
-from fedloom.experiments.experiment import Experiment, flat, named_code
+from fedloom.experiments.experiment import Experiment
+from fedloom.experiments.named_code import named_code
+from fedloom.experiments.settings_file import flat
 from fedloom.storage import files
 from fedloom.storage.strict_json import parse
 from fedloom.wire.communication import CLOSED, CommunicationManager

@@ -5,8 +5,8 @@ from __future__ import annotations
 import itertools
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Literal
+from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import torch
@@ -19,56 +19,14 @@ from fedloom.core.errors import NobodyAnswered, SettingError, StackingError
 from fedloom.core.model import Model
 from fedloom.core.random import derive
 from fedloom.core.renamed import OF_COHORT, keep_old_names
-from fedloom.core.types import Failure, Weights
+from fedloom.core.types import Failure
 from fedloom.engines.accounting import of_new_states, of_states
 from fedloom.engines.finite import mean_losses, not_finite, refused
-from fedloom.engines.message import Answer, Call, EvaluationResult, Request
+from fedloom.engines.message import Answer, Call, Request
 from fedloom.engines.norms import beyond, median, too_large, upload_norms
+from fedloom.engines.round_traffic import Exchange
 from fedloom.engines.runtime import models_in
-
-if TYPE_CHECKING:
-    from fedloom.engines.engine import Engine
-
-
-@dataclass
-class Traffic:
-    """Record of what one round moved and lost."""
-
-    asked: set[int] = field(default_factory=set)  # clients; nobody in a round of the server alone
-    down: Counter[int] = field(default_factory=Counter)  # bytes by client
-    up: Counter[int] = field(default_factory=Counter)
-    kinds: Counter[str] = field(default_factory=Counter)  # the same by direction and kind: "down_model"
-    failed: list[Failure] = field(default_factory=list)
-    accepted: int = 0  # answers
-    refused: int = 0  # answers that came, and may not be
-    after: dict[int, EvaluationResult] = field(default_factory=dict)  # by client, of what it has trained last
-    losses: dict[int, float] = field(default_factory=dict)  # mean local training loss by client, last minimise
-    server_losses: dict[str, float] = field(default_factory=dict)  # mean over the steps of its last own training
-    noted: dict[str, Any] = field(default_factory=dict)  # numbers for the record, as the server has named them
-    to_judge: dict[str, Predict | Mapping[int, Predict]] = field(default_factory=dict)  # on the test set, by name
-    server_refused: dict[str, str] = field(default_factory=dict)  # why a server state stayed, by architecture
-
-    def count(self, way: Literal["down", "up"], clients: Sequence[int], each: Sequence[Counter[str]]) -> None:
-        """Add what each of some clients was sent or has sent, by kind."""
-        total = self.down if way == "down" else self.up
-        for k, kinds in zip(clients, each, strict=True):
-            total[k] += kinds.total()
-            for kind, size in kinds.items():
-                self.kinds[f"{way}_{kind}"] += size
-
-
-@dataclass(frozen=True)
-class Exchange:
-    """Record of what a client did in one exchange of a replayed round."""
-
-    name: str  # of the algorithm's method
-    number: int  # of the exchange in its round
-    client: int
-    state: Any  # its new one
-    upload: Any
-    trained: Weights | None  # its model after its last `minimise` over its own training examples
-    unclear: bool  # whether there was such a `minimise`, whose carry has not exactly one model of the client's network
-    losses: list[Tensor]  # of each `minimise`, whatever it trained, in order: [steps that the client took]
+from fedloom.engines.server_side import ServerSide
 
 
 class AskedCohort:
@@ -76,7 +34,7 @@ class AskedCohort:
 
     def __init__(
         self,
-        engine: Engine,
+        engine: ServerSide,
         clients: tuple[int, ...],
         round: int,
         *,

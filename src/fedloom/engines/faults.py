@@ -86,3 +86,19 @@ def lost_again(records: Sequence[Mapping[str, Any]], faults: Faults | None) -> F
 def _uniform(seed: int, *words: int | str) -> float:
     """Return a uniform number in [0, 1), derived from the seed and the words."""
     return derive(seed, *words) / 2**62
+
+
+@dataclass(frozen=True)
+class FaultsInWords:
+    """Faults whose reasons are words, as logs have them: of a bool, False too would be a reason and not None."""
+
+    faults: Faults
+
+    def __call__(self, round: int, exchange: int, client: int) -> str | None:
+        why = self.faults(round, exchange, client)
+        if why is not None and not isinstance(why, str):
+            raise SettingError(
+                f"faults gives the reason in words why a client fails, and None for one that answers, got {why!r} for "
+                f"client {client} in round {round + 1}: return 'switched off' or None"
+            )
+        return why

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from fedloom.engines.engine import Engine, Send
+from fedloom.engines.engine import Engine
 from fedloom.engines.message import Answer, Call, Request
+from fedloom.engines.server_side import Send
 
 
 class Loop(Engine):

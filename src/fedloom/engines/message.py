@@ -88,7 +88,8 @@ class Request:
 class EvaluationResult:
     """Quality of a model for one client. Without training rows to judge it by, `trained` is 0."""
 
-    right: Tensor  # [] int64, of the rows held out
+    sums: dict[str, Tensor]  # of the rows held out, by the task's measures that are sums
+    scores: dict[str, Tensor]  # [] float64 by the task's other measures; NaN where one is undefined on these rows
     examples: Tensor  # [] int64, held out
     own: Tensor  # [] bool: whether the client has a model of its own
     loss: Tensor  # [] float64: sum over the rows held out

@@ -14,16 +14,19 @@ import torch
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
-from fedloom.core.batches import Batches, Notes, plan
+from fedloom.core.batch import Notes
+from fedloom.core.batches import Batches, plan
 from fedloom.core.client import Public
 from fedloom.core.errors import SettingError
 from fedloom.core.model import Model
 from fedloom.core.optimiser import Local
 from fedloom.core.random import derive
-from fedloom.core.task import Classification, NeedsLabelStatistics, Task, notes_of
+from fedloom.core.task import NeedsLabelStatistics, Task, notes_of
+from fedloom.core.task_measures import chosen_measures
 from fedloom.core.types import replace
 from fedloom.data import Examples, Federation
 from fedloom.engines.message import Request, Rows
+from fedloom.tasks import Classification
 
 
 @dataclass(frozen=True, eq=False)
@@ -31,7 +34,9 @@ class Population:
     """A federation with models: `models` by name, `assignment` the name for each client (default: in turn).
 
     `seed` governs everything random. Floating tensors are of `dtype`, all tensors on `device`. `first`: the number that
-    client 0 has elsewhere, where these are some clients of a larger population.
+    client 0 has elsewhere, where these are some clients of a larger population. `measures`: names of those of the task
+    that are computed beside its headline; afterwards the headline is the first of them. `behind`: the same federation
+    with other inputs, by the name of the architecture that is given these: the outputs of its front.
     """
 
     federation: Federation
@@ -42,8 +47,11 @@ class Population:
     device: torch.device = field(default_factory=lambda: torch.device("cpu"))
     dtype: torch.dtype = torch.float32
     first: int = 0
+    measures: tuple[str, ...] = ()
+    behind: Mapping[str, Federation] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "measures", chosen_measures(self.task, self.measures))
         names, seed = list(self.models), derive(self.seed, "init")
         if not names:
             raise SettingError("a population needs at least one model")
@@ -77,27 +85,44 @@ class Population:
         counts = Counter(self.assignment)
         return {name: counts[name] for name in self.models}
 
-    def _train(self, examples: Examples) -> tuple[Tensor, Tensor]:
-        """Return the arrays of the training examples of a round, which are kept until those of another are asked."""
-        known: tuple[Examples | None, tuple[Tensor, Tensor] | None] = self.__dict__.get("_newest", (None, None))
-        if known[1] is None or known[0] is not examples:
-            known = examples, self._arrays(examples)
-            self.__dict__["_newest"] = known
-        assert known[1] is not None
-        return known[1]
+    def examples_of(self, name: str) -> Federation:
+        """Return the federation with the inputs that an architecture is given."""
+        return self.behind.get(name, self.federation)
+
+    def seen_by(self, name: str, round: int) -> Federation:
+        """Return the federation of a round, from 0, with the inputs that an architecture is given."""
+        return self.examples_of(name).at(round, self.first)
+
+    def _train(self, name: str, examples: Examples) -> tuple[Tensor, Tensor]:
+        """Return the arrays of an architecture's training examples of a round, kept until those of another are asked.
+
+        Architectures that are given the same examples share them.
+        """
+        known: dict[int, tuple[Examples, tuple[Tensor, Tensor]]] = self.__dict__.setdefault("_newest", {})
+        whose = id(self.examples_of(name))  # which lives as long as this population
+        if whose not in known or known[whose][0] is not examples:
+            known[whose] = examples, self._arrays(examples)
+        return known[whose][1]
 
     @cached_property
     def tried(self) -> dict[Model, str | None]:
         """Obstacle to `vmap` with each model, as far as it was tried: the check of a job and its run ask the same."""
         return {}
 
+    def example(self, name: str) -> tuple[Tensor, Tensor]:
+        """Return one example as the networks of an architecture and tasks get it, [1, ...] both."""
+        train = self.examples_of(name).train
+        x, y = self._arrays(train, 1)
+        return train.normalise(x.clone(), self.dtype), y  # a network may write on it
+
     def prepare(self) -> None:
         """Make what all clients share, so that processes forked after this share it too."""
-        _ = self._train(self.at(0).train), self.public, self.members
+        _ = [self._train(name, self.seen_by(name, 0).train) for name in self.models], self.public, self.members
 
-    def _arrays(self, examples: Examples) -> tuple[Tensor, Tensor]:
-        x = examples.x.to(self.device)
-        return (x.to(self.dtype) if x.is_floating_point() else x), examples.y.to(self.device)
+    def _arrays(self, examples: Examples, first: int | None = None) -> tuple[Tensor, Tensor]:
+        """Return inputs and labels, of the first so many or of all."""
+        x = examples.x[:first].to(self.device)
+        return (x.to(self.dtype) if x.is_floating_point() else x), examples.y[:first].to(self.device)
 
     def train_batches(self, request: Request, local: Local) -> Batches:
         """Return the training batches of the K clients of a request, padded to one shape and stacked."""
@@ -107,7 +132,7 @@ class Population:
         sizes = f.partition.sizes[list(clients)]
         order, mask = plan(sizes, local.batch_size, shuffles, epochs=local.epochs, steps=local.steps)
         rows = [f.partition.rows(k) for k in clients]
-        batches = self._stack(f, rows, order, mask, keys)
+        batches = self._stack(clients, rows, order, mask, keys, request.call.round)
         notes = self._notes(f, rows, clients, request.call.round)
         return replace(batches, notes=notes, augment=f.train.augment, private=True)
 
@@ -139,7 +164,7 @@ class Population:
         sizes = np.array([len(r) for r in own], np.int64)
         batch_size = self.models[self.assignment[clients[0]]].evaluation_batch(200)
         order, mask = plan(sizes, batch_size, None)
-        return self._stack(f, own, order, mask, [0] * len(own), fallback=clients)
+        return self._stack(clients, own, order, mask, [0] * len(own), round)
 
     @cached_property
     def public(self) -> Public:
@@ -166,20 +191,22 @@ class Population:
 
     def _stack(
         self,
-        federation: Federation,
+        clients: Sequence[int],
         rows: Sequence[npt.NDArray[np.int64]],
         order: npt.NDArray[np.int64],
         mask: npt.NDArray[np.bool_],
         keys: Sequence[int],
-        fallback: Sequence[int] = (),
+        round: int,
     ) -> Batches:
         sizes = np.array([len(r) for r in rows], np.int64)
         examples = np.empty((len(rows), max(1, int(sizes.max(initial=0)))), np.int64)
         for i, r in enumerate(rows):
             # padding is a row of the client's own: nothing of anybody else's can leak into it
-            examples[i] = r[0] if len(r) else self._any_row(fallback[i])
+            examples[i] = r[0] if len(r) else self._any_row(clients[i])
             examples[i, : len(r)] = r
-        x, y = self._train(federation.train)
+        name = self.assignment[clients[0]]
+        train = self.seen_by(name, round).train
+        x, y = self._train(name, train)
 
         def put(a: npt.NDArray[Any]) -> Tensor:
             return torch.from_numpy(a).to(self.device)
@@ -193,7 +220,7 @@ class Population:
             num_steps=put(mask.any(2).sum(1)),
             num_examples=put(sizes),
             key=torch.tensor(list(keys), device=self.device),
-            prepare=self.federation.train.normalise,
+            prepare=train.normalise,
             dtype=self.dtype,
         )
 
@@ -208,4 +235,5 @@ def pooled(population: Population) -> Population:
         seed=population.seed,
         device=population.device,
         dtype=population.dtype,
+        measures=population.measures,
     )

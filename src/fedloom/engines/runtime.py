@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -17,10 +18,12 @@ from fedloom.core.client import Client, NotPlanned
 from fedloom.core.errors import ClientError, FedloomError, StackingError, quiet_vmap
 from fedloom.core.fold import fold
 from fedloom.core.fold.execution import Compilation, Execution, Programs, executing
-from fedloom.core.model import Model, own_defaults
+from fedloom.core.model import Model
+from fedloom.core.network_makers import own_defaults
 from fedloom.core.random import derive
-from fedloom.core.task import loss_of, right_of
-from fedloom.core.types import Weights, replace
+from fedloom.core.task import loss_of
+from fedloom.core.task_measures import Score, added, measures_of, outputs_of, scores_of, sums_of
+from fedloom.core.types import Weights, replace, state
 from fedloom.engines.message import EVALUATING, GIVEN, Answer, EvaluationResult, Request, Rows
 from fedloom.engines.population import Population
 from fedloom.storage import codec
@@ -55,6 +58,7 @@ class Runtime:
         self.compilation, self.bf16, self.between = compilation, bf16, between
         self.programs = Programs() if programs is None else programs
         self._initial: dict[str, Weights] = {}
+        self._zeros: dict[Model, dict[str, Tensor]] = {}
 
     def answer(self, request: Request, states: Any, *, watched: bool = False) -> tuple[Any, Answer]:
         """Return (new states, answer), both stacked. `states`: the states from which the clients start, stacked.
@@ -83,7 +87,7 @@ class Runtime:
                 f"{type(self.algorithm).__name__}.{request.call.method} changes in place what the client was sent or "
                 "keeps: compute new tensors, p * 0.5 and not p.mul_(0.5), or clone first",
             )
-        answer = _answer(upload, execution, len(request.clients))
+        answer = _answer(self._scored(upload), execution, len(request.clients))
         if watched or not judges or execution.trained is None:
             return new, answer
         return new, dataclasses.replace(answer, after=self._after(request, states, execution.trained))
@@ -147,7 +151,8 @@ class Runtime:
     def _one(self, method: str, client: Client[Any], *sent: Any) -> tuple[Any, Any]:
         """Return (new state, upload) of one client; one that is judged keeps its state."""
         if method in ("personal", GIVEN):
-            return client.state, personal(self.algorithm, self.method(method), client, *sent)
+            zero = self._zero_sums(client.model) if len(sent) > 1 else {}
+            return client.state, personal(self.algorithm, self.method(method), zero, self._scores, client, *sent)
         out, name = self.method(method)(client, *sent), f"{type(self.algorithm).__name__}.{method}"
         if not (isinstance(out, tuple) and len(out) == 2):
             raise StackingError(f"{name} must return (new state, upload), got {type(out).__name__}")
@@ -166,8 +171,10 @@ class Runtime:
         split = request.call.split
         if split is None or request.call.evaluates_trained:
             return request.scatter
+        p, ids = self.population, request.clients
+        self._zero_sums(p.models[p.assignment[ids[0]]])  # before the clients are one computation
         kinds: tuple[Rows, ...] = ("test", "train") if split == "all" else (split,)
-        return *request.scatter, *(_evaluation_rows(self.population, request, kind) for kind in kinds)
+        return *request.scatter, *(_evaluation_rows(p, request, kind) for kind in kinds)
 
     def _after(self, request: Request, states: Any, trained: tuple[int, Any]) -> EvaluationResult | None:
         """Return how good what each client has trained is on its held-out examples.
@@ -183,7 +190,39 @@ class Runtime:
         look = dataclasses.replace(request, call=call, scatter=(weights,))
         with executing(Execution(self.compilation, self.bf16, programs=self.programs)):
             compute = self._together if self.stacked else self._alone
-            return compute(look, self.clients(look, states))[1]  # type: ignore[no-any-return]
+            return self._scored(compute(look, self.clients(look, states))[1])  # type: ignore[no-any-return]
+
+    @functools.cached_property
+    def _scores(self) -> tuple[str, ...]:
+        """The names of the measures that are scores."""
+        known = measures_of(self.population.task)
+        return tuple(name for name in self.population.measures if isinstance(known[name], Score))
+
+    def _zero_sums(self, model: Model) -> dict[str, Tensor]:
+        """Return sums over no example of the measures that are sums, by name; their shapes may depend on the logits."""
+        if model not in self._zeros:
+            p = self.population
+            name = next(name for name, one in p.models.items() if one is model)
+            x, y = p.example(name)
+            rows = sums_of(p.task, p.measures, model(self.initial(name), x), y)
+            self._zeros[model] = {name: torch.zeros_like(added(each)) for name, each in rows.items()}
+        return self._zeros[model]
+
+    def no_result(self, architecture: str) -> EvaluationResult:
+        """Return the result of one client without examples, [1, ...]."""
+        sums = {name: zero[None] for name, zero in self._zero_sums(self.population.models[architecture]).items()}
+        none, zero = torch.zeros(1, dtype=torch.int64), torch.zeros(1, dtype=torch.float64)
+        scores = dict.fromkeys(self._scores, zero)
+        return EvaluationResult(
+            sums=sums, scores=scores, examples=none, own=none.bool(), loss=zero, trained=none, train_loss=zero
+        )
+
+    def _scored(self, upload: Any) -> Any:
+        """Return an upload with scores in the place of the predictions of K clients, if it holds these."""
+        if not isinstance(upload, Predictions):
+            return upload
+        task = self.population.task
+        return replace(upload.result, scores=scores_of(task, upload.outputs, upload.y, upload.mask))
 
     def _alone(self, request: Request, stacked: Client[Any]) -> tuple[Any, Any]:
         call, mine = request.call, tree.take(self._arguments(request), 0)
@@ -253,9 +292,21 @@ def models_in(carry: Any, model: Model, lead: int = 0) -> list[Weights]:
     return [n for n in nodes if isinstance(n, Weights) and model.fits(tree.take(n, 0) if lead else n)]
 
 
+@state
+class Predictions:
+    """Outputs of a model on N rows of one client, of which its scores are made. They never leave the process."""
+
+    result: EvaluationResult  # without scores
+    outputs: dict[str, Tensor]  # [N, ...] by measure
+    y: Tensor  # [N, ...]
+    mask: Tensor  # [N] bool
+
+
 def personal(
     algorithm: Algorithm[Any, Any],
     method: Callable[..., Any],
+    zero_sums: dict[str, Tensor],
+    scores: tuple[str, ...],
     client: Client[Any],
     sent: Any,
     judged: Batches | None = None,
@@ -263,36 +314,53 @@ def personal(
 ) -> Any:
     """Return the model by which a client is evaluated, which `method` makes; with `judged` rows, an `EvaluationResult`.
 
-    Losses are measured where `train` rows are judged too.
+    Where there are `scores`, return the `Predictions` of which they are made. Losses are measured where `train` rows
+    are judged too.
     """
     weights = method(client, sent)
     if judged is None:
         return weights
     model, task, device = client.model, client.task, client.num_examples.device
+    measures = tuple(zero_sums)
 
-    def count(total: Tensor, batch: Any, weights: Any) -> Tensor:
-        right = right_of(task, model(weights, batch.x), batch.y) & batch.mask
-        return total + torch.stack([right.sum(), batch.mask.sum()])
+    def add(total: Any, batch: Any, logits: Tensor) -> Any:
+        rows, n = sums_of(task, measures, logits, batch.y), batch.mask.sum()
+        return {name: total[0][name] + added(each, batch.mask) for name, each in rows.items()}, total[1] + n
 
-    def measure(total: tuple[Tensor, Tensor], batch: Any, weights: Any) -> tuple[Tensor, Tensor]:
-        logits, n = model(weights, batch.x), batch.mask.sum()
-        right = right_of(task, logits, batch.y) & batch.mask
-        return total[0] + torch.stack([right.sum(), n]), total[1] + loss_of(task, logits, batch).double() * n
+    def count(total: Any, batch: Any, weights: Any) -> Any:
+        return add(total, batch, model(weights, batch.x))
 
-    none, zero = torch.zeros(2, dtype=torch.int64, device=device), torch.zeros((), dtype=torch.float64, device=device)
+    def measure(total: Any, batch: Any, weights: Any) -> Any:
+        logits = model(weights, batch.x)
+        loss = loss_of(task, logits, batch).double() * batch.mask.sum()
+        return add(total[0], batch, logits), total[1] + loss
 
-    def over(step: Any, start: Any, rows: Batches) -> Any:
-        return fold(step, start, replace(rows, x=client.val.x, y=client.val.y), weights)
+    def predict(weights: Any, x: Tensor) -> Tensor:
+        return model(weights, x)
+
+    none, zero = (
+        (zero_sums, torch.zeros((), dtype=torch.int64, device=device)),
+        torch.zeros((), dtype=torch.float64, device=device),
+    )
+
+    def of(rows: Batches) -> Batches:
+        return replace(rows, x=client.val.x, y=client.val.y)
 
     own = algorithm.has_personal(client.state).to(device)
     if train is None:
-        counts, loss, trained, train_loss = over(count, none, judged), zero, none, zero
+        (sums, n), loss, trained, train_loss = fold(count, none, of(judged), weights), zero, none[1], zero
     else:
-        counts, loss = over(measure, (none, zero), judged)
-        trained, train_loss = over(measure, (none, zero), train)
-    return EvaluationResult(
-        right=counts[0], examples=counts[1], own=own, loss=loss, trained=trained[1], train_loss=train_loss
+        (sums, n), loss = fold(measure, (none, zero), of(judged), weights)
+        (_, trained), train_loss = fold(measure, (none, zero), of(train), weights)
+    result = EvaluationResult(
+        sums=sums, scores={}, examples=n, own=own, loss=loss, trained=trained, train_loss=train_loss
     )
+    if not scores:
+        return result
+    rows = of(judged)
+    logits = rows.predict(predict, weights)
+    there = torch.arange(len(rows.examples), device=device) < rows.num_examples
+    return Predictions(result=result, outputs=outputs_of(task, scores, logits), y=rows.y[rows.examples], mask=there)
 
 
 def _evaluation_rows(population: Population, request: Request, rows: Rows) -> Batches:

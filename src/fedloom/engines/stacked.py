@@ -8,9 +8,10 @@ from typing import Any
 
 import torch
 
-from fedloom.engines.engine import Engine, Send
+from fedloom.engines.engine import Engine
 from fedloom.engines.memory import frozen_bytes, step_bytes
 from fedloom.engines.message import Answer, Call, Request
+from fedloom.engines.server_side import Send
 
 
 class Stacked(Engine):

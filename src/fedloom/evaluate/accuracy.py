@@ -1,20 +1,24 @@
-"""Accuracy per class and per row of one model."""
+"""What one model gets on examples: its task's measures, row by row and in all, and accuracy by class."""
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 
-from fedloom.core.batches import Batch
+from fedloom.core import tree
+from fedloom.core.batch import Batch
 from fedloom.core.layout import by_pixels
-from fedloom.core.model import Model, own_defaults
-from fedloom.core.task import Task, loss_of, right_of
+from fedloom.core.model import Model
+from fedloom.core.network_makers import own_defaults
+from fedloom.core.task import Task, loss_of
+from fedloom.core.task_measures import added, chosen_measures, outputs_of, scores_of, sums_of, values_of_sums
 from fedloom.core.types import Weights
 from fedloom.data import Examples
 
@@ -42,6 +46,46 @@ class ClassCounts:
             return self.right / np.where(self.total > 0, self.total, np.nan)
 
 
+@dataclass(frozen=True)
+class RowResults:
+    """What one model makes of N examples."""
+
+    sums: dict[str, Tensor]  # [N, ...] by measure: what each example adds
+    outputs: dict[str, Tensor]  # [N, ...] by measure: what a score needs of each example
+    y: Tensor  # [N, ...]
+    loss: float  # mean
+
+    def part(self, start: int, stop: int) -> RowResults:
+        """Return the results of the rows from `start` up to before `stop`; the loss is that of all."""
+
+        def cut(table: dict[str, Tensor]) -> dict[str, Tensor]:
+            return {name: each[start:stop] for name, each in table.items()}
+
+        return RowResults(cut(self.sums), cut(self.outputs), self.y[start:stop], self.loss)
+
+    @property
+    def totals(self) -> dict[str, Tensor]:
+        """Sums over all rows, by measure."""
+        return {name: added(each) for name, each in self.sums.items()}
+
+    def measured(self, task: Task) -> dict[str, float]:
+        """Return the task's measures over all rows; NaN where one is undefined."""
+        return measured([self], task)[0]
+
+
+def measured(results: Sequence[RowResults], task: Task) -> list[dict[str, float]]:
+    """Return the task's measures of each of several sets of rows, [K]; the scores of all are one computation."""
+    out = [values_of_sums(task, each.totals, len(each.y)) for each in results]
+    if results[0].outputs:
+        outputs = {n: pad_sequence([each.outputs[n] for each in results], True) for n in results[0].outputs}
+        y = pad_sequence([each.y for each in results], True)
+        real = torch.arange(y.shape[1]) < torch.tensor([[len(each.y)] for each in results])
+        for name, scores in scores_of(task, outputs, y, real).items():
+            for values, score in zip(out, scores.tolist(), strict=True):
+                values[name] = score
+    return out
+
+
 def classify(model: Model, weights: Weights, task: Task, examples: Examples) -> ClassCounts:
     """Evaluate a model on examples, in evaluation mode, on the device and in the dtype of its weights.
 
@@ -50,12 +94,16 @@ def classify(model: Model, weights: Weights, task: Task, examples: Examples) -> 
     """
     if examples.y.is_floating_point():
         raise ValueError(f"accuracy per class needs int64 labels, got targets of type {examples.y.dtype}")
-    right, loss = _evaluate(model, weights, task, examples)
-    y = examples.y.cpu().numpy().astype(np.int64)
+    return by_class(evaluate_rows(model, weights, task, ("accuracy",), examples), examples.num_classes)
+
+
+def by_class(found: RowResults, num_classes: int) -> ClassCounts:
+    """Return the right answers of each class."""
+    y, right = found.y.numpy().astype(np.int64), found.sums["accuracy"].numpy()
     return ClassCounts(
-        right=np.bincount(y[right], minlength=examples.num_classes).astype(np.int64),
-        total=np.bincount(y, minlength=examples.num_classes).astype(np.int64),
-        loss=loss,
+        right=np.bincount(y[right], minlength=num_classes).astype(np.int64),
+        total=np.bincount(y, minlength=num_classes).astype(np.int64),
+        loss=found.loss,
     )
 
 
@@ -65,17 +113,18 @@ def rows_right(model: Model, weights: Weights, task: Task, examples: Examples) -
     Raises:
         ValueError: there are no examples.
     """
-    return _evaluate(model, weights, task, examples)[0]
+    return np.asarray(evaluate_rows(model, weights, task, ("accuracy",), examples).sums["accuracy"])
 
 
-def rate_right(
+def rate_rows(
     predict: Callable[[Tensor], Tensor], task: Task, examples: Examples, device: torch.device, dtype: torch.dtype
 ) -> float:
-    """Return the share of all examples that a function of inputs [B, ...] to logits [B, C] gets right.
+    """Return the headline measure on all examples of a function of inputs [B, ...] to logits [B, ...].
 
     It evaluates 500 examples at a time.
     """
-    return float(_pass(predict, 500, device, dtype, task, examples)[0].mean())
+    found = _pass(predict, 500, device, dtype, task, chosen_measures(task), examples)
+    return next(iter(found.measured(task).values()))
 
 
 def in_local(share: Floats, per_class: Floats) -> Floats:
@@ -104,10 +153,17 @@ def out_local(share: Floats, per_class: Floats) -> Floats:
     return in_local(1.0 - share, per_class)  # which divides by the sum, C - 1
 
 
-def _evaluate(model: Model, weights: Weights, task: Task, examples: Examples) -> tuple[npt.NDArray[np.bool_], float]:
+def evaluate_rows(
+    model: Model, weights: Weights, task: Task, measures: Sequence[str], examples: Examples
+) -> RowResults:
+    """Evaluate a model on examples, in evaluation mode, on the device and in the dtype of its weights.
+
+    Raises:
+        ValueError: there are no examples.
+    """
     like = next(iter(weights.params.values()))
     predict = functools.partial(model, weights, fresh=True)
-    return _pass(predict, model.evaluation_batch(500), like.device, like.dtype, task, examples)
+    return _pass(predict, model.evaluation_batch(500), like.device, like.dtype, task, measures, examples)
 
 
 @own_defaults()
@@ -117,12 +173,13 @@ def _pass(
     device: torch.device,
     dtype: torch.dtype,
     task: Task,
+    measures: Sequence[str],
     examples: Examples,
-) -> tuple[npt.NDArray[np.bool_], float]:
-    """Return which examples are right, [N], and their mean loss. `predict` may overwrite its inputs."""
+) -> RowResults:
+    """Return what a function of inputs makes of examples, on the CPU. It may overwrite its inputs."""
     if not len(examples):
         raise ValueError("there are no examples to evaluate on: give at least one")
-    right, total = [], torch.zeros((), dtype=torch.float64, device=device)
+    parts, total = [], torch.zeros((), dtype=torch.float64, device=device)
     images = examples.x.ndim == 4 and device.type == "cpu"
 
     def inputs(rows: slice) -> Tensor:
@@ -140,8 +197,9 @@ def _pass(
             logits = predict(x)
             batch = Batch(x=x, y=y, mask=_ones(y), key=torch.zeros((), dtype=torch.int64), full=True)
             total += loss_of(task, logits, batch, functools.partial(inputs, rows)).double() * len(y)
-            right.append(right_of(task, logits, y))
-    return torch.cat(right).cpu().numpy(), float(total) / len(examples)
+            parts.append((sums_of(task, measures, logits, y), outputs_of(task, measures, logits)))
+    sums, outputs = tree.map_tree(lambda *each: torch.cat(each).cpu(), *parts)
+    return RowResults(sums, outputs, examples.y.cpu(), float(total) / len(examples))
 
 
 def _ones(y: Tensor) -> Tensor:

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal
+
+from fedloom.core.task_measures import TaskMeasure
+from fedloom.tasks import Binary, Classification, MultiLabel, Regression
 
 
 @dataclass(frozen=True)
@@ -18,8 +22,8 @@ class Measure:
     """Its name among others of its kind: in legends and columns."""
     meaning: str
     """What it is, over whom. One sentence; a remark may follow."""
-    unit: Literal["%", "points", "loss"] = "%"
-    """Shares (0..1 in the record) are printed in %, differences of shares in points."""
+    unit: Literal["%", "points", "loss", ""] = "%"
+    """Shares (0..1 in the record) are printed in %, differences of shares in points, other numbers as they are."""
     better: Literal["high", "low"] = "high"
     tunable: Literal["", "partition", "local_val", "local_test", "test"] = ""
     """The part of a federation with the examples that it is measured on, where a sweep can choose settings by it."""
@@ -32,16 +36,23 @@ class Measure:
     @property
     def axis(self) -> str:
         """The label of an axis."""
-        return {"%": "accuracy (%)", "points": f"{self.title.lower()} (points)", "loss": "loss"}[self.unit]
+        names = {"%": "accuracy (%)", "points": f"{self.title.lower()} (points)", "loss": "loss"}
+        return names.get(self.unit, self.title)
 
 
-MEASURES: dict[str, Measure] = {
-    measure.name: measure
-    for measure in (
+def measures_for(headline: TaskMeasure, others: Iterable[TaskMeasure] = ()) -> dict[str, Measure]:
+    """Return all numbers of a record that are one a round, by name, for a task with this headline measure.
+
+    `others`: measures of the task that are computed beside it.
+    """
+    what, unit, better = headline.title, headline.unit, headline.better
+    title, worst = what[:1].upper() + what[1:], "lowest" if better == "high" else "highest"
+    spread: Literal["points", ""] = "points" if unit == "%" else ""
+    measures = (
         Measure(
-            "val_accuracy", "Validation accuracy", "validation",
-            "Mean over clients of the accuracy of each one's personal model on its validation examples.",
-            tunable="local_val",
+            f"val_{headline.name}", f"Validation {what}", "validation",
+            f"Mean over clients of the {what} of each one's personal model on its validation examples.",
+            unit, better, tunable="local_val",
         ),
         Measure(
             "train_loss", "Training loss", "training",
@@ -50,9 +61,9 @@ MEASURES: dict[str, Measure] = {
             unit="loss", better="low", tunable="partition",
         ),
         Measure(
-            "global_accuracy", "Global accuracy", "global",
-            "Accuracy of the global model on the global test set.",
-            tunable="test",
+            f"global_{headline.name}", f"Global {what}", "global",
+            f"{title} of the global model on the global test set.",
+            unit, better, tunable="test",
         ),
         Measure(
             "global_loss", "Test loss", "test",
@@ -77,23 +88,32 @@ MEASURES: dict[str, Measure] = {
             tunable="test",
         ),
         Measure(
-            "personal_accuracy", "Personal accuracy", "personal",
-            "Mean over clients of the accuracy of each one's personal model on its own held-out examples.",
-            tunable="local_test",
+            f"personal_{headline.name}", f"Personal {what}", "personal",
+            f"Mean over clients of the {what} of each one's personal model on its own held-out examples.",
+            unit, better, tunable="local_test",
         ),
         Measure(
             "personal_std", "Spread over clients", "spread",
-            "Standard deviation of personal accuracy over clients.",
-            unit="points", better="low", tunable="local_test",
+            f"Standard deviation of personal {what} over clients.",
+            unit=spread, better="low", tunable="local_test",
         ),
         Measure(
-            "personal_worst_tenth", "Personal accuracy of the worst decile", "worst decile",
-            "Mean personal accuracy of the 10 % of clients with the lowest accuracy.",
-            tunable="local_test",
+            "personal_worst_tenth", f"Personal {what} of the worst decile", "worst decile",
+            f"Mean personal {what} of the 10 % of clients with the {worst} {what}.",
+            unit, better, tunable="local_test",
         ),
         Measure(
-            "personal_accuracy_by_samples", "Personal accuracy by samples", "personal, by samples",
-            "All right answers of personal models over all held-out examples: large clients count for more.",
+            f"personal_{headline.name}_by_samples", f"Personal {what} by samples", "personal, by samples",
+            "All right answers of personal models over all held-out examples: large clients count for more."
+            if headline.name == "accuracy"
+            else f"{title} of personal models over all held-out examples: large clients count for more.",
+            unit, better,
+        ),
+        Measure(
+            "personal_train_loss", "Training loss of all clients", "training, all clients",
+            "Mean loss of personal models over all training examples of their clients, without augmentation and "
+            "without the extra terms of an algorithm: it compares methods.",
+            unit="loss", better="low",
         ),
         Measure(
             "server_loss", "Server loss", "server",
@@ -102,50 +122,95 @@ MEASURES: dict[str, Measure] = {
         ),
         Measure(
             "global_on_clients", "Global model on clients", "global, on clients",
-            "Mean over clients of the accuracy of the global model on each one's held-out examples.",
+            f"Mean over clients of the {what} of the global model on each one's held-out examples.",
+            unit, better,
         ),
         Measure(
             "global_on_clients_by_samples", "Global model on clients by samples", "global, by samples",
-            "All right answers of the global model over all held-out examples of clients.",
+            "All right answers of the global model over all held-out examples of clients."
+            if headline.name == "accuracy"
+            else f"{title} of the global model over all held-out examples of clients.",
+            unit, better,
         ),
         Measure(
             "better_than_global", "Clients better off", "than with the global model",
             "Share of clients whose personal model is better than the global one on their held-out examples.",
         ),
         Measure(
-            "received_accuracy", "Before local training", "received",
-            "Mean over the clients of a round of the accuracy of the model that each received, on its held-out "
+            f"received_{headline.name}", "Before local training", "received",
+            f"Mean over the clients of a round of the {what} of the model that each received, on its held-out "
             "examples.",
+            unit, better,
         ),
         Measure(
-            "trained_accuracy", "After local training", "trained",
-            "Mean over the clients of a round of the accuracy of the model that each trained, on its held-out "
+            f"trained_{headline.name}", "After local training", "trained",
+            f"Mean over the clients of a round of the {what} of the model that each trained, on its held-out "
             "examples.",
+            unit, better,
         ),
         Measure(
             "drop", "Drop", "drop",
-            "Mean over the clients of a round of the accuracy after each one's last local training, minus that of "
-            "the model that it received now.",
-            unit="points", better="low",
+            f"Mean over the clients of a round of the {what} after each one's last local training, minus that of "
+            "the model that it received now."
+            if better == "high"
+            else f"Mean over the clients of a round of the {what} of the model that each received now, minus that "
+            "after its last local training.",
+            unit=spread, better="low",
         ),
         *(
             Measure(
-                f"new_{way}_accuracy{'_by_samples' * weighted}",
-                f"New clients, {what}{', by samples' * weighted}",
+                f"new_{way}_{headline.name}{'_by_samples' * weighted}",
+                f"New clients, {whose}{', by samples' * weighted}",
                 f"{label}{', by samples' * weighted}",
-                f"{'All right answers over all held-out examples' if weighted else 'Mean accuracy'} of new clients, "
-                f"each evaluated by {what}.",
+                f"{_pooled(headline) if weighted else f'Mean {what}'} of new clients, each evaluated by {whose}.",
+                unit, better,
             )
-            for way, label, what in (
+            for way, label, whose in (
                 ("global", "global model", "the global model"),
                 ("fine_tuned", "fine-tuned", "the global model after fine-tuning"),
                 ("personalised", "personalised", "its personal model"),
             )
             for weighted in (False, True)
         ),
+        *(
+            Measure(
+                f"{whose}_{other.name}", f"{whose.capitalize()} {other.title}", f"{label}{other.title}",
+                f"{meaning} {other.meaning}", other.unit, other.better, tunable=part,
+            )
+            for other in others
+            for whose, label, part, meaning in _WHOSE
+        ),
+    )  # fmt: skip
+    return {measure.name: measure for measure in measures}
+
+
+_WHOSE: tuple[tuple[str, str, Literal["local_val", "test", "local_test"], str], ...] = (
+    ("val", "validation ", "local_val", "Mean over clients, personal models on validation examples."),
+    ("global", "global ", "test", "The global model on the global test set."),
+    ("personal", "personal ", "local_test", "Mean over clients, personal models on held-out examples."),
+)
+
+
+def _pooled(headline: TaskMeasure) -> str:
+    title = headline.title[:1].upper() + headline.title[1:]
+    return (
+        "All right answers over all held-out examples" if headline.name == "accuracy" else f"{title} over all examples"
     )
-}  # fmt: skip
-"""All numbers of a record that are one a round, by name."""
+
+
+def _all_known() -> dict[str, Measure]:
+    """Return the numbers of the records of all built-in tasks."""
+    out: dict[str, Measure] = {}
+    for task in (Binary(), MultiLabel(), Regression(), Classification()):  # what they share is as classification has it
+        first, *others = task.measures
+        out |= measures_for(first, others)
+    return out
+
+
+MEASURES = measures_for(Classification().measures[0])
+"""All numbers of a record that are one a round, by name, of a task whose headline is accuracy."""
+KNOWN = {**_all_known(), **MEASURES}
+"""The same, and the numbers of all other measures of the built-in tasks."""
 
 TUNABLE = [name for name, measure in MEASURES.items() if measure.tunable]
 VALIDATION = "val_accuracy"
@@ -157,4 +222,4 @@ def lower_is_better(name: str) -> bool:
 
     A number that an algorithm notes itself is good when it is low if it is a loss.
     """
-    return MEASURES[name].better == "low" if name in MEASURES else name.endswith("loss")
+    return KNOWN[name].better == "low" if name in KNOWN else name.endswith("loss")

@@ -3,136 +3,38 @@
 from __future__ import annotations
 
 import dataclasses
-import re
-import tomllib
 import warnings
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import suppress
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Any
-
-from annotated_types import Ge, Le, Lt
+from typing import Any
 
 from fedloom.algorithms import ALGORITHMS
 from fedloom.coordinator.directory import RunDirectory
 from fedloom.coordinator.history import runs_below
-from fedloom.coordinator.newcomers import WAYS, NewClients, Way
 from fedloom.coordinator.run import Job
 from fedloom.coordinator.settings import RunSettings
 from fedloom.core.algorithm import Algorithm
-from fedloom.core.choices import Count, WholeNumber, check_choices
-from fedloom.core.errors import FedloomError, SettingError, SettingWarning
-from fedloom.core.frozen import Factors
-from fedloom.core.model import Model, packaged
-from fedloom.core.naming import did_you_mean, is_python_name, source_file
+from fedloom.core.choices import check_choices
+from fedloom.core.errors import SettingError, SettingWarning
+from fedloom.core.model import Model
+from fedloom.core.naming import did_you_mean
 from fedloom.core.optimiser import SGD, Adam, Local
 from fedloom.core.random import derive
-from fedloom.core.setting import setting
 from fedloom.data import Dataset, Examples, Federation, federate
-from fedloom.data.examples import MAX_CLASSES
 from fedloom.engines.faults import Unreliable
 from fedloom.experiments import catalogue
+from fedloom.experiments.named_code import named_code, with_files
 from fedloom.experiments.parts import parts, with_parts
+from fedloom.experiments.sections import SECTIONS, TOP, ClientSettings, DataSettings, TopSettings
+from fedloom.experiments.settings_file import flat
 from fedloom.experiments.weights_file import load_network
 from fedloom.experiments.words import coerce
-from fedloom.models import MODELS
-from fedloom.storage.strict_json import SETTINGS, check_depth, parse
 from fedloom.wire.registration import Registry
 
-Share = Annotated[float, Ge(0), Lt(1)]  # of examples: 0.2 is one in five
-
 
 @dataclass(frozen=True, kw_only=True)
-class DataSettings:
-    """Set what clients hold."""
-
-    source: str = setting("fashion_mnist_small", "--data SOURCE")
-    """[Data](data.md#sources): a name of `fedloom data sources`, `NAME:FOLDER` for original files, `FILE.npz` with
-    x_train, y_train, x_test, y_test, `FILE.csv?label=y&prepare=standard` for [tables](data.md#tables),
-    `huggingface:NAME`, or your own as `module:name`."""
-    merge: bool = False
-    """Give clients the test examples of the source too; there is no global test set then."""
-    classes: Annotated[int, Ge(0), Le(MAX_CLASSES)] = 0
-    """Use the first N classes of the source alone, such as the letters a to j; 0: all."""
-    examples: WholeNumber = 0
-    """Distribute N random examples, with the class shares of the source, drawn by `data.partition_seed`; 0: all."""
-    normalise: str = "source"
-    """Network inputs are (value - mean) / std: [`MEANS/STDS`](data.md#examples) by channel; `places`: each place of an
-    example standardised by itself; `source`: the source's own."""
-    partition: str = setting("shards:2", "--partition P")
-    """[Partition](data.md#partitions) of the examples over the clients."""
-    clients: Count = setting(100, "--clients N")
-    """Number of clients; `natural` and `lists:FILE.json` bring their own."""
-    partition_seed: WholeNumber | None = setting(None, "--partition-seed N")
-    """Seed of the partition, of `data.examples` and of the held-out split; none: `run.seed`. Set it, and the seeds of a
-    run share one partition."""
-    test_fraction: Share = setting(0.2, "--test-fraction F")
-    """Share of each client's examples held out to evaluate its personal model; 0: none."""
-    val_fraction: Share = setting(0.0, "--val-fraction F")
-    """Share of the remaining examples held out to choose between settings by `val_accuracy`."""
-    public: WholeNumber = setting(0, "--public N")
-    """Training examples taken out first, without labels and known to all (`kt_pfl` needs some)."""
-    public_source: str | None = None
-    """Other data whose training examples are public instead, named as in `data.source`: `data.public` random ones, 0:
-    all. Images of the same shape."""
-    public_labels: bool = False
-    """Give public examples their labels, as `fedmd` and the validation of `feddf` need them; they are of the clients'
-    classes."""
-    arrives: str = setting("all", "--arrives RULE")
-    """Which training examples of a client [are there in a round](data.md#data-that-change): `all`, `growing:START:BY`,
-    from the share START in round 1 to all from round BY on, or `window:SHARE:BY`, a stretch of that share, which moves
-    to the last examples by round BY."""
-    drift: str = setting("none", "--drift RULE")
-    """What [examples become](data.md#data-that-change): `labels:EVERY`, every EVERY rounds each class takes the label
-    of the next, `rotation:EVERY`, images turn by a quarter, `offset:STEP`, stored values grow by STEP a round; each
-    with `:SHARE` of the clients; or `none`."""
-    augment: str = setting("none", "--augment A")
-    """Augmentation of training images: `crop:PIXELS`, `crop:PIXELS:reflect`, `flip`, `cutout:PIXELS`, separated by
-    commas."""
-
-    def __post_init__(self) -> None:
-        check_choices(self)
-
-
-@dataclass(frozen=True, kw_only=True)
-class ClientSettings:
-    """Set which clients are selected, and which do not answer."""
-
-    sampler: str = setting("uniform", "--sampler S")
-    """[Sampling of the cohort](runs.md#who-is-asked)."""
-    declined: float = setting(0.0, "--declined P")
-    """Probability that a client declines when a round asks it first."""
-    lost: float = setting(0.0, "--lost P")
-    """Probability that a client drops out, at any exchange."""
-    late: float = setting(0.0, "--late P")
-    """Probability that a client answers too late, at any [exchange](runs.md#clients-that-do-not-answer)."""
-    new: str | None = setting(None, "--new N")
-    """[Clients held out from training](runs.md#new-clients) and evaluated at the end: the last N, or `list:3,7`."""
-    joins: int | None = setting(None, "--joins ROUND")
-    """Round, from 1, from which on new clients may be selected; none: never."""
-    new_judged_by: tuple[Way, ...] = WAYS
-    """How new clients are evaluated after the last round."""
-
-    def __post_init__(self) -> None:
-        check_choices(self)
-        if self.new is None and self.joins is not None:
-            raise SettingError(f"clients.joins = {self.joins} is for new clients, and there are none: set clients.new")
-        self.newcomers()
-
-    def newcomers(self) -> NewClients | None:
-        """Return the new clients, None if there are none."""
-        if self.new is None:
-            return None
-        listed = self.new.removeprefix("list:")
-        if not all(part.isdecimal() for part in (listed.split(",") if listed != self.new else [self.new])):
-            raise SettingError(f"clients.new is a number of clients or list:3,7,9, got {self.new!r}")
-        which = int(self.new) if listed == self.new else tuple(int(k) for k in listed.split(","))
-        return NewClients(which, self.joins, self.new_judged_by)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Experiment:
+class Experiment(TopSettings):
     """Describe one run in words: the algorithm, model, task and start, and a table of settings for each section.
 
     Attributes:
@@ -141,34 +43,15 @@ class Experiment:
         local: the local training of every client.
         run: rounds, engine, seed, what is measured and kept.
         settings: hyper-parameters, by the label of their algorithm.
+        directory: that of the run which this describes, if there is one.
     """
-
-    algorithm: str = "fedavg"
-    """Name of `fedloom algorithms`, or your own as `module:Class`; the command line must name one if the file does not.
-    """
-    model: str = setting("lenet", "--model NAME")
-    """[Model by name](data.md#networks) or `module:name`; several, separated by commas, are given to the clients in
-    turn."""
-    task: str = setting("classification", "--task NAME")
-    """[Task by name](data.md#tasks) or `module:name`."""
-    start: str | None = setting(None, "--start FILE")
-    """Weights to start from: a `.safetensors` or [`.pt` file](export.md#files-from-outside)."""
-    start_only: str = setting("*", "--start-only PATTERN")
-    """Tensors that are taken from the `start` file, by words as those of `frozen`: `* !last:1` leaves out a last layer
-    that was made for other classes, which then begins by the seed."""
-    frozen: str = setting("", "--frozen PATTERN")
-    """Parameters that stay as they begin: glob patterns of their names or of their layers', `last:N` for the last N
-    layers, or a kind of layers (`norm`, `conv`, `linear`, `embedding`), separated by spaces; a word that begins with !
-    takes back. `* !last:1` trains the last layer alone. [Frozen parts](frozen.md) are never sent."""
-    factors: Factors = setting("second", "--factors NAME")
-    """Of a [low-rank adapter](frozen.md#adapters) B A: train the `second` factor B alone, so that the mean of B is that
-    of the products, or `both`."""
 
     data: DataSettings = field(default_factory=DataSettings)
     clients: ClientSettings = field(default_factory=ClientSettings)
     local: Local = field(default_factory=Local)
     run: RunSettings = field(default_factory=RunSettings)
     settings: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    directory: Path | None = field(default=None, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         check_choices(self)
@@ -182,7 +65,7 @@ class Experiment:
     def knows(key: str) -> bool:
         """Return whether a key is in a place for settings that belong to no algorithm."""
         section, dot, _ = key.partition(".")
-        return section in _SECTIONS if dot else section in _TOP
+        return section in SECTIONS if dot else section in TOP
 
     @classmethod
     def of(cls, described: Mapping[str, Any]) -> Experiment:
@@ -196,7 +79,7 @@ class Experiment:
             out = out.changed("algorithm", described["algorithm"])
         for key, value in described.items():
             if isinstance(value, Mapping):
-                if not value and key not in {*_SECTIONS, *ALGORITHMS, catalogue.label(out.algorithm)}:
+                if not value and key not in {*SECTIONS, *ALGORITHMS, catalogue.label(out.algorithm)}:
                     out.changed(f"{key}.", None)  # raises
                 given |= flat(value, f"{key}.")
             elif key != "algorithm":
@@ -215,17 +98,17 @@ class Experiment:
             StorageError: its settings.json or manifest.json was damaged or changed, or cannot be read.
         """
         described = cls._described_in(directory)
-        if not allow_code and (code := _with_files(named_code(described))):
+        if not allow_code and (code := with_files(named_code(described))):
             raise SettingError(
                 f"the settings of the run in {directory} name code to import, {', '.join(code)}: read it, and allow it "
                 "with --allow-code (in Python allow_code=True) if you trust it"
             )
-        return cls.of(described)
+        return dataclasses.replace(cls.of(described), directory=Path(directory))
 
     @classmethod
     def code_of(cls, directory: str | Path) -> tuple[str, ...]:
         """Return the code that the settings of the run in a directory name, each with its file; nothing is imported."""
-        return _with_files(named_code(cls._described_in(directory)))
+        return with_files(named_code(cls._described_in(directory)))
 
     @staticmethod
     def _described_in(directory: str | Path) -> dict[str, Any]:
@@ -255,27 +138,29 @@ class Experiment:
 
     def with_all(self, given: Mapping[str, Any]) -> Experiment:
         """Return the experiment with several settings changed at once, in any order; `algorithm` is changed first."""
+        if catalogue.is_sites(str(given.get("data.source", ""))) and self.data.partition == DataSettings().partition:
+            given = {"data.partition": "natural", **given}
         out, sections, tables = self, dict[str, dict[str, Any]](), dict(self.settings)
         for key, value in sorted(given.items(), key=lambda item: item[0] != "algorithm"):
             section, dot, name = key.partition(".")
             own = catalogue.label(out.algorithm)
-            if key == "algorithm" and (taken := catalogue.label(str(value))) in {*_SECTIONS, *_TOP}:
+            if key == "algorithm" and (taken := catalogue.label(str(value))) in {*SECTIONS, *TOP}:
                 raise SettingError(
                     f"algorithm {value!r} would have its settings under {taken!r}, where others stand: rename it"
                 )
-            if not dot and section in _TOP:
-                out = dataclasses.replace(out, **{section: coerce(value, _TOP[section], section)})
-            elif dot and section in _SECTIONS:
+            if not dot and section in TOP:
+                out = dataclasses.replace(out, **{section: coerce(value, TOP[section], section)})
+            elif dot and section in SECTIONS:
                 sections.setdefault(section, {})[name] = value
             elif dot and (section == own or section in ALGORITHMS):
                 tables[section] = {**tables.get(section, {}), name: value}
             else:
-                known = [*_TOP, *(f"{s}.{n}" for s in _SECTIONS for n in parts(getattr(self, s))), *ALGORITHMS]
+                known = [*TOP, *(f"{s}.{n}" for s in SECTIONS for n in parts(getattr(self, s))), *ALGORITHMS]
                 whole = {k.rpartition(".")[2]: k for k in known}
                 close = did_you_mean(whole.get(key, key), known)
                 raise SettingError(
-                    f"there is no setting {key!r}{close}; settings are {', '.join(_TOP)}, those in the sections "
-                    f"{', '.join(_SECTIONS)}, and those of an algorithm, for example {own}.NAME"
+                    f"there is no setting {key!r}{close}; settings are {', '.join(TOP)}, those in the sections "
+                    f"{', '.join(SECTIONS)}, and those of an algorithm, for example {own}.NAME"
                 )
         made = {section: with_parts(getattr(out, section), section, values) for section, values in sections.items()}
         out = dataclasses.replace(out, **made, settings=tables)
@@ -287,8 +172,8 @@ class Experiment:
 
     def described(self) -> dict[str, Any]:
         """Return the experiment as nested mappings, which `of` takes, with every setting written out."""
-        out: dict[str, Any] = {name: getattr(self, name) for name in _TOP if getattr(self, name) is not None}
-        out |= {name: parts(getattr(self, name)) for name in _SECTIONS}
+        out: dict[str, Any] = {name: getattr(self, name) for name in TOP if getattr(self, name) is not None}
+        out |= {name: parts(getattr(self, name)) for name in SECTIONS}
         own = catalogue.label(self.algorithm)
         if table := catalogue.written(_quietly(self.algorithm, self.local, self.settings.get(own, {}))):
             out[own] = table
@@ -394,8 +279,11 @@ class Experiment:
             return made
         if len(made) > 1:
             raise SettingError(f"start takes the weights of one model, and model = {self.model!r} names {len(made)}")
-        seed = derive(self.run.seed, "init")
-        return {n: load_network(self.start, m, only=self.start_only, seed=seed) for n, m in made.items()}
+        file, only, seed = self.start, self.start_only, derive(self.run.seed, "init")
+        if self.directory is not None and not Path(file).is_file():
+            kept = RunDirectory(self.directory).initial(file)
+            file, only = (file, only) if kept is None else (str(kept), "*")
+        return {n: load_network(file, m, only=only, seed=seed) for n, m in made.items()}
 
     def job(self, federation: Federation | None = None) -> Job:
         """Make the job, which is everything that determines the run.
@@ -428,151 +316,8 @@ class Experiment:
         )
 
 
-_WHO_HOLDS = {
-    "partition", "clients", "partition_seed", "test_fraction", "val_fraction", "public_labels", "arrives", "drift",
-}  # fmt: skip
-
-
-def _arrays(d: DataSettings, seed: int) -> tuple[object, ...]:
-    """Return the settings from which `Experiment.dataset` makes its arrays.
-
-    They are all except those that say who holds which of the rows. Forgetting to leave one out costs the time to make
-    the same arrays twice; it never gives the arrays of other settings.
-    """
-    drawn = seed if d.public or d.examples else None
-    return (*(getattr(d, f.name) for f in dataclasses.fields(d) if f.name not in _WHO_HOLDS), drawn)
-
-
-class Federations:
-    """Experiments that say the same of the data share one federation, those with the same source its arrays."""
-
-    def __init__(self) -> None:
-        self._data: dict[tuple[object, ...], tuple[Dataset, Examples | None]] = {}
-        self._made: dict[tuple[object, ...], Federation] = {}
-
-    def of(self, experiment: Experiment) -> Federation:
-        """Return what `experiment.federation()` gives, shared between experiments with the same data."""
-        d, seed = experiment.data, experiment.partition_seed
-        if d.source.startswith("devices:"):  # no examples to share
-            return experiment.federation()
-        if (d, seed) not in self._made:
-            arrays = _arrays(d, seed)
-            if arrays not in self._data:
-                self._data[arrays] = experiment.dataset()
-            self._made[d, seed] = experiment.federation(self._data[arrays])
-        return self._made[d, seed]
-
-    def job(self, experiment: Experiment) -> Job:
-        """Return what `experiment.job()` gives, on a federation that is shared."""
-        return experiment.job(self.of(experiment))
-
-
-_TOP = {
-    "algorithm": str,
-    "model": str,
-    "task": str,
-    "start": str | None,
-    "start_only": str,
-    "frozen": str,
-    "factors": Factors,
-}
-_SECTIONS = ("data", "clients", "local", "run")
-
-
-_DEEPEST = 32  # of settings within settings
-_PART = r"""(?:[\w-]++|"(?:[^"\\\n]|\\.)*+"|'[^'\n]*+')"""
-_LONG_KEY = re.compile(rf"""(?<![\w\\-]){_PART}(?:[ \t]*+\.[ \t]*+{_PART}){{{_DEEPEST}}}""")
-
-
-def read_settings(path: str | Path) -> dict[str, Any]:
-    """Read a settings file: TOML (.toml), or JSON (.json) such as the settings.json of a run.
-
-    Raises:
-        SettingError: the file is missing, of another kind, too long, or not well-formed; names the place.
-    """
-    path = Path(path)
-    readers: dict[str, Callable[[bytes], Any]] = {".toml": _toml, ".json": parse}
-    if path.suffix not in readers:
-        raise SettingError(f"a settings file is .toml or .json, got {str(path)!r}")
-    try:
-        with path.open("rb") as file:
-            data = file.read(SETTINGS + 1)
-        if len(data) > SETTINGS:
-            raise ValueError(f"settings have at most {SETTINGS:,} bytes, got more")
-        found: dict[str, Any] = readers[path.suffix](data)
-    except OSError as error:
-        raise SettingError(f"cannot read the settings file {path}: {error.strerror}") from None
-    except (ValueError, RecursionError) as error:
-        quotes = '; text stands in quotes, algorithm = "fedavg"' if "Invalid value" in str(error) else ""
-        raise SettingError(f"{path} is not well-formed: {error}{quotes}") from None
-    found.pop("$schema", None)  # what editors check it by
-    return found
-
-
-def _toml(data: bytes) -> dict[str, Any]:
-    text = data.decode("utf-8")
-    if found := _LONG_KEY.search(text):  # whose parser keeps every beginning of a key
-        raise ValueError(f"a key has at most {_DEEPEST} parts, got {found[0][:60]}...")
-    table = tomllib.loads(text)
-    check_depth(table, _DEEPEST, "TOML")
-    return table
-
-
 def _quietly(name: str, local: Local, settings: Mapping[str, Any]) -> Algorithm[Any, Any]:
     """Make an algorithm only to look at it, without warnings; whoever runs it is warned then."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", SettingWarning)
         return catalogue.algorithm(name, local, settings)
-
-
-def named_code(described: Any) -> list[str]:
-    """Return what nested settings name that no registry has: code, which a run imports as module:name.
-
-    Nothing is imported to find out. What only looks like such a name is in the list too.
-    """
-    if not isinstance(described, Mapping):
-        return []
-    return list(dict.fromkeys(code for key, value in flat(described).items() for code in _code_at(key, value)))
-
-
-_REGISTRIES: dict[str, Mapping[str, Any]] = {"algorithm": ALGORITHMS, "model": MODELS, "task": catalogue.TASKS}
-
-
-def _code_at(key: str, value: Any) -> Iterator[str]:
-    """Yield the code that one setting names, by its key in a settings file."""
-    section = key.partition(".")[0]
-    if isinstance(value, (list, tuple)):
-        for one in value:
-            yield from _code_at(key, one)
-    elif not isinstance(value, str):
-        return
-    elif key in _REGISTRIES:
-        for name in value.split(",") if key == "model" else [value]:
-            if ":" in name and name not in _REGISTRIES[key]:
-                yield name
-    elif key == "data.source" and value.startswith("devices:"):
-        with suppress(FedloomError):  # of a registry that cannot be read, whoever needs it says so
-            yield from _code_at(key, Registry.read(Path(value.removeprefix("devices:"))).test)
-    elif key in ("data.source", "data.public_source"):
-        if catalogue.is_own_data(value):
-            yield value
-    elif section not in (*_SECTIONS, *_TOP) and is_python_name(value) and not packaged(value):  # of an algorithm
-        yield value
-
-
-def _with_files(code: list[str]) -> tuple[str, ...]:
-    return tuple(f"{name!r} ({source_file(name) or 'no such module here'})" for name in code)
-
-
-def flat(table: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Return nested mappings as one mapping with keys like `local.lr`.
-
-    Raises:
-        SettingError: they are nested too deeply.
-    """
-    if prefix.count(".") >= _DEEPEST:
-        raise SettingError(f"settings are nested at most {_DEEPEST} deep, got {prefix[:60]}...: no setting lies deeper")
-    out: dict[str, Any] = {}
-    for key, value in table.items():
-        out.update(flat(value, f"{prefix}{key}.") if isinstance(value, Mapping) else {f"{prefix}{key}": value})
-    return out

@@ -109,6 +109,7 @@ def module(model: Model, weights: Weights) -> nn.Module:
     wrong = [
         *(f"{n} is missing" for n in places if n not in frozen and n not in _part(weights, kinds[n])),
         *(f"{n} is not in the network" for n in given if n not in places),
+        *(f"{n} is frozen there" for n in (*weights.params, *weights.buffers) if n in frozen),
         *(
             f"{n} is {_described(given[n])}, the network's {_described(places[n])}"
             for n in given

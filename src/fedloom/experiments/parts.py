@@ -1,6 +1,8 @@
-"""Settings that have parts, in words: what every client does locally (`local.lr`), and what an algorithm trains beside
-it (`distill.lr`). An optimiser is a table of its kind and its fields, `optimiser = {kind = "adam", lr = 0.001}`, and an
-optimiser within it is one again. Where nothing lies within it, its fields may stand beside it: `local.lr`.
+"""Settings that have parts, in words.
+
+They are what every client does locally (`local.lr`), and what an algorithm trains beside it (`distill.lr`). An
+optimiser is a table of its kind and its fields, `optimiser = {kind = "adam", lr = 0.001}`, and an optimiser within it
+is one again. Where nothing lies within it, its fields may stand beside it: `local.lr`.
 """
 
 from __future__ import annotations

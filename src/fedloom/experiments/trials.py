@@ -24,9 +24,11 @@ from fedloom.core.errors import ClientError, FedloomError, SettingError, Setting
 from fedloom.core.naming import did_you_mean
 from fedloom.evaluate.measure import MEASURES, TUNABLE, VALIDATION, lower_is_better
 from fedloom.experiments.catalogue import label
-from fedloom.experiments.experiment import Experiment, Federations, flat
+from fedloom.experiments.experiment import Experiment
+from fedloom.experiments.federations import Federations
 from fedloom.experiments.problem import of_problem
 from fedloom.experiments.search import RANGES, Search, ends, is_range
+from fedloom.experiments.settings_file import flat
 from fedloom.storage import files
 from fedloom.storage.output import as_csv
 from fedloom.storage.strict_json import document

@@ -12,8 +12,8 @@ from fedloom.coordinator.facts import plain
 from fedloom.coordinator.history import History
 from fedloom.coordinator.settings import RunSettings
 from fedloom.data.sources import SOURCES
-from fedloom.experiments.experiment import ClientSettings, DataSettings
 from fedloom.experiments.problem import of_problem
+from fedloom.experiments.sections import ClientSettings, DataSettings
 from fedloom.report.printable import flat_settings, part, printable
 
 _DEFAULTS = {

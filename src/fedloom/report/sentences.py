@@ -16,9 +16,9 @@ from fedloom.report.grouping import by_problem
 from fedloom.report.heterogeneity import Heterogeneity
 from fedloom.report.methods import Method, Spread
 from fedloom.report.number_table import amount, percent, signed, whole
+from fedloom.report.over_seeds import paired_difference
 from fedloom.report.printable import class_names, part, printable
 from fedloom.report.problems import UNKNOWN
-from fedloom.report.several_seeds import paired_difference
 from fedloom.report.sweeps import SweepResult
 
 _MOST_NAMED = 3  # problems in a title

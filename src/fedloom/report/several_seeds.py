@@ -10,37 +10,34 @@ from html import escape
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import numpy as np
 from rich.console import Console, ConsoleOptions, RenderableType
 from rich.text import Text
 
-from fedloom.coordinator.history import History, newest
+from fedloom.coordinator.history import History
 from fedloom.core.errors import SettingError
 from fedloom.core.naming import did_you_mean
-from fedloom.evaluate.measure import MEASURES, VALIDATION
 from fedloom.experiments.catalogue import label
 from fedloom.report.console import fit_terminal
 from fedloom.report.grouping import by_problem, methods_of, read_methods, remarks_of
-from fedloom.report.methods import Method, Run, Spread, free_in_a_method
-from fedloom.report.number_table import Column, Interval, Table, literal, percent, whole
+from fedloom.report.methods import Method, Run, free_in_a_method
+from fedloom.report.number_table import Column, Table, literal, percent
+from fedloom.report.over_seeds import (
+    KINDS,
+    PARTITION,
+    WAYS,
+    accuracy_readings,
+    one_partition,
+    paired_difference,
+    partitions_text,
+    reading_of,
+    seeds_text,
+    tail_length,
+)
 from fedloom.report.printable import printable
 from fedloom.report.problems import Problem
 from fedloom.storage.output import as_csv, publish
 
-WAYS = {  # field of Summaries: its meaning
-    "last": "last round",
-    "tail": "mean of last {many}",
-    "validated": "chosen on validation",
-    "best": "best on test (optimistic)",
-    "mean": "mean over rounds",
-}
 DIFFERENCES = "differences"
-_KINDS = {name: MEASURES[name].label for name in ("global_accuracy", "personal_accuracy")}
-_T = (  # 97.5 % quantile of Student's t with 1, 2, ... degrees of freedom
-    *(12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228),
-    *(2.201, 2.179, 2.160, 2.145, 2.131, 2.120, 2.110, 2.101, 2.093, 2.086),
-)
-
 Directory = str | os.PathLike[str]
 Runs = Directory | History | Sequence[Directory | History] | Mapping[str, History | Sequence[History]]
 
@@ -166,7 +163,7 @@ class Summary:
         parts = self.by_problem()
         if len(parts) == 1:
             ways = [name for name in self.columns if name in WAYS]
-            found = [accuracy_readings(self.methods, [kind], ways, "seeds" in self.columns) for kind in _KINDS]
+            found = [accuracy_readings(self.methods, [kind], ways, "seeds" in self.columns) for kind in KINDS]
             tables = [t for t in (*found, self.differences() if DIFFERENCES in self.columns else None) if t is not None]
             captions = self.captions()
             return [_Section("", [(captions[table.name], table) for table in tables])]
@@ -181,13 +178,13 @@ class Summary:
 
         Accuracies are read in the way that the differences are.
         """
-        return [(self._caption_across(kind), t) for kind in _KINDS if (t := across_problems(self, kind)) is not None]
+        return [(self._caption_across(kind), t) for kind in KINDS if (t := across_problems(self, kind)) is not None]
 
     def _caption_across(self, kind: str) -> str:
         way = WAYS[self.reading].format(many="rounds" if self.reading == "tail" else "")
         spread = f", mean ± standard deviation over {seeds_text(self.methods)}" if self.several else ""
         return (
-            f"{_KINDS[kind].capitalize()} accuracy in % ({way}){spread}: methods by problem. Each column is "
+            f"{KINDS[kind].capitalize()} accuracy in % ({way}){spread}: methods by problem. Each column is "
             f"another problem; compare numbers within a column alone. {differing_settings(self.methods)}"
         )
 
@@ -201,7 +198,7 @@ class Summary:
             return None
         first = self.reference
         local_only = next((m for m in self.methods if m.is_local_only and m is not first), None)
-        wanted = [(kind, first) for kind in _KINDS]
+        wanted = [(kind, first) for kind in KINDS]
         wanted += [] if local_only is None else [("personal_accuracy", local_only)]
         columns, cells, last_rounds = [], [], tail_length(self.methods)
         for kind, other in wanted:
@@ -210,7 +207,7 @@ class Summary:
                 for m in self.methods
             ]
             if any(cell is not None for cell in values):
-                name, heading = f"{kind}_{self.reading}_less_{other.label}", f"{_KINDS[kind]} minus {other.label}"
+                name, heading = f"{kind}_{self.reading}_less_{other.label}", f"{KINDS[kind]} minus {other.label}"
                 columns.append(Column(name, heading, percent))
                 cells.append(values)
         rows = [
@@ -256,13 +253,13 @@ class Summary:
     def _rows(self) -> Iterator[list[Any]]:
         other, last_rounds = self.reference, tail_length(self.methods)
         for m in self.methods:
-            for kind in _KINDS:
+            for kind in KINDS:
                 for way in WAYS:
                     if (found := reading_of(m, kind, way, last_rounds)) is None:
                         continue
                     row = [m.label, kind, way, found.mean, "" if math.isnan(found.std) else found.std, found.count]
                     gap = None if m is other else paired_difference(m, other, kind, way, last_rounds)
-                    row += [_PARTITION[_one_partition(m)], other.label]
+                    row += [PARTITION[one_partition(m)], other.label]
                     yield [*row, *((gap.mean, gap.low, gap.high, gap.count) if gap else [""] * 4)]
 
     def write(self, folder: str | os.PathLike[str]) -> list[Path]:
@@ -352,102 +349,3 @@ def rename_methods(methods: Sequence[Method], names: Mapping[str, str]) -> list[
         for m in methods
         for title in [names.get(m.problem.title, m.problem.title)]
     ]
-
-
-def accuracy_readings(
-    methods: Sequence[Method], kinds: Sequence[str], ways: Sequence[str] = tuple(WAYS), with_seeds: bool = True
-) -> Table | None:
-    """Return accuracies in several readings (`History.summaries`); None where no accuracy was measured.
-
-    `ways`: the readings, in this order. `with_seeds`: with the number of seeds. Where several kinds stand beside each
-    other, so do the round that validation data choose and its accuracy on these.
-    """
-    last_rounds = tail_length(methods)
-    columns, cells = [], []
-    for kind in kinds:
-        for way in ways:
-            heading, spreads = WAYS[way], [reading_of(m, kind, way, last_rounds) for m in methods]
-            if any(spread is not None for spread in spreads) and (way != "tail" or last_rounds > 1):
-                group = f"{_KINDS[kind]} accuracy, %" if len(kinds) > 1 else ""
-                columns.append(Column(f"{kind}_{way}", heading.format(many=last_rounds), percent, "high", group))
-                cells.append(spreads)
-    if not columns:
-        return None
-    if len(kinds) > 1 and any(c.name.endswith("_validated") for c in columns):
-        group = "chosen on validation"
-        columns.append(Column("validated_round", "round", whole, group=group))
-        cells.append([m.spread(lambda run: run.history.validated_round) for m in methods])
-        columns.append(Column(f"{VALIDATION}_validated", "validation accuracy, %", percent, "high", group))
-        cells.append([reading_of(m, VALIDATION, "validated", last_rounds) for m in methods])
-    head, rows = [Column("method", "method")], [list[Any]([m.label]) for m in methods]
-    if with_seeds and len(kinds) == 1 and any(len(m.counted_runs) > 1 for m in methods):
-        head.append(Column("seeds", "seeds", whole))
-        rows = [[*row, len(m.counted_runs)] for row, m in zip(rows, methods, strict=True)]
-    rows = [[*row, *values] for row, *values in zip(rows, *cells, strict=True)]
-    return Table(kinds[0] if len(kinds) == 1 else "readings", [*head, *columns], rows, [m.number for m in methods])
-
-
-def reading_of(method: Method, name: str, way: str, last_rounds: int) -> Spread | None:
-    """Return one reading of a measure over the seeds of a method."""
-    return method.spread(lambda run: _reading(run, name, way, last_rounds))
-
-
-def tail_length(methods: Sequence[Method]) -> int:
-    """Return the number of last rounds that `tail` is a mean over: the same for all methods."""
-    return newest(min(run.rounds for m in methods for run in m.counted_runs))
-
-
-def paired_difference(method: Method, other: Method, name: str, way: str, last_rounds: int) -> Interval | None:
-    """Return the difference of a method to another over their common seeds; None with fewer than two.
-
-    `last_rounds`: the number of rounds in the mean of `tail`, as in the table beside it.
-    """
-    if method.problem != other.problem:
-        return None
-    both = [(run, beside) for run in method.counted_runs for beside in other.counted_runs if run.pairs_with(beside)]
-    pairs = {
-        (run.draw, str(run.clients)): (run, beside) for run, beside in both
-    }  # a seed that occurs twice counts once
-    gaps = np.array(
-        [_reading(a, name, way, last_rounds) - _reading(b, name, way, last_rounds) for a, b in pairs.values()]
-    )
-    if len(gaps) < 2 or np.isnan(gaps).any():
-        return None
-    n = len(gaps)
-    # Beyond the table, the first terms of the quantile's expansion in 1 / (n - 1): right to 0.001.
-    t = _T[n - 2] if n - 2 < len(_T) else 1.95996 + 2.37227 / (n - 1) + 2.8225 / (n - 1) ** 2
-    half = t * float(np.std(gaps, ddof=1)) / math.sqrt(n)
-    mean = float(gaps.mean())
-    return Interval(mean, mean - half, mean + half, n)
-
-
-def _reading(run: Run, name: str, way: str, last_rounds: int) -> float:
-    return float(getattr(run.history.summaries(name, last_rounds), way))
-
-
-def seeds_text(methods: Sequence[Method]) -> str:
-    """Return the number of seeds of methods, as text."""
-    counts = sorted({len(m.counted_runs) for m in methods})
-    span = f"{counts[0]}" if len(counts) == 1 else f"{counts[0]} to {counts[-1]}"
-    return f"{span} seed{'s' * (span != '1')}"
-
-
-_PARTITION = {True: "fixed", False: "varied", None: ""}
-
-
-def partitions_text(methods: Sequence[Method]) -> str:
-    """Say whether the partition was the same for all seeds of each method, which ± depends on."""
-    kinds = {_one_partition(m) for m in methods if len(m.counted_runs) > 1}
-    if kinds == {True}:
-        return "one partition for all seeds, which vary initial weights, cohorts and batches"
-    if kinds == {False}:
-        return "every seed draws its own partition (data.partition_seed fixes one)"
-    return "whether seeds share a partition is not known of all runs" if None in kinds else "some share a partition"
-
-
-def _one_partition(method: Method) -> bool | None:
-    """Return whether all seeds have the same clients; None where this is not recorded, or there is one seed."""
-    clients_by_run = [run.clients for run in method.counted_runs]
-    if len(clients_by_run) < 2 or not all(clients_by_run):
-        return None
-    return all(clients == clients_by_run[0] for clients in clients_by_run)

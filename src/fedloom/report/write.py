@@ -16,8 +16,9 @@ from fedloom.report import comparison, figures, sentences
 from fedloom.report.grouping import by_problem, read_methods
 from fedloom.report.heterogeneity import draw_federation, heterogeneity
 from fedloom.report.methods import Method
+from fedloom.report.over_seeds import accuracy_readings, partitions_text, seeds_text
 from fedloom.report.printable import class_names, client_names
-from fedloom.report.several_seeds import Summary, accuracy_readings, partitions_text, rename_methods, seeds_text
+from fedloom.report.several_seeds import Summary, rename_methods
 from fedloom.report.sweeps import sweeps
 from fedloom.storage.output import path_below, publish
 
@@ -176,8 +177,10 @@ def _targets(page: Page, methods: Sequence[Method]) -> None:
 
 def _curves(page: Page, methods: Sequence[Method]) -> None:
     page.section("curves", "Learning curves")
+    asked = ["personal_train_loss"] * any(m.has("personal_train_loss") for m in methods)
+    losses = ["train_loss", *asked, "global_loss"]
     if len(methods) > 1:
-        _grid(page, methods, ["global_accuracy", "personal_accuracy", "train_loss", "global_loss"])
+        _grid(page, methods, ["global_accuracy", "personal_accuracy", *losses])
         return
     series = {name: MEASURES[name].label for name in sentences.SERIES}
     figure = figures.together(methods[0], series, "accuracy (%)")
@@ -192,7 +195,7 @@ def _curves(page: Page, methods: Sequence[Method]) -> None:
         caption = f"{' '.join(meanings)}{sentences.describe_bands(methods)}"
         names = dict(enumerate(series.values()))
         page.grid(page.figure(figure, "accuracy", "Accuracy", caption, wide=True, names=names, digits=1))
-    _grid(page, methods, ["train_loss", "global_loss"])
+    _grid(page, methods, losses)
 
 
 def _cost(page: Page, methods: Sequence[Method]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from typing import Any, NoReturn, TypeVar
 
 import torch
@@ -34,6 +35,22 @@ def encode(value: Tree) -> bytes:
             )
         tensors[path] = leaf.detach().cpu().contiguous()
     return save(_unshared(tensors))
+
+
+def pieces(tensors: Mapping[str, torch.Tensor]) -> list[bytes | memoryview]:
+    """Return the bytes of a safetensors file of these tensors, in pieces: tensors on the CPU are not copied."""
+    raw = {name: t.detach().cpu().contiguous() for name, t in tensors.items()}
+    head, end = dict[str, Any](), 0
+    for name, t in raw.items():
+        head[name] = {"dtype": _NAMES[t.dtype], "shape": list(t.shape), "data_offsets": [end, end + t.nbytes]}
+        end += t.nbytes
+    text = json.dumps(head).encode()
+    text += b" " * (-len(text) % 8)
+    return [
+        len(text).to_bytes(8, "little"),
+        text,
+        *(t.reshape(-1).view(torch.uint8).numpy().data for t in raw.values()),
+    ]
 
 
 def digest(value: Tree) -> str:
@@ -88,8 +105,9 @@ def blank(description: Any) -> Tree:
 
 
 def _check_kinds(node: dict[str, Any]) -> None:
-    """Raise ValueError unless a structure is made of what messages hold. PyTorch, asked to make any other, imports the
-    module that a `defaultdict` or a key that is an `Enum` names.
+    """Raise ValueError unless a structure is made of what messages hold.
+
+    PyTorch, asked to make any other, imports the module that a `defaultdict` or a key that is an `Enum` names.
     """
     kind, context = node["type"], node["context"]
     if kind is not None and kind not in STATES:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
@@ -70,17 +70,21 @@ def make(folder: Path) -> None:
         raise StorageError(f"cannot write in {folder}: {error.strerror}; name another folder") from error
 
 
-def write(folder: Path, name: str, data: bytes, *, sync: bool = True) -> File:
-    """Write a file under another name, then rename it. `sync`: return once the disk has it.
+def write(folder: Path, name: str, data: bytes | Sequence[bytes | memoryview], *, sync: bool = True) -> File:
+    """Write a file, from its bytes or pieces of them, under another name, then rename it.
+
+    `sync`: return once the disk has it.
 
     Raises:
         StorageError: the disk does not take it; a file of that name is still as it was.
     """
-    part = folder / f"{name}.part"
+    part, pieces, running = folder / f"{name}.part", [data] if isinstance(data, bytes) else data, RunningDigest()
     try:
         part.unlink(missing_ok=True)
         with part.open("xb") as file:  # never through a link that somebody has put there
-            file.write(data)
+            for piece in pieces:
+                file.write(piece)
+                running.add(piece)
             file.flush()
             if sync:
                 os.fsync(file.fileno())
@@ -89,9 +93,28 @@ def write(folder: Path, name: str, data: bytes, *, sync: bool = True) -> File:
         with suppress(OSError):
             part.unlink(missing_ok=True)
         raise StorageError(
-            f"cannot write {folder / name} ({len(data):,} bytes): {error.strerror}; make room or name another folder"
+            f"cannot write {folder / name} ({sum(map(len, pieces)):,} bytes): {error.strerror}; make room or name "
+            "another folder"
         ) from error
-    return File(name, digest(data))
+    return File(name, running.digest)
+
+
+def link(path: Path, folder: Path, name: str) -> None:
+    """Give a file that never changes a second name, by a hard link, or by a copy where the file system has no links.
+
+    Raises:
+        StorageError: the disk does not take it.
+    """
+    part = folder / f"{name}.part"
+    try:
+        part.unlink(missing_ok=True)
+        _link(path, part)
+        sync(part)
+        os.replace(part, folder / name)
+    except OSError as error:
+        raise StorageError(
+            f"cannot write {folder / name}: {error.strerror}; make room or name another folder"
+        ) from error
 
 
 def read(folder: Path, file: File) -> bytes:

@@ -7,9 +7,10 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from fedloom.core.errors import ClientError, CodecError
-from fedloom.engines.engine import Engine, Send
+from fedloom.engines.engine import Engine
 from fedloom.engines.message import EVALUATING, Answer, Call, Request
 from fedloom.engines.runtime import Runtime
+from fedloom.engines.server_side import Send
 from fedloom.wire.child import Child
 from fedloom.wire.rehearsal import Rehearsals
 from fedloom.wire.service import LIMIT, Service, answer_of, request_bytes

@@ -21,15 +21,18 @@ from fedloom.core.errors import SettingWarning
 from fedloom.core.fold.execution import Compilation
 from fedloom.core.model import Model
 from fedloom.core.optimiser import SGD, Local
+from fedloom.core.task import TargetKind, Task, targets_of
 from fedloom.core.types import Weights
 from fedloom.data import Arrival, Drift, Examples, Federation, Partition
-from fedloom.engines.engine import Engine, Send
+from fedloom.engines.engine import Engine
 from fedloom.engines.engine_options import Options
 from fedloom.engines.faults import Faults
 from fedloom.engines.loop import Loop
 from fedloom.engines.message import Answer, Call, Request, Rows
 from fedloom.engines.population import Population
+from fedloom.engines.server_side import Send
 from fedloom.engines.stacked import Stacked
+from fedloom.tasks import Classification
 from fedloom.testing.compare import copy_of
 from fedloom.testing.in_process import DevicesInProcess
 from fedloom.testing.messages import Messages
@@ -133,8 +136,8 @@ class Trail:
     last: int  # round
 
     @functools.cached_property
-    def right(self) -> dict[int, tuple[int, int]]:
-        """Return (correct, examples) of all clients after the last round; computed on demand."""
+    def right(self) -> dict[int, tuple[Any, int]]:
+        """Return (sum of the headline, examples) of all clients after the last round; computed on demand."""
         return self.engine.evaluate_counts(self.servers[-1], range(self.engine.population.num_clients), self.last)
 
 
@@ -142,11 +145,13 @@ class Trail:
 class Subject:
     """An algorithm under test. `models`: by name, from [B, 12] to [B, 3]; `local`: its local training in the tests.
 
-    `arrives`, `drift`: rules by which its clients' examples change.
+    `task`: with 3 classes, 3 numbers or 3 labels of each example. `arrives`, `drift`: rules by which its clients'
+    examples change.
     """
 
     algorithm: Algorithm[Any, Any]
     models: Mapping[str, Model]
+    task: Task = dataclasses.field(default_factory=Classification)
     arrives: Arrival | None = None
     drift: Drift | None = None
     _trails: dict[Any, Trail] = dataclasses.field(default_factory=dict, init=False, compare=False, repr=False)
@@ -157,6 +162,7 @@ class Subject:
         algorithm: Algorithm[Any, Any] | Callable[[], Algorithm[Any, Any]],
         models: Mapping[str, Model] | None = None,
         local: Local | None = None,
+        task: Task | None = None,
         *,
         arrives: Arrival | None = None,
         drift: Drift | None = None,
@@ -165,7 +171,7 @@ class Subject:
         instance = algorithm if isinstance(algorithm, Algorithm) else algorithm()
         tiny = Local(epochs=2, batch_size=4, optimiser=SGD(lr=0.05, momentum=0.9, weight_decay=1e-3), decay=0.9)
         networks = models or {"mlp": Model(MLP, name="mlp")}
-        return cls(with_settings(instance, local=local or tiny), networks, arrives, drift)
+        return cls(with_settings(instance, local=local or tiny), networks, task or Classification(), arrives, drift)
 
     @property
     def name(self) -> str:
@@ -190,10 +196,12 @@ class Subject:
         **settings: Any,
     ) -> Population:
         """Return the six clients (one, where the algorithm pools them)."""
-        whole_federation, networks = federation(self.arrives, self.drift), dict(models or self.models)
+        whole_federation = federation(targets_of(self.task), self.arrives, self.drift)
+        networks = dict(models or self.models)
         if self.algorithm.pooled:
             whole_federation, first = whole_federation.pooled(), next(iter(networks))
             networks = {first: networks[first]}
+        settings = {"task": self.task, **settings}
         return kind(federation=whole_federation, models=networks, dtype=dtype, seed=seed, **settings)
 
     def run(
@@ -251,14 +259,23 @@ def record_run(engine: Engine, server: dict[str, Any], cohorts: Sequence[Sequenc
     return Trail(servers, states, engine.personal(server, everyone, last), engine, selected, last)
 
 
-def federation(arrives: Arrival | None = None, drift: Drift | None = None) -> Federation:
-    """Six clients with 5 to 11 training examples of 12 features and 3 classes, 3 to test on, 2 or 0 to validate on."""
+def federation(
+    targets: TargetKind = "classes", arrives: Arrival | None = None, drift: Drift | None = None
+) -> Federation:
+    """Six clients with 5 to 11 training examples of 12 features and 3 classes, 3 to test on, 2 or 0 to validate on.
+
+    In the place of the classes, 3 numbers or 3 labels.
+    """
     rng = np.random.Generator(np.random.PCG64(0))
     centres = rng.normal(size=(CLASSES, FEATURES))
 
     def examples(n: int) -> Examples:
         y = rng.integers(CLASSES, size=n)
-        return Examples(torch.from_numpy(centres[y] + rng.normal(size=(n, FEATURES))), torch.from_numpy(y), CLASSES)
+        x = torch.from_numpy(centres[y] + rng.normal(size=(n, FEATURES)))
+        if targets == "classes":
+            return Examples(x, torch.from_numpy(y), CLASSES)
+        numbers = x[:, :CLASSES] - x[:, CLASSES : 2 * CLASSES]
+        return Examples(x, numbers if targets == "numbers" else (numbers > 0).double(), CLASSES)
 
     lists: dict[str, list[range]] = {"train": [], "test": [], "val": []}
     end = 0
@@ -316,7 +333,8 @@ class OtherTestRows(Population):
         if f.local_test is not None:
             rows = torch.cat([torch.from_numpy(f.local_test.rows(k)) for k in range(f.num_clients)])
             x, y = f.train.x.clone(), f.train.y.clone()
-            x[rows], y[rows] = 7.0 - 3.0 * x[rows], (y[rows] + 1) % CLASSES
+            x[rows] = 7.0 - 3.0 * x[rows]
+            y[rows] = 1 - y[rows] if y.is_floating_point() else (y[rows] + 1) % CLASSES
             train = dataclasses.replace(f.train, x=x, y=y)
             object.__setattr__(self, "federation", dataclasses.replace(f, train=train))
 

@@ -13,8 +13,9 @@ from torch import Tensor
 from fedloom.core import tree
 from fedloom.core.errors import CodecError, DeclinedError, FedloomError, RankError, RefusedError, SettingError
 from fedloom.core.types import Weighted, state
-from fedloom.engines.engine import Engine, Send
+from fedloom.engines.engine import Engine
 from fedloom.engines.message import EVALUATING, Answer, Call, EvaluationResult, Request
+from fedloom.engines.server_side import Send
 from fedloom.storage.store import Version
 from fedloom.wire.fleet import Fleet, NoResponse
 from fedloom.wire.processes import in_order
@@ -216,9 +217,16 @@ class Devices(Engine):
         if isinstance(node, EvaluationResult):
             f, k = self.population.federation, request.clients[0]
             max_count = max(int(part.sizes[k]) for part in (f.local_test, f.local_val, f.partition) if part is not None)
-            counts = torch.stack([node.right, node.examples, node.trained])
-            if int(counts.min()) < 0 or int(counts.max()) > max_count or bool((node.right > node.examples).any()):
-                raise RefusedError("what a device got right is no more than the examples that it has registered")
+            counts = torch.stack([node.examples, node.trained])
+            if int(counts.min()) < 0 or int(counts.max()) > max_count:
+                raise RefusedError("a device evaluates no more than the examples that it has registered")
+            for name, total in node.sums.items():
+                if total.is_floating_point():
+                    plausible = bool(total.isfinite().all())
+                else:
+                    plausible = int(total.min()) >= 0 and int(total.max()) <= int(node.examples)
+                if not plausible:
+                    raise RefusedError(f"sums of {name} are finite, and count no more than the examples")
         return node
 
     def _record_failure(self, client: int, error: FedloomError, round: int) -> str:

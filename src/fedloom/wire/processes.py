@@ -12,9 +12,10 @@ from typing import Any
 import torch
 
 from fedloom.core.errors import ClientError, CodecError, EngineWarning, warn
-from fedloom.engines.engine import Engine, Send
+from fedloom.engines.engine import Engine
 from fedloom.engines.faults import NOT_WITHIN
 from fedloom.engines.message import EVALUATING, Answer, Call, Request
+from fedloom.engines.server_side import Send
 from fedloom.wire.communication import Wires
 from fedloom.wire.service import answer_of, request_bytes
 from fedloom.wire.transport import Message, Part, part, unpack

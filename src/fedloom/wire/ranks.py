@@ -17,7 +17,8 @@ from fedloom.core.errors import RankError, SettingError
 from fedloom.engines.engine_options import DEFAULTS, Options
 from fedloom.engines.population import Population
 from fedloom.engines.runtime import Runtime
-from fedloom.wire.communication import CLOSED, LOOK, CommunicationManager, Transport, communication
+from fedloom.wire.communication import CLOSED, LOOK, CommunicationManager, Transport
+from fedloom.wire.launched import communication
 from fedloom.wire.processes import Processes, threads
 from fedloom.wire.service import Service
 

@@ -22,10 +22,6 @@ from fedloom.engines.runtime import Runtime
 from fedloom.wire.transport import same_shapes, shapes_of, short
 
 HEADS = 8 << 20  # bytes of an answer beside its tensors: heads, structures and headers of four parts, 1 MiB each
-_ONE = torch.zeros(1, dtype=torch.int64)
-_RESULT = EvaluationResult(
-    right=_ONE, examples=_ONE, own=_ONE.bool(), loss=_ONE.double(), trained=_ONE, train_loss=_ONE.double()
-)  # of one client
 
 
 class _Blank(Population):
@@ -46,12 +42,13 @@ class Rehearsals:
     def __init__(self, population: Population, algorithm: Algorithm[Any, Any]) -> None:
         self.population, self.algorithm = population, algorithm
         self._expectations: dict[Any, tuple[dict[str, Any], int]] = {}
+        self._results: dict[str, Any] = {}
 
     def check(self, request: Request, name: str, like: Any) -> None:
         """Raise CodecError unless a part of one client's answer, without storage, fits the request."""
         expected, planned = self._expected(request)
         if name == "after" and request.call.evaluates_trained:
-            same_shapes(_RESULT, name, like)
+            same_shapes(self._result(self.population.assignment[request.clients[0]]), name, like)
             return
         if name not in expected:
             raise CodecError(f"an answer to {request.call.method} has no part {name[:80]!r}, only {sorted(expected)}")
@@ -68,6 +65,14 @@ class Rehearsals:
                 raise CodecError(f"losses are of at most the {planned} steps that were asked for, got {count}")
             return
         same_shapes(expected[name], name, like)
+
+    def _result(self, architecture: str) -> EvaluationResult:
+        """Return the shape of what one client says of what it has trained."""
+        if architecture not in self._results:
+            runtime = Runtime(self._blank(architecture, 1), self.algorithm)
+            self._results[architecture] = shapes_of(runtime.no_result(architecture))
+        result: EvaluationResult = self._results[architecture]
+        return result
 
     def size(self, request: Request) -> int:
         """Return the bytes that the answer to a request may have."""
@@ -98,13 +103,27 @@ class Rehearsals:
         p, train = self.population, self.population.federation.train
         rows = examples + 2  # for training, then one for testing and one for validation
         x = torch.zeros((), dtype=train.x.dtype).expand(rows, *train.shape)
-        examples_ = dataclasses.replace(train, x=x, y=torch.zeros(rows, dtype=train.y.dtype))
+        examples_ = dataclasses.replace(train, x=x, y=torch.zeros((rows, *train.y.shape[1:]), dtype=train.y.dtype))
         parts: dict[str, Any] = {"local_test": [[examples]], "local_val": [[examples + 1]]}
         held_out: dict[str, Any] = {
             role: by_lists(lists) for role, lists in parts.items() if getattr(p.federation, role) is not None
         }
         federation = dataclasses.replace(
-            p.federation, train=examples_, partition=by_lists([np.arange(examples)]), test=None,
-            arrives=None, drift=None, **held_out,
-        )  # fmt: skip
-        return _Blank(federation, {architecture: p.models[architecture]}, (), p.task, p.seed, p.device, p.dtype)
+            p.federation,
+            train=examples_,
+            partition=by_lists([np.arange(examples)]),
+            test=None,
+            arrives=None,
+            drift=None,
+            **held_out,
+        )
+        return _Blank(
+            federation,
+            {architecture: p.models[architecture]},
+            (),
+            p.task,
+            p.seed,
+            p.device,
+            p.dtype,
+            measures=p.measures,
+        )

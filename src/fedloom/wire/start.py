@@ -20,7 +20,7 @@ from torch import Tensor
 
 from fedloom.core.errors import CodecError, RefusedError
 from fedloom.core.model import Model
-from fedloom.core.network_copies import tensors_of
+from fedloom.core.network_copies import stored_names, tensors_of
 from fedloom.storage import files
 from fedloom.storage.strict_json import parse
 from fedloom.wire.registration import check_id
@@ -43,7 +43,7 @@ class Start:
     @classmethod
     def of(cls, model: Model) -> Start:
         """Return those of a network that begins with the tensors of a module."""
-        values, stored = model.whole(0), _stored(model)
+        values, stored = model.whole(0), stored_names(model.skeleton())
         data = safetensors.torch.save({name: values[name].contiguous() for name in stored})
         return cls(data, files.digest(data))
 
@@ -104,7 +104,9 @@ class Offer:
         """
         head = _read(data).head
         digest, size = check_id(head.get("digest"), "a start"), _integer(head, "size")
-        tensors = _stored(model)
+        network = model.skeleton()
+        named = dict(tensors_of(network))
+        tensors = {name: named[name] for name in stored_names(network)}
         least = sum(t.numel() * (4 if t.is_floating_point() else t.itemsize) for t in tensors.values())
         most = least + _BESIDE + sum(_ENTRY + 6 * len(name) for name in tensors)
         if not least <= size <= most:
@@ -160,10 +162,3 @@ def _integer(head: dict[str, Any], name: str) -> int:
         return integer(head, name)
     except CodecError as error:
         raise RefusedError(f"the server sends no start: {error}") from None
-
-
-def _stored(model: Model) -> dict[str, Tensor]:
-    """Return the tensors of a network that are in its file, without storage, by the first of their names."""
-    network = model.skeleton()
-    stored = network.state_dict()
-    return {n: t for n, t in tensors_of(network) if n in stored}

@@ -17,11 +17,10 @@ from fedloom.algorithms.fedmeta import is_query
 from fedloom.algorithms.shared.ldam import LDAM, class_weights, margins
 from fedloom.coordinator import RunSettings
 from fedloom.core import tree
-from fedloom.core.batches import Batch
+from fedloom.core.batch import Batch
 from fedloom.core.errors import SettingError
 from fedloom.core.model import Model
 from fedloom.core.optimiser import SGD, Adam, Distill, Local
-from fedloom.core.task import Classification
 from fedloom.core.types import Weights, replace
 from fedloom.data import Normalise, by_lists, federate, from_arrays
 from fedloom.engines.engine_options import Options
@@ -29,8 +28,10 @@ from fedloom.engines.loop import Loop
 from fedloom.engines.population import Population
 from fedloom.engines.stacked import Stacked
 from fedloom.experiments.catalogue import task
-from fedloom.experiments.experiment import DataSettings, Experiment
+from fedloom.experiments.experiment import Experiment
+from fedloom.experiments.sections import DataSettings
 from fedloom.models import CosineHead, SmallConvNet, with_cosines
+from fedloom.tasks import Classification
 from fedloom.testing.messages import Messages
 
 ENGINES = [Loop, Stacked, Messages]

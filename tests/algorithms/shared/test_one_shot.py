@@ -10,17 +10,11 @@ from torch import nn
 from conftest import golden
 from fedloom.algorithms import DENSE
 from fedloom.algorithms.shared import one_shot
-from fedloom.algorithms.shared.one_shot import (
-    Teachers,
-    as_public,
-    in_one_stack,
-    labelled,
-    least,
-    lesser,
-    statistics_distance,
-)
+from fedloom.algorithms.shared.one_shot import Teachers, in_one_stack
+from fedloom.algorithms.shared.synthetic import as_public, labelled, least, lesser, statistics_distance
 from fedloom.core import tree
-from fedloom.core.batches import Batch, noise
+from fedloom.core.batch import Batch
+from fedloom.core.batches import noise
 from fedloom.core.fold import fold, minimise, minimise_from
 from fedloom.core.losses import divergence, divergence_of_logits
 from fedloom.core.model import Model

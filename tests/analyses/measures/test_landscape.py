@@ -14,6 +14,8 @@ from conftest import golden
 from fedloom import Classification, Examples, Model, Weights
 from fedloom.analyses.measures import hessian_eigen, hessian_product, perturbed, plane
 from fedloom.analyses.measures.flat import flat, unflat
+from fedloom.core.types import Params
+from fedloom.experiments.export import module
 
 
 class TinyNet(nn.Module):
@@ -53,6 +55,32 @@ def test_eigenpairs_are_those_of_the_reference(reference: Any) -> None:
         np.testing.assert_allclose(vector.numpy(), g[name], atol=1e-7)  # signs too: the largest component is positive
     np.testing.assert_allclose((found.vectors @ found.vectors.T).numpy(), np.eye(2), atol=1e-10)
     assert found.residuals.max() < 1e-7
+
+
+def test_around_what_is_trained_the_loss_is_that_of_the_whole_network(reference: Any) -> None:
+    """Hessian, plane and noise of a network with frozen parts: those of the whole in these directions."""
+    _, weights, examples = reference
+    trained = [name for name in weights.params if name.startswith("classifier")]
+    network = module(MODEL, weights)
+    model = Model(network, name="net", frozen="* !classifier").bind(0, torch.float64)
+    own, task = Weights(Params({n: weights.params[n] for n in trained})), Classification()
+    v = torch.randn(2, len(flat(own.params)), generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    padded = [
+        flat(Params({n: unflat(d, own.params).get(n, torch.zeros_like(p)) for n, p in weights.params.items()}))
+        for d in v
+    ]
+    whole = unflat(hessian_product(MODEL, weights, task, examples)(padded[0]), weights.params)
+    found = hessian_product(model, own, task, examples)(v[0])
+    torch.testing.assert_close(found, flat(Params({n: whole[n] for n in trained})), rtol=1e-9, atol=1e-12)
+    grids = [plane(m, w, task, examples, torch.stack(d), [-0.5, 0.5]) for m, w, d in (
+        (MODEL, weights, padded), (model, own, [*v]),
+    )]  # fmt: skip
+    np.testing.assert_allclose(*grids, rtol=1e-12)
+    noise = perturbed(model, own, task, examples, [0.0, 0.1], draws=1, seed=0)
+    assert noise.loss[0, 0] == pytest.approx(
+        perturbed(MODEL, weights, task, examples, [0.0], draws=1, seed=0).loss[0, 0]
+    )
+    assert len(hessian_eigen(model, own, task, examples).vectors[0]) == model.num_params
 
 
 @pytest.mark.slow

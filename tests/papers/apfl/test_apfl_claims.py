@@ -8,7 +8,8 @@ from pathlib import Path
 from fedloom.papers import recipes, study
 from fedloom.papers.apfl.claims import remarks
 from fedloom.papers.apfl.recipes import LAMBDAS
-from fedloom.papers.reproduction.claims import FAILS, HOLDS, NOT_RUN, verdicts
+from fedloom.papers.reproduction.claim_verdicts import verdicts
+from fedloom.papers.reproduction.claims import FAILS, HOLDS, NOT_RUN
 from fedloom.papers.reproduction.results import read
 from published_runs import cell, made
 
@@ -171,3 +172,29 @@ def test_gains_are_beside_the_printed_ones(tmp_path: Path) -> None:
     assert verdict(tmp_path, "APFL gains 30.42 points over FedAvg on letters") == (FAILS, "letters +19.90")
     assert verdict(tmp_path, "APFL is above FedAvg on all four data sets, in the best round")[0] == HOLDS
     assert verdict(tmp_path, "FedProx hardly differs")[0] == HOLDS
+
+
+def test_the_loss_over_all_clients_is_lower_and_steadier(tmp_path: Path) -> None:
+    words = "APFL's training loss over all clients"
+
+    def logs(folder: Path, row: str, losses: list[float]) -> None:
+        place = made(folder, cell("apfl-comparison", "mnist", row), 0, 80.0, rounds=len(losses))
+        lines = [json.loads(line) for line in (place / "metrics.jsonl").read_text().splitlines()]
+        for line, loss in zip(lines[1:], losses, strict=True):
+            line["personal_train_loss"] = loss
+        (place / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+
+    for name, fedavg, apfl in (
+        ("both", [1.0, 0.4, 0.9], [0.8, 0.5, 0.4]), ("lower alone", [1.0, 0.9, 0.8], [0.8, 0.1, 0.6]),
+        ("steadier alone", [0.1, 0.4, 0.1], [0.6, 0.5, 0.4]),
+    ):  # fmt: skip
+        logs(tmp_path / name, "fedavg", fedavg)
+        logs(tmp_path / name, "apfl_ni", apfl)
+    assert verdict(tmp_path / "both", words) == (
+        HOLDS, "1 holds; mnist apfl_ni and fedavg: 0.567 and 0.767 in the mean, moving by 0.200 and 0.550 a round",
+    )  # fmt: skip
+    assert verdict(tmp_path / "lower alone", words)[0] == FAILS
+    assert verdict(tmp_path / "steadier alone", words)[0] == FAILS
+    made(tmp_path / "none", cell("apfl-comparison", "mnist", "fedavg"), 0, 80.0, rounds=3)
+    made(tmp_path / "none", cell("apfl-comparison", "mnist", "apfl_ni"), 0, 80.0, rounds=3)
+    assert verdict(tmp_path / "none", words)[0] == NOT_RUN

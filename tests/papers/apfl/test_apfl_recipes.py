@@ -11,7 +11,7 @@ import torch
 from fedloom.core.model import Model
 from fedloom.data import Dataset, Examples, split
 from fedloom.experiments import catalogue
-from fedloom.experiments.experiment import DataSettings
+from fedloom.experiments.sections import DataSettings
 from fedloom.models import build
 from fedloom.papers import find, recipes
 from fedloom.papers.apfl.recipes import ABOUT, DATA, LAMBDAS

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -12,12 +13,14 @@ from fedloom.papers.apfl.published_figures import figure_1, figure_2, figure_3
 from published_runs import cell, made
 
 
-def run(folder: Path, table: str, column: str, row: str, accuracies: list[float], **first: object) -> Path:
+def run(folder: Path, table: str, column: str, row: str, accuracies: list[float], losses: Sequence[float] = ()) -> Path:
     place = made(folder, cell(table, column, row), 0, 50.0, rounds=len(accuracies) - 1)
-    lines = [
+    lines: list[dict[str, object]] = [
         {"round": t, "personal_accuracy_by_samples": a, "train_loss": 1 - a, "server_measured": t in (2, 3)}
         for t, a in enumerate(accuracies)
     ]
+    for line, loss in zip(lines, losses, strict=False):
+        line["personal_train_loss"] = loss
     for line in lines:
         if row != "apfl_ni":
             del line["server_measured"]
@@ -48,6 +51,24 @@ def test_figure_2_has_a_star_where_importance_was_measured(tmp_path: Path) -> No
     curves = [list(line.get_ydata()) for line in loss.lines if line.get_marker() != "*"]
     assert curves == [pytest.approx([0.9, 0.7, 0.5, 0.7]), pytest.approx([0.9, 0.5, 0.2, 0.1])]
     assert found.summary.rows == [["mnist", 0, 2], ["mnist", 0, 3]]
+    assert loss.get_title(loc="left") == "clients of a round"
+    assert any(remark.startswith("On mnist not every method has a run with") for remark in found.remarks)
+
+
+def test_figure_2_has_the_loss_over_all_clients_where_every_method_has_it(tmp_path: Path) -> None:
+    for column, others in (("mnist", [2.3, 1.5, 1.0]), ("letters", [])):
+        run(tmp_path, "apfl-comparison", column, "fedavg", [0.1, 0.3, 0.5], others)
+        run(tmp_path, "apfl-comparison", column, "apfl_ni", [0.1, 0.5, 0.8], [2.3, 1.0, 0.5])
+    found = figure_2([tmp_path])
+    mnist, letters = found.figure.axes[2:]
+    assert (mnist.get_title(loc="left"), letters.get_title(loc="left")) == ("all clients", "clients of a round")
+    drawn = [list(line.get_ydata()) for line in mnist.lines if line.get_marker() != "*"]
+    assert drawn == [[2.3, 1.5, 1.0], [2.3, 1.0, 0.5]]
+    assert {row[2] for row in found.tables[0].rows if row[0] == "mnist"} == {
+        "personal_accuracy_by_samples", "personal_train_loss",
+    }  # fmt: skip
+    (remark,) = (remark for remark in found.remarks if "not every method" in remark)
+    assert remark.startswith("On letters not")
 
 
 def test_figure_3_has_a_line_over_what_is_varied(tmp_path: Path) -> None:

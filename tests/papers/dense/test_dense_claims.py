@@ -9,7 +9,8 @@ import pytest
 
 from fedloom.papers import recipes, study
 from fedloom.papers.dense.claims import claims, remarks
-from fedloom.papers.reproduction.claims import FAILS, HOLDS, NOISE, NOT_RUN, Finding, verdicts
+from fedloom.papers.reproduction.claim_verdicts import verdicts
+from fedloom.papers.reproduction.claims import FAILS, HOLDS, NOISE, NOT_RUN, Finding
 from fedloom.papers.reproduction.results import read
 from published_runs import cell, made
 

@@ -14,7 +14,8 @@ from fedloom.analyses import AnalysedRun, analyse
 from fedloom.coordinator import History, RunSettings
 from fedloom.core.errors import SettingError
 from fedloom.core.optimiser import SGD, Local
-from fedloom.experiments.experiment import DataSettings, Experiment
+from fedloom.experiments.experiment import Experiment
+from fedloom.experiments.sections import DataSettings
 from fedloom.papers import analyses
 from fedloom.papers.dense import synthetic_images
 

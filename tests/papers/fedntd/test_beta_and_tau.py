@@ -45,6 +45,16 @@ def test_both_numbers_are_drawn_over_both_settings(tmp_path: Path) -> None:
     assert drawn == [([1, 2], [50.0, 60.0]), ([1, 2], [0.4, 0.3]), ([1, 3], [60.0, 40.0]), ([1, 3], [0.3, 0.5])]
 
 
+def test_forgetting_of_fedavg_is_a_dashed_line(tmp_path: Path) -> None:
+    made(tmp_path, cell("fedntd-table1", "cifar10-lda0.1", "fedavg"), 0, 45.0, forgetting=0.55)
+    made(tmp_path, cell(TABLE, "cifar10-lda0.1", "fedntd-tau3"), 0, 50.0, forgetting=0.4)
+    axes = beta_and_tau([tmp_path]).figure.axes
+    dashed = [[line for line in ax.lines if line.get_linestyle() == "--" and len(line.get_xdata())] for ax in axes]
+    assert [[set(line.get_ydata()) for line in lines] for lines in dashed] == [[], [{0.55}], [], [{0.55}]]
+    (own,) = (line for line in axes[3].lines if list(line.get_ydata()) == [0.4])
+    assert dashed[3][0].get_color() == own.get_color()
+
+
 def test_nothing_to_draw_is_refused(tmp_path: Path) -> None:
     with pytest.raises(SettingError, match="holds no runs of fedntd-beta-tau; name what --out named"):
         beta_and_tau([tmp_path])

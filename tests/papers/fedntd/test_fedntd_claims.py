@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from fedloom.papers import claims
-from fedloom.papers.fedntd import proposition_1, proposition_2, proposition_3
-from fedloom.papers.reproduction.claims import FAILS, HOLDS, NOT_RUN, Claim, ClaimVerdict, verdicts
+from fedloom.papers import claims, recipes
+from fedloom.papers.fedntd import STUDY, proposition_1, proposition_2, proposition_3
+from fedloom.papers.reproduction.claim_verdicts import ClaimVerdict, verdicts
+from fedloom.papers.reproduction.claims import FAILS, HOLDS, NOISE, NOT_RUN, Claim
 from published_runs import cell, made
 
 TABLE = "fedntd-table1"
@@ -24,6 +26,11 @@ def claim(words: str) -> Claim:
 def judged(folder: Path, words: str) -> ClaimVerdict:
     (found,) = [one for one in verdicts("fedntd", [folder]) if one.claim.text.startswith(words)]
     return found
+
+
+def evidence(run: Path, name: str, text: str) -> None:
+    (run / "analysis").mkdir(exist_ok=True)
+    (run / "analysis" / f"{name}.csv").write_text(text)
 
 
 def test_orders_are_those_of_print() -> None:
@@ -51,19 +58,118 @@ def test_the_method_that_forgets_less_is_the_better_one(tmp_path: Path) -> None:
 
 
 def test_features_are_compared_where_runs_were_analysed(tmp_path: Path) -> None:
-    head = "layer,model,neurons,share,share_alive,dead_in_received,dead_in_model\n"
+    head = "round,layer,model,neurons,share,share_alive,dead_in_received,dead_in_model\n"
     for row, shares in (("fedntd", (0.9, 0.7)), ("fedavg", (0.6, 0.5))):
         place = made(tmp_path, cell(TABLE, "cifar10-s2", row), 0, 50.0)
-        (place / "analysis").mkdir()
-        lines = [f"a,{k},10,{share},0,0,0\n" for k, share in enumerate(shares)]
-        (place / "analysis" / "alignment.csv").write_text(head + "".join(lines) + "a,aggregated,10,0,0,0,0\n")
+        lines = [f"200,a,{k},10,{share},0,0,0\n" for k, share in enumerate(shares)]
+        evidence(place, "alignment", head + "".join(lines) + "200,a,aggregated,10,0,0,0,0\n")
     found = judged(tmp_path, "Features stay aligned")
-    assert (found.verdict, found.judged_parts, found.ours.endswith("fedntd and fedavg: 0.8, 0.55")) == (
+    assert (found.verdict, found.judged_parts, found.ours.endswith("fedntd and fedavg: 0.8, 0.55 (round 200)")) == (
         HOLDS,
         "1 of 2",
         True,
     )
     assert judged(tmp_path, "Local models move less far").verdict == NOT_RUN
+    places = [made(tmp_path, cell("fedntd-table2", "cifar10-iid", row), 0, 50.0) for row in ("fedntd", "fedavg")]
+    for shares, verdict in (((0.66, 0.7), HOLDS), ((0.7, 0.66), HOLDS), ((0.6, 0.7), FAILS), ((0.8, 0.7), FAILS)):
+        for place, share in zip(places, shares, strict=True):
+            evidence(place, "alignment", head + f"200,a,1,10,{share},0,0,0\n")
+        assert judged(tmp_path, "On IID clients as many neurons").verdict == verdict
+
+
+def test_what_was_analysed_beside_runs_is_kept_with_them() -> None:
+    """What a claim or a figure reads of a run's folder must be exported with the run."""
+    assert {Path(name).stem for name in STUDY.evidence} == {
+        *("alignment", "local-accuracy", "local-accuracy-rounds", "weight-divergence", "personalised"),
+        *("class-preference", "landscape-noise"),
+    }
+
+
+def test_local_models_are_compared_where_runs_were_analysed(tmp_path: Path) -> None:
+    column = "cifar10-lda0.3-e10"
+    for row, inside, outside in (("fedntd", 0.89, 0.3), ("fedavg", 0.9, 0.1)):
+        place = made(tmp_path, cell("fedntd-learning-curves", column, row), 0, 50.0)
+        lines = [f"{t},{inside},{outside}\n" for t in (1, 200)] + ["7,0,0.9\n"] * (row == "fedavg")  # in one alone
+        evidence(place, "local-accuracy-rounds", "round,in_after_mean,out_after_mean\n" + "".join(lines))
+    lacking = judged(tmp_path, "FedNTD's local models know the classes that their clients lack")
+    assert (lacking.verdict, lacking.judged_parts) == (HOLDS, "1 of 16")
+    assert lacking.ours.endswith("cifar10-lda0.3-e10 fedntd and fedavg: 0.3, 0.1 (2 rounds from 1 to 200)")
+    assert (
+        judged(tmp_path, "FedNTD's local models know their clients' own classes as well").verdict == HOLDS
+    )  # a point less
+    evidence(
+        tmp_path / cell("fedntd-learning-curves", column, "fedntd").place / "seed-0",
+        "local-accuracy-rounds", "round,in_after_mean,out_after_mean\n1,0.87,0.05\n",
+    )  # fmt: skip
+    assert (
+        judged(tmp_path, "FedNTD's local models know their clients' own classes as well").verdict == FAILS
+    )  # three points
+    assert judged(tmp_path, "FedNTD's local models know the classes that their clients lack").verdict == FAILS
+    evidence(
+        tmp_path / cell("fedntd-learning-curves", column, "fedntd").place / "seed-0",
+        "local-accuracy-rounds", "round,in_after_mean,out_after_mean\n3,0.9,0.5\n",
+    )  # fmt: skip
+    assert judged(tmp_path, "FedNTD's local models know the classes that their clients lack").verdict == NOT_RUN
+
+
+def test_personal_accuracy_and_the_landscape_are_compared(tmp_path: Path) -> None:
+    for row, kept in (("fedntd", 0.85), ("fedavg", 0.86)):
+        place = made(tmp_path, cell(TABLE, "cifar10-s2", row), 0, 50.0)
+        evidence(place, "personalised", f"round,client,test_before,test_after\n200,1,0.1,{kept}\n")
+    assert judged(tmp_path, "FedNTD's local models keep personal accuracy").verdict == HOLDS
+    for row, rise in (("fedntd", 0.4), ("fedavg", 0.6)):
+        place = made(tmp_path, cell("fedntd-table13", "cifar10-lda0.5-k16", row), 0, 50.0, rounds=25)
+        head = "round,noise,strength,draw,loss,accuracy\n"
+        own = 2.0 if row == "fedntd" else 1.0  # not the loss itself, but what noise adds to it
+        lines = [
+            f"25,relative,0,0,{own},0.5\n",
+            f"25,relative,0.5,0,{own + rise},0.4\n",
+            f"25,absolute,0.1,0,{9 - own},0.1\n",
+        ]
+        evidence(place, "landscape-noise", head + "".join(lines))
+    flat = judged(tmp_path, "FedNTD's loss landscape is flatter")
+    assert (flat.verdict, flat.ours) == (HOLDS, "cifar10-lda0.5-k16 fedntd and fedavg: -0.4, -0.6 (round 25)")
+
+
+def test_the_gain_with_ten_epochs_is_compared_with_that_of_one(tmp_path: Path) -> None:
+    for skew, gains in (("s2", (6.0, 11.0)), ("lda0.1", (9.0, 2.0)), ("s5", (6.0, 7.0))):
+        for epochs, gain in zip((1, 10), gains, strict=True):
+            for row, accuracy in (("fedavg", 40.0), ("fedntd", 40.0 + gain)):
+                made(tmp_path, cell("fedntd-learning-curves", f"cifar10-{skew}-e{epochs}", row), 0, accuracy)
+    found = judged(tmp_path, "The gain of FedNTD over FedAvg is larger with 10")
+    by_skew = {f.ours.partition(" ")[0]: f for f in found.findings if f.ours}
+    assert {name: f.verdict for name, f in by_skew.items()} == {
+        "cifar10-s2": HOLDS, "cifar10-s5": NOISE, "cifar10-lda0.1": FAILS,
+    }  # fmt: skip
+    assert by_skew["cifar10-s2"].ours == "cifar10-s2 +11.00 at E = 10, +6.00 at E = 1"
+    above = judged(tmp_path, "The global model of FedNTD is more accurate than FedAvg's, with 1 and 10")
+    assert above.judged_parts == "6 of 16"
+
+
+def test_iid_data_give_steadier_classes(tmp_path: Path) -> None:
+    table = "fedntd-section2"
+    for column, rows in (
+        ("cifar10-iid", [[0.5, 0.5], [0.6, 0.6], [0.7, 0.7]]),
+        ("cifar10-lda0.1", [[1.0, 0.0], [0.0, 1.0], [1.0, 1.0]]),
+    ):
+        place = made(tmp_path, cell(table, column, "fedavg"), 0, 50.0, rounds=3)
+        lines = [json.loads(line) for line in (place / "metrics.jsonl").read_text().splitlines()]
+        for line, accuracies in zip(lines[1:], rows, strict=True):
+            line["class_accuracy"] = accuracies
+        (place / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    found = judged(tmp_path, "Accuracy by class is steady")
+    assert (found.verdict, found.ours) == (HOLDS, "cifar10-iid fedavg: cosine 1.000, LDA 0.354")
+
+
+def test_section_2_trains_at_a_constant_rate() -> None:
+    found = {r.column: r.experiment for r in recipes("fedntd-section2")}
+    skews = ("iid", "lda0.5", "lda0.3", "lda0.1", "lda0.05")
+    assert list(found) == [f"{data}-{skew}" for data in ("cifar10", "cifar100") for skew in skews]
+    table_1 = cell(TABLE, "cifar10-lda0.1", "fedavg").experiment
+    assert found["cifar10-lda0.1"] == table_1.changed("local.decay", "1.0")
+    assert found["cifar10-lda0.1"].local.rate(199) == 0.01
+    assert found["cifar10-iid"] == found["cifar10-lda0.1"].changed("data.partition", "iid")
+    assert found["cifar100-lda0.3"].data.partition == "dirichlet:0.3"
 
 
 def test_propositions_are_computed(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -25,6 +25,23 @@ def test_a_line_is_over_the_skews_that_have_runs(tmp_path: Path) -> None:
     assert list(printed.get_ydata()) == [0.26, 0.59]
 
 
+def test_the_experiment_of_section_2_has_panels_of_its_own(tmp_path: Path) -> None:
+    for column, forgetting in (("cifar10-iid", 0.1), ("cifar10-lda0.05", 0.7), ("cifar100-lda0.5", 0.4)):
+        made(tmp_path, cell("fedntd-section2", column, "fedavg"), 0, 50.0, forgetting=forgetting)
+    found = forgetting_over_skew([tmp_path])
+    assert [row[:5] for row in found.summary.rows] == [
+        ["LDA, constant rate", "iid", "fedavg", 0.1, None],
+        ["LDA, constant rate", "lda0.05", "fedavg", 0.7, None],
+        ["CIFAR-100, LDA, constant rate", "lda0.5", "fedavg", 0.4, None],
+    ]
+    drawn = [list(axes.lines[0].get_xdata()) for axes in found.figure.axes]
+    assert drawn == [[0, 4], [1]]
+    assert [axes.get_title(loc="left") for axes in found.figure.axes] == [
+        "CIFAR-10, LDA, constant rate", "CIFAR-100, LDA, constant rate",
+    ]  # fmt: skip
+    assert [tick.get_text() for tick in found.figure.axes[0].get_xticklabels()] == ["iid", "0.5", "0.3", "0.1", "0.05"]
+
+
 def test_nothing_to_draw_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(SettingError, match="holds no runs of fedntd-table1; name what --out named"):
+    with pytest.raises(SettingError, match="holds no runs of fedntd-table1 or fedntd-section2; name what --out named"):
         forgetting_over_skew([tmp_path])

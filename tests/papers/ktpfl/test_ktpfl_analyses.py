@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 
@@ -16,6 +17,7 @@ from fedloom.papers.ktpfl import coefficients, distillation
 from fedloom.papers.ktpfl.architectures import by_architecture
 from fedloom.papers.reproduction.evidence import place
 from fedloom.papers.reproduction.results import Run
+from published_runs import cell, made
 
 KT = ("kt_pfl", "--model", "lenet,mlp", "--public", "20", "--set", "num_public=10", "--set", "eta3=1.0")
 
@@ -57,6 +59,45 @@ def test_mass_inside_groups_of_clients_with_the_same_classes() -> None:
     )
     alike = history([c], [[5, 1]] * 4)
     assert coefficients.sentence(alike).endswith("; all clients have the same classes.")
+
+
+def coefficients_logged(folder: Path, row: str, seed: int, by_round: dict[int, list[float]]) -> None:
+    """A run of two clients with unlike classes and a third like the first."""
+    place = made(folder, cell("ktpfl-small", "fmnist20k-two", row), seed, 50.0, rounds=2)
+    lines = [json.loads(line) for line in (place / "metrics.jsonl").read_text().splitlines()]
+    for t, c in by_round.items():
+        lines[t]["server_coefficients"] = c
+    (place / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    held = {"clients": 3, "classes": 2, "shown": [0, 1, 2], "train": [[3, 0], [0, 3], [4, 0]], "test": None}
+    (place / "federation.json").write_text(json.dumps(held))
+
+
+UNIFORM = [1 / 3] * 9
+LEARNT = [0.6, 0.1, 0.3, 0.2, 0.7, 0.1, 0.1, 0.4, 0.5]
+
+
+def test_masses_over_rounds_of_many_runs(tmp_path: Path) -> None:
+    coefficients_logged(tmp_path, "kt_pfl", 0, {1: UNIFORM, 2: LEARNT})
+    coefficients_logged(tmp_path, "kt_pfl", 1, {1: UNIFORM, 2: UNIFORM})
+    coefficients_logged(tmp_path, "sim_pfl", 0, {2: LEARNT})  # as older copies are
+    found = coefficients.figure([tmp_path])
+    own, group = (0.6 + 0.7 + 0.5) / 3, (0.9 + 0.7 + 0.6) / 3
+    (row,) = found.summary.rows
+    assert row[:3] == ["fmnist20k-two", "kt_pfl", 2]
+    assert row[3:] == pytest.approx([(own + 1 / 3) / 2, (group + 5 / 9) / 2, 5 / 9])
+    (axes,) = found.figure.axes
+    assert list(axes.lines[0].get_ydata()) == pytest.approx([5 / 9, (group + 5 / 9) / 2])
+    assert list(axes.lines[1].get_ydata()) == pytest.approx([1 / 3, (own + 1 / 3) / 2])
+    (remark,) = found.remarks
+    assert remark.startswith("Left out, kept by an older version with the coefficients of the last round alone: fmnist")
+
+
+def test_runs_without_coefficients_by_round_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(SettingError, match="holds no runs with coefficients by round: run them again and export them"):
+        coefficients.figure([tmp_path])
+    coefficients_logged(tmp_path, "kt_pfl", 0, {2: LEARNT})
+    with pytest.raises(SettingError, match=r"of their last round alone \(fmnist20k-two kt_pfl\): run them again"):
+        coefficients.figure([tmp_path])
 
 
 @pytest.mark.slow

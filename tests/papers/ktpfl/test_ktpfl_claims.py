@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from fedloom.papers import recipes, study
-from fedloom.papers.reproduction.claims import FAILS, HOLDS, NOISE, NOT_RUN, Finding, verdicts
+from fedloom.papers.reproduction.claim_verdicts import verdicts
+from fedloom.papers.reproduction.claims import FAILS, HOLDS, NOISE, NOT_RUN, Finding
 from fedloom.papers.reproduction.copies import export
 from fedloom.papers.reproduction.results import read
 from fedloom.papers.reproduction.results_page import write

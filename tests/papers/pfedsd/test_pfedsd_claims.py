@@ -10,7 +10,8 @@ import pytest
 from fedloom.core.errors import SettingError
 from fedloom.papers import recipes, study
 from fedloom.papers.pfedsd.claims import RECOVERY, drops, remarks
-from fedloom.papers.reproduction.claims import FAILS, HOLDS, NOISE, NOT_RUN, verdicts
+from fedloom.papers.reproduction.claim_verdicts import verdicts
+from fedloom.papers.reproduction.claims import FAILS, HOLDS, NOISE, NOT_RUN
 from fedloom.papers.reproduction.copies import export
 from fedloom.papers.reproduction.results import read
 from fedloom.papers.reproduction.results_page import write
@@ -117,6 +118,27 @@ def test_forgetting_and_recovery_are_claims(tmp_path: Path) -> None:
     both_drop = AS_CLAIMED.replace(",5,0.8,0.9", ",5,0.8,0.1").replace("run,2,5,0.8,0.7", "run,2,5,0.8,0.85")
     (place / RECOVERY).write_text(both_drop)
     assert verdict(tmp_path, "With the term clients come back")[0] == HOLDS
+
+
+def test_local_models_of_fedavg_are_above_its_global_one_by_round(tmp_path: Path) -> None:
+    def personal(folder: Path, row: str, accuracies: list[float], losses: list[float]) -> None:
+        place = trained(folder, row, losses)
+        lines = [json.loads(line) for line in (place / "metrics.jsonl").read_text().splitlines()]
+        for line, accuracy in zip(lines[1:], accuracies, strict=True):
+            line["personal_accuracy"] = accuracy
+        (place / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+
+    words = "The global model is worse"
+    for name, received, losses in (
+        ("above", [0.2, 0.5], [2.0, 1.0]), ("once", [0.2, 0.95], [2.0, 1.0]), ("others", [0.2, 0.5], [2.0, 1.1]),
+    ):  # fmt: skip
+        personal(tmp_path / name, "fedavg_stored", [0.5, 0.9], [2.0, 1.0])
+        personal(tmp_path / name, "fedavg", received, losses)
+    assert verdict(tmp_path / "above", words) == (
+        HOLDS, f"1 holds; {COLUMN} fedavg_stored and fedavg: 35.0 points worse in the mean, in 2 of 2 rounds",
+    )  # fmt: skip
+    assert verdict(tmp_path / "once", words)[0] == FAILS
+    assert verdict(tmp_path / "others", words)[0] == NOT_RUN  # they trained other models
 
 
 def test_without_the_term_training_is_that_of_fedavg_or_not(tmp_path: Path) -> None:

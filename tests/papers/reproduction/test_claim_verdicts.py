@@ -21,19 +21,8 @@ from fedloom.papers.reproduction.claim_parts import (
     order,
     same_traffic,
 )
-from fedloom.papers.reproduction.claims import (
-    FAILS,
-    HOLDS,
-    NOISE,
-    NOT_RUN,
-    VERDICTS,
-    Cell,
-    Claim,
-    ClaimVerdict,
-    Part,
-    sentences,
-    verdicts,
-)
+from fedloom.papers.reproduction.claim_verdicts import ClaimVerdict, sentences, verdicts
+from fedloom.papers.reproduction.claims import FAILS, HOLDS, NOISE, NOT_RUN, VERDICTS, Cell, Claim, Part
 from fedloom.papers.reproduction.results import FAILED, Run
 from fedloom.storage import files
 from published_runs import cell, made, result

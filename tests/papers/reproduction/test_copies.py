@@ -58,6 +58,33 @@ def test_each_client_is_in_the_last_round_of_a_copy_that_has_it(tmp_path: Path) 
     assert export([recipe], tmp_path / "out", tmp_path / "to", rounds=4) == []  # it is there
 
 
+def test_matrices_of_clients_are_kept_of_some_rounds_and_rounded(tmp_path: Path) -> None:
+    recipe = cell("ktpfl-small", "fmnist20k-two", "kt_pfl")
+    place = made(tmp_path / "out", recipe, 0, 40.0, rounds=40)
+    lines = [json.loads(line) for line in (place / "metrics.jsonl").read_text().splitlines()]
+    for line in lines[1:]:
+        line["server_coefficients"] = [1 / (line["round"] + 2), 0.123456789]
+    text = "".join(json.dumps(line) + "\n" for line in lines)
+    old = "".join(
+        json.dumps({k: v for k, v in line.items() if len(lines) == line["round"] + 1 or k != "server_coefficients"})
+        + "\n"
+        for line in lines
+    )
+    (place / "metrics.jsonl").write_text(old)  # as older copies were
+    export([recipe], tmp_path / "out", tmp_path / "to", rounds=20)
+    (place / "metrics.jsonl").write_text(text)
+    assert len(export([recipe], tmp_path / "out", tmp_path / "to", rounds=20)) == 1  # for what it lacked
+    (one,) = kept.read(tmp_path / "to" / "ktpfl-small")
+    found = {m["round"]: m["server_coefficients"] for m in one.history.metrics if "server_coefficients" in m}
+    assert list(found) == [1, 5, 9, 14, 18, 22, 26, 31, 35, 39, 40]
+    assert found[1] == [0.3333, 0.1235]
+    assert found[40] == [1 / 42, 0.123456789]
+    assert export([recipe], tmp_path / "out", tmp_path / "to", rounds=20) == []  # it is there
+    before = (tmp_path / "to/ktpfl-small" / kept.NAME).read_bytes()
+    kept.write(tmp_path / "to" / "ktpfl-small", [one])  # beside another one
+    assert (tmp_path / "to/ktpfl-small" / kept.NAME).read_bytes() == before
+
+
 def test_a_run_with_other_numbers_takes_the_evidence_of_the_old_one_away(tmp_path: Path) -> None:
     recipe, evidence = cell("fedntd-table1", "cifar10-s2", "fedavg"), ("analysis/recovery.csv",)
     place = made(tmp_path / "out", recipe, 0, 40.0, rounds=4)

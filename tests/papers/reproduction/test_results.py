@@ -15,7 +15,7 @@ from fedloom.coordinator import reading
 from fedloom.core.errors import SettingError
 from fedloom.papers import find, recipes, study
 from fedloom.papers.reproduction.recipe import Recipe
-from fedloom.papers.reproduction.results import FAILED, orderings, read, runs
+from fedloom.papers.reproduction.results import FAILED, curve, mean_curve, orderings, read, runs
 from fedloom.papers.reproduction.results_page import as_csv, as_markdown, summary
 from fedloom.papers.reproduction.running import with_changes
 from published_runs import cell, made, result
@@ -416,3 +416,17 @@ def test_numbers_that_nothing_proves_are_doubtful(tmp_path: Path) -> None:
     history = dataclasses.replace(run.history, unproved="no checkpoint proves its logs")
     doubtful = dataclasses.replace(found, runs={3: dataclasses.replace(run, history=history)})
     assert "- cifar10-s2 fedavg, seed 3: no checkpoint proves its logs." in as_markdown("Title", [doubtful])
+
+
+def test_a_curve_is_over_the_rounds_that_all_seeds_have(tmp_path: Path) -> None:
+    recipe = cell("fedntd-table1", "cifar10-s2", "fedavg")
+    made(tmp_path, recipe, 0, 40.0, rounds=3)
+    made(tmp_path, recipe, 1, 50.0, rounds=3)
+    made(tmp_path, recipe, 2, 90.0, rounds=2)  # shorter: no seed of this result
+    rounds, values = curve(result(recipe, tmp_path), "global_accuracy")
+    assert (rounds, values.tolist()) == ([0, 1, 2, 3], pytest.approx([0.1, 0.45, 0.45, 0.45]))
+    rounds, values = curve(result(recipe, tmp_path), "forgetting")
+    assert rounds == [2, 3]
+    rounds, values = mean_curve([{1: 0.2, 5: 0.6, 9: 1.0}, {5: 0.4, 9: 0.0}])
+    assert (rounds, values.tolist()) == ([5, 9], [0.5, 0.5])
+    assert mean_curve([])[0] == []

@@ -30,9 +30,9 @@ import torch.nn.functional as F
 from annotated_types import Ge, Gt, Lt
 from torch import Tensor
 
-from fedloom.core.batches import Batch
+from fedloom.core.batch import Batch
 from fedloom.core.choices import Positive, check_choices
-from fedloom.core.task import Classification
+from fedloom.tasks import ClassTask
 
 
 def margins(counts: Tensor, max_m: float = 0.5) -> Tensor:
@@ -49,7 +49,7 @@ def class_weights(counts: Tensor, beta: float = 0.9999) -> Tensor:
 
 
 @dataclass(frozen=True)
-class LDAM(Classification):
+class LDAM(ClassTask):
     """Cross-entropy with margins by the client's label counts; top-1 accuracy.
 
     `max_m`: the widest margin, in units of the cosine. `s`: the scale of the network's `CosineHead`, by which margins
@@ -78,7 +78,7 @@ class LDAM(Classification):
 
     def loss(self, logits: Tensor, batch: Batch) -> Tensor:
         if "margin" not in batch.notes:
-            return super().loss(logits, batch)
+            return batch.mean(F.cross_entropy(logits, batch.y, reduction="none"))
         true = batch.y[:, None] == torch.arange(logits.shape[-1], device=logits.device)
         each = F.cross_entropy(logits - self.s * batch.margin[:, None] * true, batch.y, reduction="none")
         if self.drw is None:

@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 from torch import Tensor
 
 from fedloom.core.averaging import Averaging
-from fedloom.core.batches import Batch
+from fedloom.core.batch import Batch
 from fedloom.core.choices import NonNegative
 from fedloom.core.client import Client, on_client
 from fedloom.core.cohort import Cohort

@@ -18,19 +18,20 @@ from annotated_types import Ge, Le
 from torch import Tensor
 from torch.func import vmap
 
+from fedloom.algorithms.shared.student import like, rate, student_among, student_loss
+from fedloom.algorithms.shared.synthetic import as_bytes, as_public
 from fedloom.core import tree
 from fedloom.core.algorithm import Algorithm
-from fedloom.core.batches import Batch, Batches
+from fedloom.core.batch import Batch
 from fedloom.core.choices import Count, Positive
-from fedloom.core.client import Client, Public, on_client
+from fedloom.core.client import Client, on_client
 from fedloom.core.cohort import Cohort
 from fedloom.core.errors import SettingError, SettingWarning, quiet_vmap, warn
 from fedloom.core.fold import minimise_from
-from fedloom.core.losses import Loss, distillation
-from fedloom.core.model import Model, student_among
+from fedloom.core.model import Model
 from fedloom.core.optimiser import SGD, Distill
 from fedloom.core.random import derive
-from fedloom.core.types import BatchLoss, Weighted, Weights, replace, state, static
+from fedloom.core.types import Weighted, Weights, replace, state, static
 from fedloom.data import Federation, Normalise
 
 V = TypeVar("V")
@@ -326,92 +327,6 @@ class Generates(OneShot):
         """G(z), [B, ...], of noise [B, nz], normalised by this batch."""
         real = torch.ones(len(z), dtype=torch.bool, device=z.device)
         return self.network.train(g, Batch(x=z, y=real.long(), mask=real, key=real.long().sum(), full=True))[0]
-
-
-def statistics_distance(model: Model, weights: Weights, x: Tensor) -> tuple[Tensor, Tensor]:
-    """Logits [B, C] in evaluation mode, and how far the inputs of the BatchNorm layers are from their statistics, [].
-
-    r = sum_l ||sigma^2_l(x) - running sigma^2_l||_2 + ||mu_l(x) - running mu_l||_2, with mean and biased variance of
-    each channel over the batch and its pixels; 0 without such layers. DENSE, eq. 3, of one client; DeepInversion's R.
-    """
-    logits, moments = model.moments(weights, x)
-    r, buffers = logits.new_zeros(()), {**weights.buffers, **model.frozen}
-    for layer, (mu, variance) in moments.items():
-        known = {n: buffers[f"{layer}.running_{n}".lstrip(".")] for n in ("mean", "var")}
-        r = r + (variance - known["var"]).norm() + (mu - known["mean"]).norm()
-    return logits, r
-
-
-def student_loss(model: Model, T: float) -> Loss:
-    """T^2 KL(softmax(batch.teacher / T) || softmax(logits / T)), mean over the batch; `batch.teacher`: logits."""
-
-    def loss(w: Weights, batch: Batch) -> BatchLoss:
-        logits, buffers = model.train(w, batch)
-        value = batch.mean(distillation(logits, batch.teacher, T))
-        return BatchLoss(value=value, logits=logits, weights=replace(w, buffers=buffers))
-
-    return loss
-
-
-def labelled(y: Tensor, steps: int, key: int) -> Batches:
-    """Return `steps` batches of the same labels y [B], each with a key of its own; the loss makes their inputs."""
-    zero = torch.zeros((), dtype=torch.int64, device=y.device)
-    return Batches(
-        x=torch.zeros((len(y), 1, 1, 1), device=y.device),  # four axes: what makes images is laid out for images
-        y=y,
-        examples=torch.arange(len(y), device=y.device),
-        order=torch.arange(len(y), device=y.device).expand(steps, -1),
-        mask=torch.ones((steps, len(y)), dtype=torch.bool, device=y.device),
-        num_steps=zero + steps,
-        num_examples=zero + len(y),
-        key=zero + key,
-    )
-
-
-def least(examples: Tensor, **terms: Tensor) -> Weights:
-    """Return the batch of least loss before there is one: buffers, so that a fold carries it and does not train it."""
-    none = examples.new_full((), torch.inf)
-    return Weights(params={}, buffers={"x": examples, "loss": none, **terms})
-
-
-def lesser(kept: Weights, x: Tensor, loss: Tensor, **terms: Tensor) -> Weights:
-    """Return the batch of less loss: what was kept, or x [B, ...] with its loss [] and the terms that make it up."""
-    new = {"x": x, "loss": loss, **terms}
-    better = loss < kept.buffers["loss"]
-    return Weights(params={}, buffers={n: torch.where(better, new[n].detach(), t) for n, t in kept.buffers.items()})
-
-
-def as_bytes(x: Tensor) -> Tensor:
-    """Values in [0, 1] as the bytes of a picture, uint8: clipped, times 255, truncated."""
-    return (x.clamp(0, 1) * 255).to(torch.uint8)
-
-
-def like(server: Weights, value: V) -> V:
-    """Return a new value where the server's weights are, and of their type."""
-    there = tree.leaves(server.params)[0]
-    return tree.cast(value, device=there.device, dtype=there.dtype)
-
-
-def rate(part: Distill, there: Tensor) -> Tensor:
-    """Return the rate at which a part of the server learns, [], on a device."""
-    return torch.tensor(part.optimiser.lr, dtype=torch.float64, device=there.device)
-
-
-def as_public(x: Tensor, prepare: Normalise, dtype: torch.dtype) -> Public:
-    """Examples x [n, ...] that a server has made, to visit like public ones."""
-    zero = torch.zeros((), dtype=torch.int64, device=x.device)
-    everything = labelled(torch.zeros(len(x), dtype=torch.int64, device=x.device), 1, 0)
-    return Public(replace(everything, x=x, num_steps=zero, prepare=prepare, dtype=dtype))
-
-
-def needs_statistics(setting: str, remedy: str, models: Mapping[str, Model]) -> None:
-    """Warn where no network has a BatchNorm layer with running statistics, which a term of the loss compares with."""
-    if not any(model.has_statistics for model in models.values()):
-        warn(
-            f"{setting} weighs a distance to the running statistics of BatchNorm layers, and there are none in "
-            f"{', '.join(models)}, so that this term is 0: set {remedy}, or use networks with BatchNorm",
-            SettingWarning,
-        )
 
 
 def _mean(stacked: Weights) -> Weights:

@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from fedloom.core.algorithm import Algorithm
-from fedloom.core.batches import Batch
+from fedloom.core.batch import Batch
 from fedloom.core.choices import Count, Positive
 from fedloom.core.client import Client, on_client
 from fedloom.core.cohort import Cohort, Replies

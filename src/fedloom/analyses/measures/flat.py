@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.func import grad_and_value
 
-from fedloom.core.batches import Batch
+from fedloom.core.batch import Batch
 from fedloom.core.model import Model
 from fedloom.core.task import Task, loss_of
 from fedloom.core.types import Params, Weights

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from fedloom.core import tree
-from fedloom.core.batches import Batches
+from fedloom.core.batch import Schedule
 from fedloom.core.errors import StackingError
 from fedloom.core.fold.lockstep import run_one, run_stack
 from fedloom.core.fold.purity import refuse_captured
@@ -24,7 +24,7 @@ from fedloom.core.optimiser import Optimiser
 C = TypeVar("C")
 
 
-def fold(step: Callable[..., C], carry: C, batches: Batches, *context: Any) -> C:
+def fold(step: Callable[..., C], carry: C, batches: Schedule, *context: Any) -> C:
     """Fold `step(carry, batch, *context) -> carry` over the batches.
 
     `carry` and `context` are pytrees of tensors; the step is pure, every tensor it needs is an argument, and the carry
@@ -36,7 +36,7 @@ def fold(step: Callable[..., C], carry: C, batches: Batches, *context: Any) -> C
 def minimise(
     loss: Callable[..., Any],
     carry: C,
-    batches: Batches,
+    batches: Schedule,
     optimiser: Optimiser,
     *context: Any,
     lr: Tensor,
@@ -53,7 +53,7 @@ def minimise(
 
 
 def minimise_from(
-    loss: Callable[..., Any], carry: C, moments: Sequence[Tensor], batches: Batches, optimiser: Optimiser,
+    loss: Callable[..., Any], carry: C, moments: Sequence[Tensor], batches: Schedule, optimiser: Optimiser,
     *context: Any, lr: Tensor,
 ) -> tuple[C, tuple[Tensor, ...]]:  # fmt: skip
     """Train as `minimise`, from a given optimiser state; return the new carry and the new optimiser state.
@@ -63,7 +63,7 @@ def minimise_from(
     return _fold(Descent(loss, optimiser, None, goes_on=True), (carry, tuple(moments)), batches, (lr, *context))
 
 
-def _fold(step: Step, carry: C, batches: Batches, context: tuple[Any, ...]) -> C:
+def _fold(step: Step, carry: C, batches: Schedule, context: tuple[Any, ...]) -> C:
     for fn in (*step.callables, *(teacher.fn for teacher in batches.lazy.values())):
         refuse_captured(fn)
     flat, spec = tree.flatten((carry, batches, context))

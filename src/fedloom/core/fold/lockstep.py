@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.func import vmap
 
 from fedloom.core import tree
-from fedloom.core.batches import Batch, Batches, Lazy, at_batch, padded
+from fedloom.core.batch import Batch, Lazy, Schedule, at_batch, padded
 from fedloom.core.errors import EngineWarning, first_line, warn
 from fedloom.core.fold.execution import Compilation, current
 from fedloom.core.fold.steps import Descent, Plain, Step, tracing, vmap_trees
@@ -22,7 +22,7 @@ from fedloom.core.types import replace
 _WORTH_A_CUT = 1000  # rows of padding; a lock-step of its own costs as much as 100 to 300 rows of a linear model
 
 
-def run_one(step: Step, carry: Any, batches: Batches, context: Any) -> Any:
+def run_one(step: Step, carry: Any, batches: Schedule, context: Any) -> Any:
     run, images = current(), _images_on_cpu(batches)
     work, spec = step.start(tree.map_tree(by_pixels if images else torch.clone, carry), 0)
     count, losses = int(batches.num_steps), []
@@ -90,7 +90,7 @@ def _by_width(mask: Tensor) -> list[tuple[Tensor, int]]:
     return [*parts, (ranks[:left], widths[0])] if parts else []
 
 
-def _narrow(values: Any, axes: Any, part: Tensor, width: int) -> tuple[Any, Batches, Any]:
+def _narrow(values: Any, axes: Any, part: Tensor, width: int) -> tuple[Any, Schedule, Any]:
     """Return the (carry, batches, context) of some clients, with batches of that width."""
     carry, batches, context = _map2(lambda t, axis: t if axis is None else t.index_select(0, part), values, axes)
     return carry, replace(batches, order=batches.order[..., :width], mask=batches.mask[..., :width]), context
@@ -209,7 +209,7 @@ class _Lockstep:
         spec: Any,
         carried: Any,
         series: Sequence[Tensor],
-        batches: Batches,
+        batches: Schedule,
         context: Any,
         axes: Any,
     ) -> None:
@@ -282,7 +282,7 @@ class _Lockstep:
         notes = dict(zip(b.notes, extra, strict=False))
         lazy, context = tree.unflatten(list(extra[len(notes) :]), self.extra_spec)
         x = x.index_select(0, rows.reshape(-1)).reshape(*rows.shape, *x.shape[1:])
-        y = y.index_select(0, rows.reshape(-1)).reshape(rows.shape)
+        y = y.index_select(0, rows.reshape(-1)).reshape(*rows.shape, *y.shape[1:])
         if b.prepare is not None:
             x = b.prepare(x, b.dtype)
         plain = Batch(x=x, y=y, mask=mask, key=key, notes=notes, progress=done, full=full)
@@ -392,5 +392,5 @@ def _map2(fn: Callable[[Tensor, int | None], Tensor], values: Any, axes: Any) ->
     return tree.unflatten([fn(v, a) for v, a in zip(flat, tree.leaves(axes), strict=True)], spec)
 
 
-def _images_on_cpu(batches: Batches) -> bool:
+def _images_on_cpu(batches: Schedule) -> bool:
     return batches.x.ndim == 4 and batches.x.device.type == "cpu"

@@ -10,7 +10,6 @@ from typing import Any
 from torch import Tensor, nn
 
 from fedloom.core import tree
-from fedloom.core.client import Client
 from fedloom.core.errors import StackingError
 from fedloom.core.model import Model
 
@@ -23,7 +22,7 @@ def refuse_captured(fn: Callable[..., Any]) -> None:
     """
     for name, value in _captured(fn):
         if any(isinstance(leaf, Tensor) for leaf in tree.leaves(value)):
-            if isinstance(value, Client):
+            if isinstance(getattr(value, "model", None), Model):  # a client
                 raise StackingError(
                     f"the step captures {name!r}, whose tensors a stack of clients would share by accident. Take what "
                     f"you need of it before the step: model, task_loss = {name}.model, {name}.loss"

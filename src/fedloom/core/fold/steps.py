@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.func import grad_and_value, vmap
 
 from fedloom.core import tree
-from fedloom.core.batches import Batch, at_batch
+from fedloom.core.batch import Batch, at_batch
 from fedloom.core.errors import StackingError
 from fedloom.core.fold.execution import Compilation, current
 from fedloom.core.fold.purity import identity

@@ -10,7 +10,7 @@ from fedloom.experiments.catalogue.algorithms_by_name import (
     lacking,
     written,
 )
-from fedloom.experiments.catalogue.data_by_name import data, is_own_data, is_table
+from fedloom.experiments.catalogue.data_by_name import data, is_own_data, is_sites, is_table
 from fedloom.experiments.catalogue.data_changes import (
     augment,
     changes,
@@ -40,6 +40,7 @@ __all__ = [
     "handed_out",
     "hyper_parameters",
     "is_own_data",
+    "is_sites",
     "is_table",
     "kind",
     "label",

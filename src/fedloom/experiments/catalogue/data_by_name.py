@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from importlib.util import find_spec
+from inspect import signature
 from pathlib import Path
 from typing import Any
 
 from fedloom.core.errors import SettingError
 from fedloom.core.naming import by_python_name, did_you_mean, is_python_name
-from fedloom.data import Dataset, Examples, from_huggingface, load, read_csv, read_npz
+from fedloom.data import Dataset, Examples, from_huggingface, load, read_csv, read_npz, read_parquet, read_sites
+from fedloom.data.columns import NoColumnError
 from fedloom.data.formats import FormatError
+from fedloom.data.parquet import is_parquet
+from fedloom.data.sites import TABLES, is_pattern
 from fedloom.data.sources import SOURCES
-from fedloom.data.tables import NoColumnError
 
 
 def data(source: str, *, whole: bool = False) -> Dataset:
@@ -25,6 +28,8 @@ def data(source: str, *, whole: bool = False) -> Dataset:
     | `NAME` | the same where no files are needed: `fashion_mnist_small` |
     | `FILE.npz` | `fedloom.data.read_npz` |
     | `FILE.csv`, `FILE.tsv`, `FILE.csv?label=y&prepare=standard` | `fedloom.data.read_csv`, arguments by name |
+    | `FILE.parquet?label=y` | `fedloom.data.read_parquet`, likewise |
+    | `FOLDER/*.csv?label=y`, `A.csv,B.csv?target=y` | `fedloom.data.read_sites`, likewise: a client for each file |
     | `huggingface:NAME` | `fedloom.data.from_huggingface` |
     | `module:name` | a `Dataset`, or a function that returns one |
     """
@@ -50,6 +55,11 @@ def data(source: str, *, whole: bool = False) -> Dataset:
         )
     if source in SOURCES:
         raise SettingError(f"data {source!r} needs the folder with its files: {source}:FOLDER")
+    if Path(source).is_dir() and (kind := next((k for k in TABLES if any(Path(source).glob(f"*{k}"))), None)):
+        raise SettingError(
+            f"tables of a folder are read by a pattern, a client for each file, got {source!r}: write "
+            f"'{source.rstrip('/')}/*{kind}?label=NAME'"
+        )
     if Path(source).is_dir():
         raise SettingError(
             f"a folder is read as NAME:FOLDER, where NAME says what is in it, got {source!r}: write images:{source} "
@@ -58,8 +68,8 @@ def data(source: str, *, whole: bool = False) -> Dataset:
         )
     raise SettingError(
         f"unknown data {source!r}{did_you_mean(name, SOURCES)}; there are {_named(folder=False)}, original files as "
-        f"NAME:FOLDER with one of {_named(folder=True)}, FILE.npz, FILE.csv, huggingface:NAME, and your own as "
-        "module:name"
+        f"NAME:FOLDER with one of {_named(folder=True)}, FILE.npz, FILE.csv, FILE.parquet, sites/*.csv, "
+        "huggingface:NAME, and your own as module:name"
     )
 
 
@@ -73,8 +83,13 @@ def is_own_data(source: str) -> bool:
 
 
 def is_table(source: str) -> bool:
-    """Return whether a source is a table in a text file."""
-    return source.partition("?")[0].endswith((".csv", ".tsv"))
+    """Return whether a source is a table in a file, or several of them."""
+    return source.partition("?")[0].endswith(TABLES)
+
+
+def is_sites(source: str) -> bool:
+    """Return whether a source names the tables of several sites, each of them a natural client."""
+    return is_table(source) and is_pattern(source.partition("?")[0])
 
 
 def _published(name: str, folder: str) -> Dataset:
@@ -93,26 +108,39 @@ def _unknown_module(name: str) -> bool:
     return not Path(f"{name.partition('.')[0]}.py").exists() and find_spec(name.partition(".")[0]) is None
 
 
-_ARGUMENTS = {"label": str, "client": str, "split": str, "prepare": str, "drop": list, "categories": list, "gaps": list}
+_ARGUMENTS = {
+    "label": str, "target": list, "client": str, "split": str, "group": str, "prepare": str, "drop": list,
+    "categories": list, "gaps": list,
+}  # fmt: skip
 
 
 def _table(path: str, written: str | None, whole: bool) -> Dataset:
     """Read a table, with the arguments that follow its path."""
-    form = f"{path}?label=y&client=c&split=s&drop=a,b&categories=d&gaps=none&prepare=standard"
+    several = is_pattern(path)
+    read = read_sites if several else read_parquet if is_parquet(path) else read_csv
+    known = {key: kind for key, kind in _ARGUMENTS.items() if key in signature(read).parameters}
+    example = {
+        "label": "y", "client": "c", "split": "s", "group": "g", "drop": "a,b", "categories": "d", "gaps": "none",
+        "prepare": "standard",
+    }  # fmt: skip
+    form = f"{path}?{'&'.join(f'{key}={value}' for key, value in example.items() if key in known)}"
+    form += ", or target=y in the place of label"
     given: dict[str, Any] = {}
     for pair in [] if written is None else written.split("&"):
         key, _, value = pair.partition("=")
-        if key not in _ARGUMENTS or not value or key in given:
+        if several and key == "client":
+            raise SettingError(f"each file of {path} is a client, got {pair!r}: leave it out, or name one file alone")
+        if key not in known or not value or key in given:
             raise SettingError(
-                f"of a table one says, each once, {form}, got {pair!r}{did_you_mean(key, _ARGUMENTS.keys() - {key})}"
+                f"of a table one says, each once, {form}, got {pair!r}{did_you_mean(key, known.keys() - {key})}"
             )
-        given[key] = value.split(",") if _ARGUMENTS[key] is list else value
+        given[key] = value.split(",") if known[key] is list else value
     if whole and "split" not in given:
         given["test_fraction"] = 0.0
     try:
-        return read_csv(path, **given)
+        return read(path, **given)
     except NoColumnError as error:
-        if "label" in given or "label" not in error.columns:
+        if not {"label", "target"}.isdisjoint(given) or "label" not in error.columns:
             raise
         raise SettingError(
             f"{error.rule}: say which column is the label: {path}?label=NAME; what else columns may be is said as "

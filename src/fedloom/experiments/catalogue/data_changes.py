@@ -109,6 +109,11 @@ def _rule(
 def take_out(dataset: Dataset, count: int, seed: int) -> tuple[Dataset, Examples]:
     """Take out `count` random training examples to be public, and return (the others, these)."""
     train = dataset.train
+    if train.groups is not None:
+        raise SettingError(
+            f"public examples are drawn row by row, which parts the groups of {train.name}, got data.public = {count}: "
+            "name other data with data.public_source, or leave group out"
+        )
     free = np.arange(len(train)) if dataset.held_out is None else np.flatnonzero(~dataset.held_out)
     if not 0 < count < len(free):
         raise SettingError(f"public takes between 1 and {len(free) - 1} of the training examples, got {count}")

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 from torch import nn
 
 from fedloom.algorithms.shared.ldam import LDAM
 from fedloom.core.errors import SettingError
 from fedloom.core.naming import by_python_name, did_you_mean
-from fedloom.core.task import SVM, Classification, Hinge, Task, check_task
+from fedloom.core.task import Task, check_task
 from fedloom.data import Examples
 from fedloom.experiments.catalogue.algorithms_by_name import label
 from fedloom.models import MODELS, build
+from fedloom.tasks import SVM, Binary, Classification, Hinge, MultiLabel, Regression
 
 
 @dataclass(frozen=True)
@@ -22,15 +25,32 @@ class NamedTask:
     """Describe a task that has a name."""
 
     name: str
-    make: Callable[[], Task]
+    make: Callable[..., Task]
     what: str
-    """Its loss, and for which networks it is. Markdown."""
+    """Its loss, for which networks it is, and its settings. Markdown."""
 
 
 TASKS: dict[str, NamedTask] = {
     task.name: task
     for task in (
-        NamedTask("classification", Classification, "cross-entropy"),
+        NamedTask(
+            "classification", Classification,
+            "cross-entropy; `class_weights=1,2,2`, `label_smoothing=0.1`, `focal=2`",
+        ),
+        NamedTask(
+            "binary", Binary,
+            "cross-entropy of one logit, for labels 0 and 1 and a network with one output; `threshold=0.3`, "
+            "`positive_weight=5`",
+        ),
+        NamedTask(
+            "multi_label", MultiLabel,
+            "binary cross-entropy of each of several labels, columns of 0 and 1; `positive_weights=1,5`",
+        ),
+        NamedTask(
+            "regression", Regression,
+            "squared error of [targets that are numbers](#regression), standardised; `error=absolute`, `error=huber`, "
+            "`delta=1`, `standardise=false`",
+        ),
         NamedTask("hinge", Hinge, "hinge loss: labels 0 and 1, a network with one output such as `svm`"),
         NamedTask(
             "svm", SVM, "as `hinge`, summed over a batch, and a ridge on the weights (FedProx's authors)"
@@ -72,9 +92,10 @@ def models(names: str, train: Examples) -> dict[str, Callable[[], nn.Module]]:
 
 
 def task(text: str) -> Task:
-    """Return a task by its name in `TASKS`, or your own as `module:name`."""
-    if text in TASKS:
-        return TASKS[text].make()
+    """Return a task by its name in `TASKS`, with settings as in `regression?error=huber&delta=2`, or `module:name`."""
+    name, question, settings = text.partition("?")
+    if name in TASKS:
+        return _with_settings(TASKS[name], settings) if question else TASKS[name].make()
     if ":" not in text:
         raise SettingError(
             f"unknown task {text!r}{did_you_mean(text, TASKS)}; there are {', '.join(TASKS)}, and module:name"
@@ -84,3 +105,31 @@ def task(text: str) -> Task:
     check_task(found, f"task {text!r}")
     made: Task = found
     return made
+
+
+def _with_settings(named: NamedTask, text: str) -> Task:
+    """Make a task with the settings that are written behind its name, NAME=VALUE joined by &."""
+    made = named.make()
+    known = {f.name: getattr(made, f.name) for f in dataclasses.fields(made)}  # type: ignore[arg-type]
+    given = {}
+    for part in text.split("&"):
+        name, equals, value = part.partition("=")
+        if not equals or name not in known:
+            raise SettingError(
+                f"task {named.name} takes settings as NAME=VALUE, some of {', '.join(known)}, got {part!r}"
+                f"{did_you_mean(name, known)}"
+            )
+        try:
+            given[name] = _value(value, known[name])
+        except ValueError:
+            raise SettingError(f"{name} of task {named.name} is written like {known[name]!r}, got {value!r}") from None
+    return dataclasses.replace(made, **given)  # type: ignore[type-var]
+
+
+def _value(text: str, like: Any) -> Any:
+    """Return a value as it is written in words; `like`: one of the same kind."""
+    if isinstance(like, bool):
+        return {"true": True, "false": False}[text.lower()] if text.lower() in ("true", "false") else float(text)
+    if isinstance(like, tuple):
+        return tuple(map(float, text.split(",")))
+    return text if isinstance(like, str) else float(text)

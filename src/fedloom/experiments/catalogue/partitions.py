@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, Literal, get_type_hints
 
 import numpy as np
+import torch
 
 from fedloom.core.errors import SettingError
 from fedloom.core.naming import did_you_mean
@@ -25,6 +26,8 @@ from fedloom.data import (
     lognormal_sizes,
     natural,
     pathological,
+    quantiles,
+    quantity,
     shards,
 )
 from fedloom.experiments.words import coerce
@@ -50,6 +53,8 @@ class NamedPartition:
     """What it does, in Markdown, in the place of the first one of `function`."""
     paper: str = "-"
     """Where it is from."""
+    needs_classes: bool = True
+    """Whether it divides classes, and so refuses targets that are none."""
 
     @property
     def sentence(self) -> str:
@@ -57,7 +62,19 @@ class NamedPartition:
         return self.what or " ".join((self.function.__doc__ or "").partition("\n\n")[0].split())
 
     def of(self, dataset: Dataset, num_clients: int, seed: int, values: Values) -> Partition:
-        """Make the partition."""
+        """Make the partition.
+
+        Raises:
+            SettingError: it divides classes, and the data have targets that are none.
+        """
+        train = dataset.train
+        if self.needs_classes and train.y.is_floating_point():
+            told = f" ({', '.join(train.targets)})" * bool(train.targets)
+            others = ", ".join(one.form for one in PARTITIONS.values() if not one.needs_classes)
+            raise SettingError(
+                f"partition {self.form} divides classes, and {train.name} has targets that are none{told}: use one of "
+                f"{others}"
+            )
         if self.make is not None:
             return self.make(dataset, num_clients, seed, **values)
         made: Partition = self.function(dataset.train.y, num_clients, seed=seed, **values, **self.fixed)
@@ -71,6 +88,23 @@ def _natural(dataset: Dataset, num_clients: int, seed: int) -> Partition:
             f"use another: {_forms()}"
         )
     return natural(dataset.owners, dataset.train.owners)
+
+
+def _by_quantiles(dataset: Dataset, num_clients: int, seed: int, num_bins: int, partition: str) -> Partition:
+    """Divide the quantiles of a target as another partition divides classes."""
+    if not dataset.train.y.is_floating_point():
+        raise SettingError(
+            f"partition quantiles:Q:P divides targets that are no classes, and {dataset.train.name} has classes: use "
+            f"{partition}"
+        )
+    name = partition.partition(":")[0]
+    if name not in PARTITIONS or not PARTITIONS[name].needs_classes or partition.endswith("overlapping"):
+        by_class = ", ".join(one.form.removesuffix("|overlapping") for one in PARTITIONS.values() if one.needs_classes)
+        raise SettingError(f"P of partition quantiles:Q:P must be one of {by_class}, got {partition!r}: name one")
+    bins = torch.from_numpy(quantiles(dataset.train.y, num_bins))
+    train = dataclasses.replace(dataset.train, y=bins, num_classes=int(bins.max()) + 1, classes=(), targets=())
+    made = PARTITIONS[name].of(dataset._replace(train=train), num_clients, seed, _values(partition))
+    return dataclasses.replace(made, name=f"{made.name} of {train.num_classes} quantiles")
 
 
 def _disjoint_sizes(
@@ -87,7 +121,7 @@ def _by_file(dataset: Dataset, num_clients: int, seed: int, path: str) -> Partit
 PARTITIONS: dict[str, NamedPartition] = {
     partition.form.partition(":")[0]: partition
     for partition in (
-        NamedPartition("iid", iid),
+        NamedPartition("iid", iid, needs_classes=False),
         NamedPartition(
             "shards:S", shards, {"shards_per_client": 2}, paper="FedNTD, after McMahan et al. (2017)"
         ),
@@ -113,10 +147,18 @@ PARTITIONS: dict[str, NamedPartition] = {
             paper="FedProx, FEMNIST",
         ),
         NamedPartition("label_blocks:S", label_blocks, {"classes_per_client": 2}, paper="ours, for KT-pFL's settings"),
-        NamedPartition("natural", natural, make=_natural),
+        NamedPartition(
+            "quantity:BETA", quantity, {"beta": 0.5}, paper="NIID-Bench (Li et al., 2022)", needs_classes=False
+        ),
+        NamedPartition(
+            "quantiles:Q:P", quantiles, {"num_bins": 10, "partition": "dirichlet:0.5"}, make=_by_quantiles,
+            what="Number Q quantiles of the target, and divide them as the partition P divides classes.",
+            needs_classes=False,
+        ),
+        NamedPartition("natural", natural, make=_natural, needs_classes=False),
         NamedPartition(
             "lists:FILE.json", by_lists, {"path": ""}, make=_by_file,
-            what="Give client k the rows that list k of a file names.",
+            what="Give client k the rows that list k of a file names.", needs_classes=False,
         ),
     )
 }  # fmt: skip

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import statistics
 from collections.abc import Iterator, Sequence
 from typing import Literal
 
@@ -13,6 +14,7 @@ from fedloom.papers.reproduction.results import Result, Run, comparable, seeds_o
 
 FORCED = 3  # the rounds, from 1, in which importance is always measured
 ALMOST = 1.1  # times the bytes of FedAvg: "almost no more communication"
+ALL_CLIENTS = "personal_train_loss"  # the training loss over all clients, as figure 2 has it
 SETS = ("vehicle", "mnist", "letters", "cifar10")
 _DATA = {"vehicle": "Vehicle", "mnist": "MNIST", "letters": "letters", "cifar10": "CIFAR-10"}
 _LETTERS = "The letters are EMNIST's here, since NIST's are not to be had."
@@ -69,7 +71,8 @@ def _comparison() -> Iterator[Claim]:
     )  # fmt: skip
     yield Claim(
         where="Figure 2", text="APFL's training loss over all clients is lower and smoother than FedAvg's",
-        lacks="That loss is logged of APFL alone, whose window takes it.",
+        parts=[observed([_cell(data, "apfl_ni"), _cell(data, "fedavg")], _lower_loss) for data in SETS],
+        lacks="No kept run has that loss of every method; the recipes ask for it since (`run.evaluate_training`).",
     )  # fmt: skip
     yield Claim(
         where="Section 4", text="Importance is measured once after the first three rounds",
@@ -134,6 +137,21 @@ def _traffic(apfl: Run, fedavg: Run, rounds: int) -> Observation:
     whole, sent = total(apfl, until, "bytes_down") / down, total(apfl, until, "bytes_up") / up
     said = f"{more:.2f} times the bytes down ({whole:.3g} with the loss of all clients), {sent:.2f} times up"
     return max(more, sent) <= ALMOST, said
+
+
+def _lower_loss(apfl: Run, fedavg: Run, rounds: int) -> Observation:
+    """Return whether the loss over all clients is lower in the mean over rounds, and moves less from round to round."""
+    until = min(rounds, apfl.rounds, fedavg.rounds)
+    curves = [
+        [m[ALL_CLIENTS] for m in run.history.metrics if 1 <= m["round"] <= until and m.get(ALL_CLIENTS) is not None]
+        for run in (apfl, fedavg)
+    ]
+    if min(map(len, curves)) < 2:
+        return None
+    means = [statistics.fmean(values) for values in curves]
+    moves = [statistics.fmean(abs(b - a) for a, b in itertools.pairwise(values)) for values in curves]
+    said = f"{means[0]:.3f} and {means[1]:.3f} in the mean, moving by {moves[0]:.3f} and {moves[1]:.3f} a round"
+    return means[0] < means[1] and moves[0] < moves[1], said
 
 
 def _measured_once(run: Run, rounds: int) -> Observation:

@@ -13,9 +13,9 @@ from fedloom.analyses.analysis_result import AnalysisResult, csv_table, summary_
 from fedloom.analyses.panels import panels, title, whole_ticks
 from fedloom.core.errors import SettingError
 from fedloom.papers import recipes
-from fedloom.papers.apfl.claims import measured
+from fedloom.papers.apfl.claims import ALL_CLIENTS, measured
 from fedloom.papers.apfl.recipes import EPOCHS, FIGURE_3, RATES
-from fedloom.papers.reproduction.results import Result, read
+from fedloom.papers.reproduction.results import Result, curve, read
 from fedloom.report.style import WIDE, colour, drawing
 
 if TYPE_CHECKING:
@@ -23,13 +23,14 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 Floats = npt.NDArray[np.float64]
-Curve = tuple[list[int], Floats]  # rounds, and a number after each of them
 
 METHODS = {
     "fedavg": "FedAvg", "fedprox": "FedProx", "fedcurv_ni": "FedCurv", "fedmeta": "FedMeta", "apfl_ni": "APFL",
     "iid": "IID reference",
 }  # fmt: skip
+SWEPT = ("fedavg", "fedprox", "apfl_ni")  # in figure 3
 ACCURACY = "personal_accuracy_by_samples"
+COHORT = "train_loss"
 
 
 def figure_1(folders: Sequence[Path]) -> AnalysisResult:
@@ -46,37 +47,44 @@ def figure_1(folders: Sequence[Path]) -> AnalysisResult:
 
 
 def figure_2(folders: Sequence[Path]) -> AnalysisResult:
-    """Compare accuracy and training loss by round, with a star where importance was measured (figure 2)."""
+    """Compare accuracy and training loss by round, with a star where importance was measured (figure 2).
+
+    The loss of a data set is that over all clients, as in the paper, where each method there has a run that logs it.
+    """
     found = [r for r in _there("apfl-comparison", folders) if r.recipe.row != "iid"]
+    losses = {column: _loss(mine) for column, mine in _of_each(found).items()}
     rows = [
         [r.recipe.column, r.recipe.row, name, t, value]
         for r in found
-        for name in (ACCURACY, "train_loss")
+        for name in (ACCURACY, losses[r.recipe.column])
         for t, value in zip(*curve(r, name), strict=True)
     ]
+    old = [column for column, name in losses.items() if name == COHORT]
+    lacks = (
+        f"On {', '.join(old)} not every method has a run with the training loss over all clients, which recipes ask "
+        "for since (run.evaluate_training): the loss drawn is that of the clients of a round as they train, with a "
+        "method's own terms."
+    )
     marks = [[r.recipe.column, seed, t] for r in found for seed, rounds in stars(r).items() for t in rounds]
     return AnalysisResult(
-        _curves(found),
+        _curves(found, losses),
         summary_table("Rounds in which importance was measured", {"data": None, "seed": None, "round": None}, marks),
         [
             csv_table("apfl-figure-2", ["data", "method", "number", "round", "value"], rows),
             csv_table("apfl-figure-2-measured", ["data", "seed", "round"], marks),
         ],
-        [
-            "Means over seeds. The loss is that of the clients of a round as they train, with a method's own "
-            "terms; the paper's is of all clients."
-        ],
+        ["Means over seeds.", *[lacks] * bool(old)],
     )
 
 
 def figure_3(folders: Sequence[Path]) -> AnalysisResult:
-    """Compare mean accuracy over local epochs and over rates (figure 3)."""
+    """Compare mean accuracy of APFL, FedAvg and FedProx over local epochs and over rates (figure 3)."""
     swept = {"apfl-epochs": ("e", EPOCHS), "apfl-rate": ("lr", RATES)}
     lines: dict[tuple[str, str], dict[str, Floats]] = {}
     for table, (short, values) in swept.items():
         there = {(r.recipe.column, r.recipe.row): r.accuracy for r in read(recipes(table), folders)}
         for data in FIGURE_3[table]:
-            for row in METHODS:
+            for row in SWEPT:
                 line = np.array([there.get((f"{data}-{short}{value:g}", row)) for value in values], np.float64)
                 if np.isfinite(line).any():
                     lines.setdefault((data, table), {})[row] = line
@@ -102,13 +110,9 @@ def stars(r: Result) -> Mapping[int, list[int]]:
     return {seed: rounds for seed, rounds in found.items() if rounds}
 
 
-def curve(r: Result, name: str) -> Curve:
-    """Return a number after each round that all runs have it of, mean over seeds."""
-    logged = [
-        {m["round"]: float(m[name]) for m in r.runs[s].history.metrics if m.get(name) is not None} for s in r.seeds
-    ]
-    rounds = sorted(set.intersection(*map(set, logged)))
-    return rounds, np.array([np.mean([one[t] for one in logged]) for t in rounds], np.float64)
+def _loss(found: Sequence[Result]) -> str:
+    """Return the name of the loss that all methods of a data set can be compared by."""
+    return ALL_CLIENTS if all(curve(r, ALL_CLIENTS)[0] for r in found) else COHORT
 
 
 def _there(table: str, folders: Sequence[Path]) -> list[Result]:
@@ -155,7 +159,7 @@ def _bars(found: Sequence[Result]) -> Figure:
     return figure
 
 
-def _curves(found: Sequence[Result]) -> Figure:
+def _curves(found: Sequence[Result], losses: Mapping[str, str]) -> Figure:
     from matplotlib.figure import Figure
 
     columns = _of_each(found)
@@ -163,12 +167,14 @@ def _curves(found: Sequence[Result]) -> Figure:
         figure = Figure(figsize=(max(WIDE[0], 2.7 * len(columns)), 6), layout="constrained")
         axes = figure.subplots(2, len(columns), squeeze=False)
         for place, (column, mine) in enumerate(columns.items()):
-            for row, (name, label) in enumerate(((ACCURACY, "accuracy (%)"), ("train_loss", "training loss"))):
+            of_whom = "all clients" if losses[column] == ALL_CLIENTS else "clients of a round"
+            for row, (name, label) in enumerate(((ACCURACY, "accuracy (%)"), (losses[column], "training loss"))):
                 ax, scale = axes[row][place], 100 if name == ACCURACY else 1
                 for r in mine:
                     i = list(METHODS).index(r.recipe.row)
                     rounds, values = curve(r, name)
-                    ax.plot(rounds, scale * values, color=colour(i), lw=1.2, label=METHODS[r.recipe.row])
+                    dashed = {"ls": (0, (3, 2))} if r.recipe.row == "fedcurv_ni" else {}  # often on FedAvg's line
+                    ax.plot(rounds, scale * values, color=colour(i), lw=1.2, label=METHODS[r.recipe.row], **dashed)
                     at = sorted({t for late in stars(r).values() for t in late} & set(rounds))
                     there = [scale * values[rounds.index(t)] for t in at]
                     ax.plot(at, there, ls="", marker="*", ms=9, mec="white", mew=0.5, color=colour(i))
@@ -176,8 +182,7 @@ def _curves(found: Sequence[Result]) -> Figure:
                 ax.set_xlabel("round")
                 if place == 0:
                     ax.set_ylabel(label)
-                if row == 0:
-                    title(ax, column)
+                title(ax, of_whom if row else column)
         _legend(figure, list(axes.flat))
     return figure
 
@@ -190,6 +195,7 @@ def _lines(lines: Mapping[tuple[str, str], Mapping[str, Floats]], values: Mappin
                 i = list(METHODS).index(row)
                 ax.plot(range(len(line)), line, marker="o", ms=3.5, color=colour(i), label=METHODS[row])
             ax.set_xticks(range(len(values[table])), [f"{value:g}" for value in values[table]])
+            ax.set_xlim(-0.3, len(values[table]) - 0.7)  # also where one value alone was run
             ax.set_xlabel("local epochs" if table == "apfl-epochs" else "rate")
             title(ax, data)
         axes[0].set_ylabel("mean accuracy (%)")

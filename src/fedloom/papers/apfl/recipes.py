@@ -12,7 +12,8 @@ from typing import Any, NamedTuple
 
 from fedloom.coordinator import RunSettings
 from fedloom.core.optimiser import SGD, Local
-from fedloom.experiments.experiment import DataSettings, Experiment
+from fedloom.experiments.experiment import Experiment
+from fedloom.experiments.sections import DataSettings
 from fedloom.papers.reproduction.recipe import Method, Recipe, same
 
 ABOUT = {
@@ -194,29 +195,28 @@ def _rows(
         data=DataSettings(**images.data),
         local=Local(epochs=5, batch_size=10, optimiser=SGD(lr=images.lr)),
         run=RunSettings(
-            rounds=images.rounds, cohort_size=10, monitor="personal_accuracy", checkpoint_every=10, keep_every=1000
+            rounds=images.rounds,
+            cohort_size=10,
+            monitor="personal_accuracy",
+            checkpoint_every=10,
+            keep_every=1000,
+            evaluate_training=True,
         ),
     )
     experiment = dataclasses.replace(
         experiment, clients=dataclasses.replace(experiment.clients, sampler="by_round")
     ).with_all(changes or {})
     for row, method in rows.items():
-        asked = method.of(experiment)
-        accuracy = _published(name, row, asked) if images.comparable else None
-        yield Recipe(
-            table=table,
-            row=row,
-            column=column,
-            place=f"{table}/{column}/{row}",
-            experiment=asked,
+        accuracy = _published(name, row, method.of(experiment)) if images.comparable else None
+        yield method.recipe(
+            table, column, row, experiment,
             accuracy=accuracy,
             caveat="; ".join(filter(None, (images.caveat, method.caveat))) or None,
             target=accuracy is not None,
             measure="personal_accuracy_by_samples",
             reading="mean",
             above=method.above if images.comparable else (),
-            variant=method.variant,
-        )
+        )  # fmt: skip
 
 
 def _published(name: str, row: str, asked: Experiment) -> float | None:

@@ -10,7 +10,8 @@ from fedloom.coordinator.history import Record
 from fedloom.papers import recipes
 from fedloom.papers.dense.recipes import ALPHAS
 from fedloom.papers.reproduction.claim_parts import Observation, above, gain, number, observed, total
-from fedloom.papers.reproduction.claims import Cell, Claim, Part, sentences
+from fedloom.papers.reproduction.claim_verdicts import sentences
+from fedloom.papers.reproduction.claims import Cell, Claim, Part
 from fedloom.papers.reproduction.results import Result, Run
 
 DISTILLED = ("feddf", "fed_dafl", "fed_adi", "dense")

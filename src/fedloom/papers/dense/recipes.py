@@ -16,7 +16,8 @@ from typing import Any, NamedTuple
 
 from fedloom.coordinator import RunSettings
 from fedloom.core.optimiser import SGD, Local
-from fedloom.experiments.experiment import DataSettings, Experiment
+from fedloom.experiments.experiment import Experiment
+from fedloom.experiments.sections import DataSettings
 from fedloom.papers.dense.published import ABOUT, NOTES, TABLES, cells
 from fedloom.papers.reproduction.recipe import Beginning, Method as Row, Recipe
 
@@ -312,15 +313,7 @@ def _recipe(
         run=RunSettings(rounds=method.rounds, cohort_size=clients, checkpoint_every=5, keep_every=1000),
     )
     said = [method.caveat, *notes, images.why]
-    return Recipe(
-        table=table,
-        row=row,
-        column=column,
-        place=f"{table}/{column}/{row}",
-        experiment=method.of(experiment),
-        accuracy=accuracy,
-        caveat="; ".join(note for note in said if note) or None,
-        target=target,
-        measure=method.measure,
-        above=method.above,
+    caveat = "; ".join(note for note in said if note) or None
+    return method.recipe(
+        table, column, row, experiment, accuracy=accuracy, caveat=caveat, target=target, measure=method.measure
     )

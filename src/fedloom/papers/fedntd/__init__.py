@@ -9,8 +9,11 @@ from fedloom.papers import Study
 from fedloom.papers.fedntd import (
     beta_and_tau,
     claims,
+    class_preferences,
+    fedalign_curves,
     forgetting_over_skew,
     hypersphere,
+    learning_curves,
     proposition_1,
     proposition_2,
     proposition_3,
@@ -23,9 +26,13 @@ STUDY = Study(
     tables=ABOUT,
     recipes=recipes,
     analyses=by_name(proposition_1, proposition_2, proposition_3, hypersphere),
+    evidence=claims.EVIDENCE,
     claims=claims.claims,
     figures={
         "fedntd-forgetting": forgetting_over_skew.forgetting_over_skew,
+        learning_curves.TABLE: learning_curves.learning_curves,
+        fedalign_curves.FIGURE: fedalign_curves.fedalign_curves,
         "fedntd-beta-tau": beta_and_tau.beta_and_tau,
+        class_preferences.FIGURE: class_preferences.class_preferences,
     },
 )

@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fedloom.analyses.analysis_result import AnalysisResult, csv_table, ratio, summary_table
-from fedloom.analyses.panels import panels, title
+from fedloom.analyses.panels import panels, shared_legend, title
 from fedloom.core.errors import SettingError
-from fedloom.papers import recipes
+from fedloom.papers import find, recipes
 from fedloom.papers.fedntd.recipes import BETAS, SWEPT, TAUS
 from fedloom.papers.reproduction.results import Result, read
-from fedloom.report.style import colour, drawing
+from fedloom.report.style import INK, colour, drawing
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 TABLE = "fedntd-beta-tau"
+_DASHED = (0, (4, 2))
 
 
 def beta_and_tau(folders: Sequence[Path]) -> AnalysisResult:
@@ -25,6 +26,11 @@ def beta_and_tau(folders: Sequence[Path]) -> AnalysisResult:
     found = {(r.recipe.column, r.recipe.row): r for r in read(recipes(TABLE), folders) if r.accuracy is not None}
     if not found:
         raise SettingError(f"{', '.join(map(str, folders))} holds no runs of {TABLE}; name what --out named")
+    baseline = {
+        r.recipe.column: r.forgetting
+        for r in read(find("fedntd-table1", SWEPT, ["fedavg"]), folders)
+        if r.forgetting is not None
+    }
     rows = [
         [column, name, value, r.accuracy, r.forgetting, r.rounds, len(r.numbers)]
         for column in SWEPT
@@ -34,15 +40,15 @@ def beta_and_tau(folders: Sequence[Path]) -> AnalysisResult:
     ]
     heads = {"data": None, "setting": None, "value": None, "accuracy": lambda v: f"{v:.2f}", "F": ratio}
     return AnalysisResult(
-        draw(found),
+        draw(found, baseline),
         summary_table("FedNTD over beta and tau", heads, [row[:5] for row in rows]),
         [csv_table(TABLE, [*heads, "rounds", "seeds"], rows)],
         ["Which values the paper has is lost: these are ours. The setting that is not varied is 1."],
     )
 
 
-def draw(found: dict[tuple[str, str], Result]) -> Figure:
-    """Draw accuracy and forgetting over each setting: a line for each column."""
+def draw(found: Mapping[tuple[str, str], Result], baseline: Mapping[str, float]) -> Figure:
+    """Draw accuracy and forgetting over each setting: a line for each column, dashed that of FedAvg's forgetting."""
     with drawing():
         figure, axes = panels(4)
         for place, (name, values) in enumerate((("beta", BETAS), ("tau", TAUS))):
@@ -55,11 +61,14 @@ def draw(found: dict[tuple[str, str], Result]) -> Figure:
                 axes[2 * place + 1].plot(
                     [x for x, _ in forgotten], [y for _, y in forgotten], "o-", ms=4, color=colour(i)
                 )
+                if column in baseline:
+                    axes[2 * place + 1].axhline(baseline[column], ls=_DASHED, lw=1.3, color=colour(i))
             for ax, what in zip(axes[2 * place : 2 * place + 2], ("accuracy (%)", "forgetting F"), strict=True):
                 ax.set_xticks(range(len(values)), [f"{value:g}" for value in values])
                 ax.set_xlim(-0.5, len(values) - 0.5)
                 ax.set_xlabel(name)
                 title(ax, what)
-        handles = {label: h for ax in axes for h, label in zip(*ax.get_legend_handles_labels(), strict=True)}
-        figure.legend(handles.values(), handles.keys(), loc="outside lower center", ncols=2)
+        if baseline:
+            axes[-1].plot([], [], ls=_DASHED, lw=1.3, color=INK, label="FedAvg")
+        shared_legend(figure, axes, 3)
     return figure

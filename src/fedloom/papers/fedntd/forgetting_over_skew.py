@@ -1,67 +1,84 @@
-"""Forgetting and accuracy over the heterogeneity of clients, from runs of Table 1 (figure 2c)."""
+"""Forgetting and accuracy over the heterogeneity of clients, from runs of Table 1 and of section 2 (figure 2c)."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fedloom.analyses.analysis_result import AnalysisResult, csv_table, ratio, summary_table
-from fedloom.analyses.panels import panels, title
+from fedloom.analyses.panels import panels, shared_legend, title
 from fedloom.core.errors import SettingError
 from fedloom.papers import recipes
+from fedloom.papers.fedntd.recipes import CONSTANT, SKEWS
 from fedloom.papers.reproduction.results import Result, read
-from fedloom.report.style import colour, drawing
+from fedloom.report.style import INK, colour, drawing
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-SKEWS = {"shards": ("s10", "s5", "s3", "s2"), "LDA": ("lda0.5", "lda0.3", "lda0.1", "lda0.05")}  # mildest first
+KINDS = {  # of each: table, data set and skews, mildest first
+    "shards": ("fedntd-table1", "cifar10", SKEWS["shards"]),
+    "LDA": ("fedntd-table1", "cifar10", SKEWS["LDA"]),
+    "LDA, constant rate": ("fedntd-section2", "cifar10", CONSTANT),
+    "CIFAR-100, LDA, constant rate": ("fedntd-section2", "cifar100", CONSTANT),
+}
 
 
 def forgetting_over_skew(folders: Sequence[Path]) -> AnalysisResult:
-    """Compare forgetting of the methods on CIFAR-10 over the strength of shards and LDA (figure 2c)."""
-    found = [
-        r
-        for r in read(recipes("fedntd-table1"), folders)
-        if r.forgetting is not None and r.recipe.column.startswith("cifar10-")
-    ]
-    if not found:
-        raise SettingError(f"{', '.join(map(str, folders))} holds no runs of fedntd-table1; name what --out named")
+    """Compare forgetting of the methods over the strength of shards and LDA, and at a constant rate (figure 2c)."""
+    there = {
+        table: [r for r in read(recipes(table), folders) if r.forgetting is not None]
+        for table in dict.fromkeys(table for table, *_ in KINDS.values())
+    }
+    found = {
+        kind: [(x, r) for x, skew in enumerate(skews) for r in there[table] if r.recipe.column == f"{data}-{skew}"]
+        for kind, (table, data, skews) in KINDS.items()
+    }
+    if not any(found.values()):
+        raise SettingError(
+            f"{', '.join(map(str, folders))} holds no runs of {' or '.join(there)}; name what --out named"
+        )
     rows = [
-        [kind, skew, r.recipe.row, r.forgetting, r.recipe.forgetting, r.accuracy, r.rounds, len(r.seeds)]
-        for kind, skews in SKEWS.items()
-        for skew in skews
-        for r in found
-        if r.recipe.column == f"cifar10-{skew}"
+        [kind, KINDS[kind][2][x], r.recipe.row, r.forgetting, r.recipe.forgetting, r.accuracy, r.rounds, len(r.seeds)]
+        for kind, mine in found.items()
+        for x, r in mine
     ]
     heads = ["kind", "skew", "method", "F", "F published", "accuracy", "rounds", "seeds"]
     return AnalysisResult(
         draw(found),
         summary_table("Forgetting", {h: ratio if h.startswith("F") else None for h in heads}, rows),
         [csv_table("fedntd-forgetting", heads, rows)],
-        ["Each run is taken after as many rounds as it has; the CSV says how many."],
-    )
+        ["On CIFAR-10 where nothing else is said. Each run is taken after as many rounds as it has; the CSV says how "
+         "many."],
+    )  # fmt: skip
 
 
-def draw(found: Sequence[Result]) -> Figure:
-    """Draw forgetting over shards and over LDA: a line for each method, hollow dots for what is published."""
-    methods = list(dict.fromkeys(r.recipe.row for r in found))
+def draw(found: Mapping[str, Sequence[tuple[int, Result]]]) -> Figure:
+    """Draw forgetting over each kind of skew: a line for each method, hollow dots for what is published.
+
+    `found`: by kind, results and where their skew stands among those of the kind.
+    """
+    kinds = {kind: mine for kind, mine in found.items() if mine}
+    methods = list(dict.fromkeys(r.recipe.row for mine in kinds.values() for _, r in mine))
     with drawing():
-        figure, axes = panels(2, sharey=True)
-        for ax, (kind, skews) in zip(axes, SKEWS.items(), strict=True):
+        figure, axes = panels(len(kinds), sharey=True)
+        for ax, (kind, mine) in zip(axes, kinds.items(), strict=True):
             for i, method in enumerate(methods):
-                mine = {r.recipe.column: r for r in found if r.recipe.row == method}
-                there = [(x, mine[f"cifar10-{skew}"]) for x, skew in enumerate(skews) if f"cifar10-{skew}" in mine]
-                ours = [(x, r.forgetting) for x, r in there if r.forgetting is not None]
-                printed = [(x, r.recipe.forgetting) for x, r in there if r.recipe.forgetting is not None]
-                look: dict[str, Any] = {"marker": "o", "color": colour(i)}
-                ax.plot([x for x, _ in ours], [y for _, y in ours], ms=4, label=method, **look)
-                ax.plot([x for x, _ in printed], [y for _, y in printed], ls="", ms=8, mfc="none", **look)
-            ax.set_xticks(range(len(skews)), skews)
+                own = [(x, r) for x, r in mine if r.recipe.row == method]
+                ours = [(x, r.forgetting) for x, r in own if r.forgetting is not None]
+                printed = [(x, r.recipe.forgetting) for x, r in own if r.recipe.forgetting is not None]
+                if ours:
+                    look: dict[str, Any] = {"marker": "o", "color": colour(i)}
+                    ax.plot([x for x, _ in ours], [F for _, F in ours], ms=4, label=method, **look)
+                    ax.plot([x for x, _ in printed], [F for _, F in printed], ls="", ms=8, mfc="none", **look)
+            skews = KINDS[kind][2]
+            ax.set_xticks(range(len(skews)), [skew.removeprefix("lda").removeprefix("s") for skew in skews])
             ax.set_xlim(-0.5, len(skews) - 0.5)
-            title(ax, f"CIFAR-10, {kind} (hollow: published)")
+            ax.set_xlabel("shards a client" if kind == "shards" else "alpha")
+            title(ax, kind if kind.startswith("CIFAR") else f"CIFAR-10, {kind}")
         axes[0].set_ylabel("forgetting F")
-        handles = {label: h for ax in axes for h, label in zip(*ax.get_legend_handles_labels(), strict=True)}
-        figure.legend(handles.values(), handles.keys(), loc="outside lower center", ncols=6)
+        if any(r.recipe.forgetting is not None for mine in kinds.values() for _, r in mine):
+            axes[-1].plot([], [], "o", ms=8, mfc="none", color=INK, label="published")
+        shared_legend(figure, axes, 6)
     return figure

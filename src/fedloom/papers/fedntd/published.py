@@ -182,6 +182,9 @@ ABOUT = {
     "fedntd-table13": "beside FedAlign, its protocol (appendix J)",
     "fedntd-table14": "MSE instead of a divergence (appendix L)",
     "fedntd-beta-tau": "beta and tau of FedNTD (Figures 15 and 16); their values are ours",
+    "fedntd-table2": "the runs of which alignment is measured (Table 2, Figure 17), IID clients among them",
+    "fedntd-learning-curves": "FedAvg and FedNTD with 1 and 10 local epochs (Figure 7); the skews are ours",
+    "fedntd-section2": "FedAvg at a constant rate, IID and LDA (Section 2, Figure 2); the skews of 2c are ours",
 }
 
 NOTES = {  # a cell with one of these is no target

@@ -8,18 +8,22 @@ means weighted by samples, all of MNIST's 60,000 training images (docs/reproduce
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from fedloom.coordinator import RunSettings
 from fedloom.core.optimiser import SGD, Local
-from fedloom.experiments.experiment import ClientSettings, DataSettings, Experiment
+from fedloom.experiments.experiment import Experiment
+from fedloom.experiments.sections import ClientSettings, DataSettings
 from fedloom.papers.fedntd.published import NOTES, TABLES
 from fedloom.papers.reproduction.recipe import Recipe, same
 
 PARTITION_SEED = 19940817  # for every seed of a run
 BETAS, TAUS = (0.1, 0.3, 1.0, 3.0), (0.3, 1.0, 3.0, 10.0)  # of Figures 15 and 16, whose values are lost: ours
 SWEPT = ("cifar10-s2", "cifar10-lda0.1")
+SKEWS = {"shards": ("s10", "s5", "s3", "s2"), "LDA": ("lda0.5", "lda0.3", "lda0.1", "lda0.05")}  # mildest first
+CONSTANT = ("iid", *SKEWS["LDA"])  # of Section 2, whose learning rate is constant
+EPOCHS = (1, 10)  # of Figure 7
 SMOOTHING = 0.6  # of printed accuracies, by the first author in issue 4 of the repository
 _CUTOUT = "crop:4,flip,cutout:16"
 _AUGMENT = {"mnist": _CUTOUT, "cifar10": _CUTOUT, "cifar100": _CUTOUT, "cinic10": "crop:4:reflect,flip"}
@@ -74,7 +78,7 @@ _CELL = re.compile(
     r"(?P<accuracy>\d+\.\d+)?(?: ?\((?P<forgetting>\d\.\d+)\))?(?: ?± (?P<std>\d+\.\d+))?(?: ?(?P<note>failed|[a-z]))?"
 )
 _COLUMN = re.compile(
-    r"(?P<data>[a-z]+\d*)-(?:s(?P<shards>\d+)|lda(?P<alpha>[\d.]+))"
+    r"(?P<data>[a-z]+\d*)-(?:s(?P<shards>\d+)|lda(?P<alpha>[\d.]+)|iid)"
     r"(?:-e(?P<epochs>\d+))?(?:-r(?P<ratio>[\d.]+))?(?:-k(?P<clients>\d+))?"
 )
 
@@ -148,27 +152,62 @@ def recipes() -> dict[str, list[Recipe]]:
                     )
                 )
     places = {key: place for key, (place, _) in first.items()}
-    return {**out, "fedntd-beta-tau": list(_beta_and_tau(places))}
+    return out | {table: list(_without_numbers(table, places)) for table in _WITHOUT_NUMBERS}
 
 
-def _beta_and_tau(places: Mapping[str, str]) -> Iterator[Recipe]:
-    """Yield recipes of FedNTD with one of its two settings changed; that with both at 1 has the run of Table 1."""
-    table = "fedntd-beta-tau"
-    for column in SWEPT:
-        for name, values in (("beta", BETAS), ("tau", TAUS)):
-            for value in values:
-                row = f"fedntd-{name}{value:g}"
-                experiment = _experiment(table, column, "fedntd", {**_METHODS["fedntd"], name: value})
-                yield Recipe(
-                    table=table,
-                    row=row,
-                    column=column,
-                    place=places.get(same(experiment), f"{table}/{column}/{row}"),
-                    experiment=experiment,
-                    accuracy=None,
-                    caveat="the figure's values are lost: ours",
-                    target=False,
-                )
+class _Runs(NamedTuple):
+    """Runs that a figure or an analysis needs, of which no accuracy is printed."""
+
+    columns: Sequence[str]
+    rows: Mapping[str, Mapping[str, Any]]  # settings of the method with which a row's name begins
+    caveat: str | None
+
+
+_BOTH = {"fedavg": _METHODS["fedavg"], "fedntd": _METHODS["fedntd"]}
+_WITHOUT_NUMBERS = {
+    "fedntd-beta-tau": _Runs(
+        SWEPT,
+        {
+            f"fedntd-{name}{value:g}": {**_METHODS["fedntd"], name: value}
+            for name, values in (("beta", BETAS), ("tau", TAUS))
+            for value in values
+        },
+        "the figure's values are lost: ours",
+    ),
+    "fedntd-table2": _Runs(
+        ("cifar10-iid", "cifar10-s2", "cifar10-lda0.05"),
+        _BOTH,
+        "alignment is printed of layers of 512 and 128 units; the network of the released code has no layer of 128",
+    ),
+    "fedntd-learning-curves": _Runs(
+        [f"cifar10-{skew}-e{epochs}" for epochs in EPOCHS for skews in SKEWS.values() for skew in skews],
+        _BOTH,
+        "which heterogeneity the figure shows is lost: that of Table 1",
+    ),
+    "fedntd-section2": _Runs(
+        [f"{data}-{skew}" for data in ("cifar10", "cifar100") for skew in CONSTANT],
+        {"fedavg": _METHODS["fedavg"]},
+        "which heterogeneity Figure 2c shows is lost: that of Table 1",
+    ),
+}
+
+
+def _without_numbers(table: str, places: Mapping[str, str]) -> Iterator[Recipe]:
+    """Yield the recipes of runs without printed numbers; what a numbered table runs too has the place there."""
+    runs = _WITHOUT_NUMBERS[table]
+    for column in runs.columns:
+        for row, own in runs.rows.items():
+            experiment = _experiment(table, column, row.partition("-")[0], own)
+            yield Recipe(
+                table=table,
+                row=row,
+                column=column,
+                place=places.get(same(experiment), f"{table}/{column}/{row}"),
+                experiment=experiment,
+                accuracy=None,
+                caveat=runs.caveat,
+                target=False,
+            )
 
 
 def _experiment(table: str, column: str, method: str, own: Mapping[str, Any]) -> Experiment:
@@ -179,7 +218,8 @@ def _experiment(table: str, column: str, method: str, own: Mapping[str, Any]) ->
     clients = int(found["clients"] or (200 if data == "cinic10" else 100))
     ratio = float(found["ratio"] or (0.05 if data == "cinic10" else 0.1))
     epochs = int(found["epochs"] or (3 if data == "mnist" else 5))
-    local = Local(epochs=epochs, batch_size=50, optimiser=SGD(lr=0.01, momentum=0.9, weight_decay=1e-5), decay=0.99)
+    decay = 1.0 if table == "fedntd-section2" else 0.99
+    local = Local(epochs=epochs, batch_size=50, optimiser=SGD(lr=0.01, momentum=0.9, weight_decay=1e-5), decay=decay)
     if fedalign:  # in the code of FedAlign, with its settings
         clip = 10.0 if method == "fedalign" else None
         sgd = SGD(lr=0.01, momentum=0.9, nesterov=True, weight_decay=1e-4, clip=clip)
@@ -189,7 +229,7 @@ def _experiment(table: str, column: str, method: str, own: Mapping[str, Any]) ->
         model="resnet56" if fedalign else "resnet10" if table == "fedntd-resnet10" else "fedntd_cnn",
         data=DataSettings(
             source=data,
-            partition=f"shards:{found['shards']}" if found["shards"] else f"dirichlet:{found['alpha']}",
+            partition=_partition(found),
             clients=clients,
             partition_seed=1 if fedalign else PARTITION_SEED,
             test_fraction=0.0,
@@ -205,3 +245,9 @@ def _experiment(table: str, column: str, method: str, own: Mapping[str, Any]) ->
         ),
         settings={method: dict(own)} if own else {},
     )
+
+
+def _partition(column: re.Match[str]) -> str:
+    if column["shards"]:
+        return f"shards:{column['shards']}"
+    return f"dirichlet:{column['alpha']}" if column["alpha"] else "iid"

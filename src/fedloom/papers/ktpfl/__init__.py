@@ -17,5 +17,6 @@ STUDY = Study(
     remarks=claims.remarks,
     evidence=("federation.json", place(distillation.TABLE)),
     claims=claims.claims,
+    figures={"ktpfl-coefficients": coefficients.figure},
     reduced={"ktpfl-small": "20,000 images, small networks", "ktpfl-groups": "20,000 images, small networks"},
 )

@@ -17,7 +17,8 @@ from fedloom.papers import recipes
 from fedloom.papers.ktpfl import coefficients, distillation
 from fedloom.papers.ktpfl.recipes import CLIENTS, FULL
 from fedloom.papers.reproduction.claim_parts import Observation, above, computed, observed, order, together
-from fedloom.papers.reproduction.claims import NOT_RUN, Cell, Claim, Finding, Part, sentences
+from fedloom.papers.reproduction.claim_verdicts import sentences
+from fedloom.papers.reproduction.claims import NOT_RUN, Cell, Claim, Finding, Part
 from fedloom.papers.reproduction.results import Result, Run, seeds_of
 
 TABLES = ("ktpfl-mixed", "ktpfl-small")  # whose columns are data and setting, of several architectures

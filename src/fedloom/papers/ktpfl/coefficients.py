@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -13,7 +14,10 @@ from fedloom.analyses.analysis_result import AnalysisResult, csv_table, ratio, s
 from fedloom.analyses.panels import bare, panels, title, whole_ticks
 from fedloom.coordinator import History
 from fedloom.core.errors import SettingError
-from fedloom.report.style import colour, drawing
+from fedloom.papers import recipes
+from fedloom.papers.ktpfl.recipes import ABOUT
+from fedloom.papers.reproduction.results import read
+from fedloom.report.style import INK, colour, drawing
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -52,6 +56,66 @@ def measure(run: AnalysedRun) -> AnalysisResult:
     )
 
 
+def figure(folders: Sequence[Path]) -> AnalysisResult:
+    """Compare the mass of coefficients on like clients and on oneself, by round, over runs (KT-pFL)."""
+    found, old = list[Masses](), list[str]()
+    for r in (r for table in ABOUT for r in read(recipes(table), folders)):
+        there = [run for run in r.runs.values() if run.history.federation and logged(run.history)[0]]
+        whole = [run for run in there if len(logged(run.history)[0]) > 1]
+        if whole:
+            found.append(_masses(r.recipe.column, r.recipe.row, [run.history for run in whole]))
+        elif there:
+            old.append(f"{r.recipe.column} {r.recipe.row}")
+    names = ", ".join(old)
+    again = "run them again and export them, or analyse a run's own directory: fedloom analyse RUN coefficients"
+    if not found:
+        where = ", ".join(map(str, folders))
+        kept = f" but those that an older version kept with the coefficients of their last round alone ({names})"
+        raise SettingError(f"{where} holds no runs with coefficients by round{kept if old else ''}: {again}")
+    return AnalysisResult(
+        _draw_masses(found),
+        summary_table(
+            "Mass of a client's coefficients after the last round, mean over clients and seeds",
+            {"column": None, "method": None, "seeds": None, "itself": ratio, "its group": ratio, "uniform": ratio},
+            [[m.column, m.row, m.seeds, m.own[-1], m.group[-1], m.uniform] for m in found],
+        ),
+        [
+            csv_table(
+                "ktpfl-coefficients",
+                ["column", "method", "round", "itself", "its group", "uniform"],
+                [[m.column, m.row, t, m.own[i], m.group[i], m.uniform] for m in found for i, t in enumerate(m.rounds)],
+            )
+        ],
+        [f"Left out, kept by an older version with the coefficients of the last round alone: {names}; {again}."]
+        * bool(old),
+    )
+
+
+class Masses(NamedTuple):
+    """How much of a row of the coefficients lies on the client itself and on its group, by round, a mean."""
+
+    column: str
+    row: str
+    seeds: int
+    rounds: list[int]
+    own: Floats
+    group: Floats
+    uniform: float  # of a row that weighs all clients alike, on its group
+
+
+def _masses(column: str, row: str, histories: Sequence[History]) -> Masses:
+    by_round = list[dict[int, tuple[float, float]]]()
+    for history in histories:
+        rounds, c = logged(history)
+        own, mass = np.diagonal(c, axis1=1, axis2=2).mean(1), inside(c, groups(history)).mean(1)
+        by_round.append({t: (float(own[i]), float(mass[i])) for i, t in enumerate(rounds)})
+    rounds = sorted(set.intersection(*map(set, by_round)))
+    means = np.array([[one[t] for t in rounds] for one in by_round], np.float64).mean(0)
+    group = groups(histories[0])
+    uniform = float((group[:, None] == group[None, :]).mean())
+    return Masses(column, row, len(histories), rounds, means[:, 0], means[:, 1], uniform)
+
+
 def logged(history: History) -> tuple[list[int], Floats]:
     """Return the rounds whose coefficients a run has logged, and the coefficients, [T, N, N], row = student."""
     found = [(int(m["round"]), m[LOGGED]) for m in history.metrics if m.get(LOGGED) is not None]
@@ -88,6 +152,28 @@ def sentence(history: History) -> str:
         f"{out}, {mass.mean():.3f} inside its group, one of {count} (uniform {uniform:.3f}), in {kept} of {n} rows at "
         "least 0.8."
     )
+
+
+def _draw_masses(found: Sequence[Masses]) -> Figure:
+    """Draw a panel for each column: masses on the group (solid) and on the client itself (dashed) of each method."""
+    columns = list(dict.fromkeys(m.column for m in found))
+    methods = list(dict.fromkeys(m.row for m in found))
+    with drawing():
+        figure, axes = panels(len(columns), sharey=True)
+        for ax, column in zip(axes, columns, strict=True):
+            for m in (m for m in found if m.column == column):
+                look = colour(methods.index(m.row))
+                ax.plot(m.rounds, m.group, "o-", ms=3, color=look, label=f"{m.row}, its group")
+                ax.plot(m.rounds, m.own, "o", ls=(0, (4, 2)), ms=3, color=look, label=f"{m.row}, itself")
+                ax.axhline(m.uniform, lw=0.8, ls=":", color=INK, label="uniform, its group")
+                whole_ticks(ax, m.rounds)
+            ax.set_ylim(0, 1.02)
+            ax.set_xlabel("round")
+            title(ax, column)
+        axes[0].set_ylabel("mass of a row")
+        handles = {label: h for ax in axes for h, label in zip(*ax.get_legend_handles_labels(), strict=True)}
+        figure.legend(handles.values(), handles.keys(), loc="outside lower center", ncols=5)
+    return figure
 
 
 def draw(rounds: Sequence[int], c: Floats, own: Floats, mass: Floats, group: Ints) -> Figure:

@@ -14,7 +14,8 @@ from typing import Any, NamedTuple
 
 from fedloom.coordinator import RunSettings
 from fedloom.core.optimiser import SGD, Local
-from fedloom.experiments.experiment import DataSettings, Experiment
+from fedloom.experiments.experiment import Experiment
+from fedloom.experiments.sections import DataSettings
 from fedloom.papers.reproduction.recipe import Method, Recipe
 
 PARTITION_SEED = 1  # of the released code, for every seed of a run
@@ -223,16 +224,4 @@ def _recipe(table: str, name: str, setting: str, row: str, method: Method, scale
             keep_every=1000,
         ),
     )
-    column = f"{name}-{setting}"
-    return Recipe(
-        table=table,
-        row=row,
-        column=column,
-        place=f"{table}/{column}/{row}",
-        experiment=method.of(experiment),
-        accuracy=None,
-        caveat=method.caveat,
-        target=False,
-        measure="personal_accuracy",
-        above=method.above,
-    )
+    return method.recipe(table, f"{name}-{setting}", row, experiment, measure="personal_accuracy")

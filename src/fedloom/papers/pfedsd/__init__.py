@@ -8,7 +8,7 @@ import functools
 
 from fedloom.analyses import by_name
 from fedloom.papers import Study
-from fedloom.papers.pfedsd import changing, claims, recovery, scenarios, spread
+from fedloom.papers.pfedsd import changing, claims, initialisation, recovery, scenarios, spread
 
 STUDY = Study(
     title="pFedSD (Jin et al., IEEE TPDS 2023)",
@@ -19,6 +19,7 @@ STUDY = Study(
     evidence=(claims.RECOVERY,),
     claims=claims.claims,
     figures={
+        "pfedsd-figure-2": initialisation.figure_2,
         "pfedsd-a-drops": functools.partial(claims.drops, "pfedsd-a"),
         "pfedsd-a-spread": functools.partial(spread.spread, "pfedsd-a"),
         "pfedsd-b-spread": functools.partial(spread.spread, "pfedsd-b"),

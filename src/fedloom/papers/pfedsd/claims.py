@@ -26,7 +26,7 @@ from fedloom.papers.reproduction.claims import Cell, Claim, Part
 from fedloom.papers.reproduction.evidence import place, rows_of
 from fedloom.papers.reproduction.results import Result, Run, read
 from fedloom.report.number_table import percent
-from fedloom.report.style import colour, drawing
+from fedloom.report.style import WIDE, colour, drawing
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -65,6 +65,7 @@ _NAMES = {
     "fedfomo": "FedFomo",
     "local_only": "local training",
 }
+_PERSONAL = "personal_accuracy"
 _NOTHING_LEFT = (
     "On Fashion-MNIST with two classes a client all that have a model of their own are within half a point of 99 %, "
     "less than one of the 140 examples that each holds out."
@@ -110,7 +111,10 @@ def _claims() -> Iterator[Claim]:
     )  # fmt: skip
     yield Claim(
         where="Figure 2", text="The global model is worse for a client than its own of the round before",
-        parts=[observed([cell], _forgets) for cell in of("pfedsd")],
+        parts=[
+            *(observed([cell], _forgets) for cell in of("pfedsd")),
+            *(observed(pair, _loses) for pair in zip(of("fedavg_stored"), of("fedavg"), strict=True)),
+        ],
         lacks="No run has been analysed so: `fedloom analyse RUN recovery`.",
     )  # fmt: skip
     yield Claim(
@@ -132,7 +136,7 @@ def _claims() -> Iterator[Claim]:
                 for a, b in pairs
                 if a != b and {("pfedsd-a", a), ("pfedsd-a", b)} <= set(columns)
             ],
-            lacks="`recovery` has been measured in two columns alone, which differ in the kind of their skew.",
+            lacks="The drop has been measured in columns alone that differ in the kind of their skew.",
         )  # fmt: skip
     yield Claim(
         where="Equation 4", text="Without the term (lambda = 0) training is FedAvg's",
@@ -163,6 +167,18 @@ def _forgets(run: Run, rounds: int) -> Observation:
     return None if found is None else (found.mean > 0, f"{percent(found.mean)} points worse in the mean")
 
 
+def _loses(stored: Run, fedavg: Run, rounds: int) -> Observation:
+    """Return whether FedAvg's local models are above its global one after every round, both of all clients."""
+    until = min(rounds, stored.rounds, fedavg.rounds)
+    pairs = [(stored.after(t, _PERSONAL), fedavg.after(t, _PERSONAL)) for t in range(1, until + 1)]
+    losses = [a - b for a, b in pairs if a is not None and b is not None]
+    if not losses or alike(stored, fedavg, "train_loss", rounds)[1] is not None:
+        return None
+    worse = sum(loss > 0 for loss in losses)
+    mean = percent(sum(losses) / len(losses))
+    return worse == len(losses), f"{mean} points worse in the mean, in {worse} of {len(losses)} rounds"
+
+
 def _drops_more(run: Run, other: Run, rounds: int) -> Observation:
     one, two = drop(run), drop(other)
     if one is None or two is None:
@@ -179,7 +195,7 @@ def _recovers(run: Run, rounds: int) -> Observation:
 
 
 def _control(name: str, control: Run, other: Run, rounds: int) -> Observation:
-    count, apart = _alike(control, other, name, rounds)
+    count, apart = alike(control, other, name, rounds)
     return (
         (apart is None, f"{count} rounds alike" if apart is None else f"other from round {apart} on") if count else None
     )
@@ -212,7 +228,7 @@ def _same(control: Result, other: Result, number: str, what: str) -> list[str]:
         a, b = control.runs[seed].history, other.runs[seed].history
         if control.recipe.changed(a.settings) != other.recipe.changed(b.settings):
             continue
-        count, apart = _alike(control.runs[seed], other.runs[seed], number, control.wanted)
+        count, apart = alike(control.runs[seed], other.runs[seed], number, control.wanted)
         verdict = f"are those of {other.recipe.row} in all of {count} rounds"
         if apart is not None:
             verdict = f"are NOT those of {other.recipe.row} from round {apart} on"
@@ -220,7 +236,7 @@ def _same(control: Result, other: Result, number: str, what: str) -> list[str]:
     return out
 
 
-def _alike(one: Run, other: Run, number: str, rounds: int) -> tuple[int, int | None]:
+def alike(one: Run, other: Run, number: str, rounds: int) -> tuple[int, int | None]:
     """Return in how many rounds both runs have a number, and the first in which it differs."""
     pairs = [
         (x["round"], x[number], y[number])
@@ -295,7 +311,7 @@ def drops(table: str, folders: Sequence[Path]) -> AnalysisResult:
     return AnalysisResult(
         draw([(column, row, d.mean) for column, row, _, d in found]),
         summary_table("Accuracy of former and received models, %, and the drop", heads, [row[:6] for row in rows]),
-        [csv_table("drops", [*heads, "steps with the term", "steps without"], rows)],
+        [csv_table(f"{table}-drops", [*heads, "steps with the term", "steps without"], rows)],
     )
 
 
@@ -309,13 +325,14 @@ def draw(found: Sequence[tuple[str, str, float]]) -> Figure:
     columns = list(dict.fromkeys(column for column, _, _ in found))
     methods = list(dict.fromkeys(method for _, method, _ in found))
     with drawing():
-        figure, axes = panels(1)
+        figure, axes = panels(1, (min(WIDE[0], 3.0 + 1.0 * len(columns)), WIDE[1]))
         for i, method in enumerate(methods):
             mine = [(columns.index(c), 100 * value) for c, m, value in found if m == method]
             axes[0].plot(*zip(*mine, strict=True), ls="", marker="o", ms=4, color=colour(i), label=method)
         axes[0].set_xticks(range(len(columns)), columns, rotation=30, ha="right")
+        axes[0].set_xlim(-0.5, len(columns) - 0.5)
         axes[0].set_ylabel("drop (points)")
         axes[0].axhline(0, lw=0.8, color="0.6")
-        title(axes[0], "former model less received model")
+        title(axes[0], "former minus received model")
         figure.legend(*axes[0].get_legend_handles_labels(), loc="outside lower right", ncols=3)
     return figure

@@ -13,7 +13,8 @@ from typing import Any, NamedTuple
 
 from fedloom.coordinator import RunSettings
 from fedloom.core.optimiser import SGD, Local
-from fedloom.experiments.experiment import DataSettings, Experiment
+from fedloom.experiments.experiment import Experiment
+from fedloom.experiments.sections import DataSettings
 from fedloom.papers.reproduction.recipe import Method, Recipe
 
 PARTITION_SEED = 7  # of the authors' code, for every seed of a run
@@ -128,16 +129,7 @@ def _of(table: str, scenario: Scenario) -> Iterator[Recipe]:
                 column = f"{name}-{skew}-r{ratio:g}"
                 experiment = protocol(images, partition, scenario.clients, ratio, scenario.rounds)
                 for row, method in methods(images).items():
-                    yield Recipe(
-                        table=table,
-                        row=row,
-                        column=column,
-                        place=f"{table}/{column}/{row}",
-                        experiment=method.of(experiment),
-                        accuracy=None,
-                        caveat=method.caveat,
-                        target=False,
-                        measure="personal_accuracy",
-                        reading="best",
-                        above=ABOVE if row == "pfedsd" else (),
+                    above = ABOVE if row == "pfedsd" else ()
+                    yield method.recipe(
+                        table, column, row, experiment, measure="personal_accuracy", reading="best", above=above
                     )

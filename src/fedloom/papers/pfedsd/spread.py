@@ -15,7 +15,7 @@ from fedloom.analyses.panels import panels, title
 from fedloom.core.errors import SettingError
 from fedloom.papers import recipes
 from fedloom.papers.reproduction.results import Result, read
-from fedloom.report.style import colour, dashes, drawing
+from fedloom.report.style import WIDE, colour, dashes, drawing
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -56,7 +56,7 @@ def spread(table: str, folders: Sequence[Path], rounds: int | None = None) -> An
     return AnalysisResult(
         draw(columns, curves),
         summary_table("Personal accuracy over label skew and participation, %", heads, summary),
-        [csv_table("spread", names, rows)],
+        [csv_table(f"{table}-spread", names, rows)],
         [f"{others}{'; '.join(odd)}."] * bool(odd),
     )
 
@@ -101,14 +101,22 @@ def draw(columns: dict[str, list[str]], curves: Curves) -> Figure:
     methods = list(dict.fromkeys(method for lines in curves.values() for method in lines))
     number = {method: place for place, method in enumerate(methods)}
     with drawing():
-        figure, axes = panels(len(columns))
+        most = sum(map(len, columns.values()))
+        figure, axes = panels(len(columns), (min(WIDE[0], 3.0 + 1.5 * most), WIDE[1]))
         for ax, (data, lines) in zip(axes, curves.items(), strict=True):
             for method, line in lines.items():
                 look = {"color": colour(number[method]), "ls": dashes(number[method])}
-                ax.plot(range(len(line)), line, marker="o", ms=3.5, label=method, **look)
+                aside = 0.02 * (number[method] - (len(methods) - 1) / 2)  # methods that are level lie beside each other
+                ax.plot(np.arange(len(line)) + aside, line, marker="o", ms=3.5, lw=1.2, label=method, **look)
             ax.set_xticks(range(len(columns[data])), columns[data], rotation=30, ha="right")
+            ax.set_xlim(-0.5, len(columns[data]) - 0.5)
             title(ax, data)
         axes[0].set_ylabel("personal accuracy (%)")
         handles = {label: h for ax in axes for h, label in zip(*ax.get_legend_handles_labels(), strict=True)}
-        figure.legend(handles.values(), handles.keys(), loc="outside lower center", ncols=6)
+        figure.legend(
+            handles.values(),
+            handles.keys(),
+            loc="outside lower center",
+            ncols=min(6, round(figure.get_figwidth() / 1.6)),
+        )
     return figure

@@ -49,7 +49,7 @@ def above(
         b = next((r for r in (b, *more) if together(a, r)), b)
         pair = together(a, b)
         if not pair:
-            return _apart(a, b)
+            return incomparable(a, b)
         values = [dict(of(r)) for r in pair]
         differences = [values[0][seed] - values[1][seed] for seed in values[0].keys() & values[1].keys()]
         if not differences:
@@ -92,7 +92,7 @@ def gain(high: Cell, low: Cell, published: float) -> Part:
     def decide(a: Result, b: Result) -> Finding:
         pair = together(a, b)
         if not pair:
-            return _apart(a, b)
+            return incomparable(a, b)
         differences = [pair[0].numbers[seed] - pair[1].numbers[seed] for seed in pair[0].numbers]
         mean, n = statistics.fmean(differences), len(differences)
         deviation = statistics.stdev(differences) if n > 1 else None
@@ -113,7 +113,7 @@ def level(one: Cell, other: Cell, within: float = UNKNOWN_STD) -> Part:
     def decide(a: Result, b: Result) -> Finding:
         pair = together(a, b)
         if not pair:
-            return _apart(a, b)
+            return incomparable(a, b)
         differences = [pair[0].numbers[seed] - pair[1].numbers[seed] for seed in pair[0].numbers]
         near = abs(statistics.fmean(differences)) <= within or order(differences) == NOISE
         ours = _beside(pair, [statistics.fmean(r.numbers.values()) for r in pair]) + seeds_of(pair, a, b)
@@ -165,7 +165,7 @@ def observed(cells: Sequence[Cell], observe: Callable[..., Observation]) -> Part
         common = [s for s in results[0].runs if all(s in r.runs for r in results)]
         changes = [[r.recipe.changed(r.runs[s].history.settings) for s in common] for r in results]
         if any(other != changes[0] for other in changes):
-            return _apart(*results)
+            return incomparable(*results)
         found: dict[int, tuple[bool, str]] = {}
         for s in common:
             runs = [r.runs[s] for r in results]
@@ -215,7 +215,7 @@ def _of_each(answers: Sequence[bool]) -> str:
     return HOLDS if all(answers) else NOISE if any(answers) else FAILS
 
 
-def _apart(*results: Result) -> Finding:
+def incomparable(*results: Result) -> Finding:
     """Return the finding on results that cannot be compared: why not, where all of them have runs."""
     if failed := [r for r in results if r.failures and not r.seeds]:
         return Finding(NOT_RUN, f"{failed[0].recipe.column}: {failed[0].recipe.row} failed in every seed")

@@ -7,7 +7,8 @@ from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
-from fedloom.papers.reproduction.claims import RULE, VERDICTS, ClaimVerdict
+from fedloom.papers.reproduction.claim_verdicts import RULE, ClaimVerdict
+from fedloom.papers.reproduction.claims import VERDICTS
 
 HEAD = f"""# What holds
 

@@ -24,7 +24,7 @@ def export(
 
     A copy counts as done when it is read, but cannot go on. Settings name the data without their folder.
     A copy stays where it begins with the run's numbers and ended alike, however long both took; it gives way to a run
-    with other numbers and as many rounds, as of corrected code.
+    with other numbers and as many rounds, as of corrected code, and to the same run with what older copies leave out.
 
     Args:
         recipes: of a table.
@@ -54,7 +54,7 @@ def export(
             beside |= {folder / name: run.folder / name for name in files_beside if (run.folder / name).is_file()}
             difference = None if copy is None else _difference(run, copy)
             if copy is not None and copy.rounds >= run.rounds:
-                if difference is None:
+                if difference is None and (copy.rounds > run.rounds or not _has_more(run, copy)):
                     continue
                 if copy.rounds > run.rounds:
                     raise SettingError(
@@ -93,12 +93,21 @@ def _difference(run: Run, copy: Run) -> str | None:
     return None
 
 
+def _has_more(run: Run, copy: Run) -> bool:
+    """Return whether a run has matrices of more rounds than its copy, which an older version has kept."""
+    counts = [
+        sum(name in record for record in records for name in kept.MATRICES)
+        for records in (kept.thinned(run.history.metrics), copy.history.metrics)
+    ]
+    return counts[0] > counts[1]
+
+
 def _ended(run: Run) -> str:
     return "has not failed" if run.failed is None else f"has failed ({run.failed})"
 
 
 def _without_clients(record: Record) -> Record:
-    return {name: value for name, value in record.items() if name not in kept.LAST}
+    return {name: value for name, value in record.items() if name not in kept.LAST | kept.MATRICES}
 
 
 def _kept(recipe: Recipe, run: Run, federation: bool) -> kept.Kept:

@@ -11,7 +11,8 @@ from dataclasses import dataclass
 
 from fedloom.coordinator import RunSettings
 from fedloom.core.optimiser import SGD, Local
-from fedloom.experiments.experiment import DataSettings, Experiment
+from fedloom.experiments.experiment import Experiment
+from fedloom.experiments.sections import DataSettings
 
 ALGORITHMS = ("fedavg", "scaffold", "fedntd", "pfedsd")
 

@@ -6,8 +6,9 @@ The first line has the digest of the others; each of these is a run:
      "series": {"global_accuracy": {"values": [0.1, 0.3, 0.4]}, "train_loss": {"at": [1, 2], "values": [2.3, 1.9]}}}
 
 `at` counts the records that have a number, from 0, where not all of them have it. Numbers are those of metrics.jsonl.
-Of lists of clients the last one alone is kept, and of seconds nothing: they are not determined by the seed. Who holds
-what (`federation`) is kept where a study's sentences need it.
+Of lists of clients the last one alone is kept, of matrices of clients the last one and some before it, rounded; of
+seconds nothing: they are not determined by the seed. Who holds what (`federation`) is kept where a study's sentences
+need it.
 """
 
 from __future__ import annotations
@@ -28,8 +29,11 @@ from fedloom.storage import files
 from fedloom.storage.strict_json import parse
 
 NAME = "runs.jsonl.gz"
-LAST = frozenset({"clients", "personal_by_client", "new_by_client", "server_coefficients"})
+LAST = frozenset({"clients", "personal_by_client", "new_by_client"})
 """What is kept of the last record that has it alone."""
+MATRICES = frozenset({"server_coefficients"})
+"""What is kept of the last record that has it, and to four decimals of at most `_EARLIER` before it."""
+_EARLIER = 10
 _LARGEST = 1 << 28  # bytes, unpacked
 _DEFLATE = 1032  # at most so many bytes come from one that is compressed
 _FORMAT = 1
@@ -53,12 +57,23 @@ class Kept:
 
 
 def thinned(metrics: Sequence[Record]) -> list[Record]:
-    """Return records without lists of clients but the last."""
-    last = {name: max((i for i, record in enumerate(metrics) if name in record), default=-1) for name in LAST}
-    return [
-        {name: value for name, value in record.items() if name not in LAST or i == last[name]}
-        for i, record in enumerate(metrics)
-    ]
+    """Return records without lists of clients but the last, and with some of the matrices."""
+    at = {n: [i for i, record in enumerate(metrics) if n in record] for n in LAST | MATRICES}
+    last = {name: places[-1] for name, places in at.items() if places}
+    earlier = {name: _spread(at[name][:-1], _EARLIER) for name in MATRICES}
+    out = []
+    for i, record in enumerate(metrics):
+        kept = {name: value for name, value in record.items() if name not in at or i == last.get(name)}
+        kept |= {name: [round(x, 4) for x in record[name]] for name in MATRICES if i in earlier[name]}
+        out.append(kept)
+    return out
+
+
+def _spread(places: Sequence[int], most: int) -> set[int]:
+    """Return at most so many places, the first and the last among them, evenly spaced."""
+    if len(places) <= most:
+        return set(places)
+    return {places[round(i * (len(places) - 1) / (most - 1))] for i in range(most)}
 
 
 def write(folder: Path, runs: Iterable[Kept]) -> None:

@@ -16,7 +16,8 @@ from fedloom.coordinator.settings import RunSettings
 from fedloom.core.errors import SettingError
 from fedloom.core.naming import did_you_mean
 from fedloom.core.setting import may_differ
-from fedloom.experiments.experiment import Experiment, flat
+from fedloom.experiments.experiment import Experiment
+from fedloom.experiments.settings_file import flat
 from fedloom.models import MODELS
 
 UNKNOWN_STD = 1.0  # % points, where neither they nor we have one: about that of their CIFAR-10 cells
@@ -50,6 +51,12 @@ class Method:
         own = {self.algorithm: self.own} if self.own else {}
         made = dataclasses.replace(experiment, algorithm=self.algorithm, settings=own)
         return made.with_all(self.run) if self.run else made
+
+    def recipe(self, table: str, column: str, row: str, experiment: Experiment, **given: Any) -> Recipe:
+        """Return the recipe of this row in a column; it has no published number where `given` has none."""
+        own = {"accuracy": None, "target": False, "caveat": self.caveat, "above": self.above, "variant": self.variant}
+        place, experiment = f"{table}/{column}/{row}", self.of(experiment)
+        return Recipe(table=table, column=column, row=row, place=place, experiment=experiment, **{**own, **given})
 
 
 class Beginning(NamedTuple):

@@ -5,11 +5,14 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import statistics
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, reduce
 from pathlib import Path
 from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
 
 from fedloom.coordinator import History, reading
 from fedloom.papers.reproduction import kept
@@ -258,7 +261,18 @@ def read(recipes: Iterable[Recipe], folders: Sequence[Path], rounds: int | None 
     return out
 
 
-NOT_COMPARABLE = "not comparable: other settings, another number of rounds, no common seed, or a run that failed"
+def curve(r: Result, name: str) -> tuple[list[int], npt.NDArray[np.float64]]:
+    """Return a number after each round for which every run that logs it has it, mean over these runs."""
+    logged = [
+        {m["round"]: float(m[name]) for m in r.runs[s].history.metrics if m.get(name) is not None} for s in r.seeds
+    ]
+    return mean_curve([one for one in logged if one])
+
+
+def mean_curve(series: Sequence[Mapping[int, float]]) -> tuple[list[int], npt.NDArray[np.float64]]:
+    """Return the rounds that all series of numbers by round have, and the mean over the series after each."""
+    rounds = sorted(set.intersection(*map(set, series))) if series else []
+    return rounds, np.array([np.mean([one[t] for one in series]) for t in rounds], np.float64)
 
 
 class Ordering(NamedTuple):

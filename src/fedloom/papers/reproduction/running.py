@@ -10,7 +10,9 @@ from typing import NamedTuple, Protocol
 from fedloom.coordinator import Job, reading
 from fedloom.coordinator.directory import RunDirectory
 from fedloom.core.errors import ClientError, FedloomError, SettingError, SettingWarning, warn
-from fedloom.experiments.experiment import DataSettings, Experiment, Federations
+from fedloom.experiments.experiment import Experiment
+from fedloom.experiments.federations import Federations
+from fedloom.experiments.sections import DataSettings
 from fedloom.papers.reproduction import kept
 from fedloom.papers.reproduction.recipe import Recipe
 from fedloom.papers.reproduction.results import FAILED, Run, runs

@@ -1,10 +1,9 @@
-"""Ranks that come over Gloo, late, again, or never quite, all in one process; and the rendezvous of torchrun."""
+"""Ranks that come over Gloo, late, again, or never quite, all in one process."""
 
 from __future__ import annotations
 
 import threading
 import time
-import warnings
 from collections.abc import Callable, Iterator
 from datetime import timedelta
 
@@ -12,17 +11,16 @@ import pytest
 import torch.distributed as dist
 
 from fedloom.core.errors import EngineWarning, RankError
-from fedloom.wire import communication
-from fedloom.wire.communication import GlooManager
+from fedloom.wire import over_gloo
+from fedloom.wire.over_gloo import GlooManager
 
 Made = Callable[..., GlooManager]
-PROGRAM = "-m fedloom run fedavg --engine gloo"
 
 
 @pytest.fixture
 def manager(monkeypatch: pytest.MonkeyPatch) -> Iterator[Made]:
     """Makes the ends of a job of three; all end with the test."""
-    monkeypatch.setattr(communication, "LOOK", 0.005)
+    monkeypatch.setattr(over_gloo, "LOOK", 0.005)
     monkeypatch.setenv("GLOO_SOCKET_IFNAME", "lo")
     store, made = dist.HashStore(), list[GlooManager]()
 
@@ -129,7 +127,7 @@ def test_an_end_sends_what_was_posted_to_a_rank_that_has_just_come(
 
 
 def test_who_has_come_and_is_not_there_holds_nobody_up(manager: Made, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(communication, "MEETING", timedelta(seconds=0.3))
+    monkeypatch.setattr(over_gloo, "MEETING", timedelta(seconds=0.3))
     server = manager(0)
     server.store.add("arrivals", 1)  # by somebody who dies then
     until = time.monotonic() + 5
@@ -151,49 +149,3 @@ def test_ranks_that_cannot_be_connected_hear_what_to_set(monkeypatch: pytest.Mon
         RankError, match=r"could not be connected \(Gloo connect.* and GLOO_SOCKET_IFNAME=eth0 to the network"
     ):
         GlooManager(1, 3, dist.HashStore())
-
-
-@pytest.mark.parametrize(
-    ("options", "taken"),
-    [
-        ("--nproc-per-node=3", True),  # on one host, and no port: c10d at some port
-        ("--nnodes 1:1 --nproc_per_node=3", True),
-        ("--master-port=29500 --nproc-per-node=3", False),
-        ("--master_port 29500 --nproc-per-node=3", False),
-        ("--nnodes=2 --node-rank=0 --master-addr=10.0.0.1", False),
-        ("--nnodes=2 --rdzv-backend=c10d --rdzv-endpoint=10.0.0.1:29400", True),
-        ("--nnodes=2 --rdzv_backend c10d --rdzv_endpoint 10.0.0.1", True),
-        ("--standalone --nproc-per-node=3", True),
-        ("--nnodes=2 --rdzv-backend=static --rdzv-endpoint=10.0.0.1", False),
-    ],
-)
-def test_ranks_that_torchrun_keeps_together_by_a_pickle_are_warned_of(
-    options: str, taken: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    words = f"python torchrun {options} {PROGRAM}".split()
-    monkeypatch.setattr(communication, "_launched_by", lambda: words)
-    monkeypatch.setattr(communication, "_over_gloo", lambda: "connected")
-    for elastic in (False, True):
-        monkeypatch.setattr(communication, "_managers", {})
-        if elastic:
-            monkeypatch.setenv("TORCHELASTIC_RUN_ID", "none")
-        with warnings.catch_warnings(record=True) as found:
-            warnings.simplefilter("always")
-            assert communication.communication("gloo") == "connected"  # type: ignore[comparison-overlap]
-        assert len(found) == (taken and elastic)
-    for warning in found:
-        assert warning.category is EngineWarning
-        assert "got c10d: anyone who can reach its port can run code here; give --master-port" in str(warning.message)
-
-
-def test_torchrun_is_asked_by_its_environment_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    words = ["torchrun", "--nnodes=2"]
-    assert not communication.takes_c10d(words)
-    monkeypatch.setenv("PET_RDZV_BACKEND", "c10d")
-    assert communication.takes_c10d(words)
-
-
-def test_a_command_line_that_the_system_does_not_tell_is_not_judged(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert any(communication._launched_by())
-    monkeypatch.setattr("os.getppid", lambda: -1)
-    assert not communication.takes_c10d(communication._launched_by())

@@ -1,0 +1,49 @@
+"""What a federation's targets are, and whether a task can learn them."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from fedloom.core.errors import SettingError
+from fedloom.core.task import TargetMoments, Task, targets_of
+from fedloom.data import Federation
+
+
+def check_targets(federation: Federation, task: Task) -> None:
+    """Raise SettingError where the targets are of another kind than the task learns."""
+    kind, y, name = targets_of(task), federation.train.y, type(task).__name__
+    given = f"{str(y.dtype).removeprefix('torch.')} of shape {('N', *y.shape[1:])}".replace("'", "")
+    if kind == "classes" and y.is_floating_point():
+        raise SettingError(
+            f"targets of the task {name} are class numbers (integers), got {given}: take a task for numbers (--task "
+            "regression) or for several labels (--task multi_label), or read classes (?label=COLUMN)"
+        )
+    if kind != "classes" and not y.is_floating_point():
+        raise SettingError(
+            f"targets of the task {name} are floating point numbers, got class numbers, {given}: read the column as a "
+            "number (?target=COLUMN, or from_arrays(x, y.astype(numpy.float32))), or take a task for classes (--task "
+            "classification)"
+        )
+    for part in ("train", "test", "public"):
+        examples = getattr(federation, part)
+        if kind == "labels" and examples is not None and not bool(((examples.y == 0) | (examples.y == 1)).all()):
+            other = examples.y[(examples.y != 0) & (examples.y != 1)][0]
+            raise SettingError(
+                f"labels of the task {name} are 0 or 1, got {float(other):g} in {part}: give one column of 0 and 1 for "
+                "each label"
+            )
+
+
+def target_moments(federation: Federation) -> TargetMoments:
+    """Return mean and deviation of each target over the training examples of all clients.
+
+    Sums are added in the order of the clients, first those of the targets, then those of their squared distances from
+    the mean: what devices can send of their own.
+    """
+    y = federation.train.y.cpu().numpy().astype(np.float64)
+    columns = y.reshape(len(y), -1)
+    own = [columns[federation.partition.rows(k)] for k in range(federation.num_clients)]
+    count = sum(map(len, own))
+    mean = sum((rows.sum(0) for rows in own), np.zeros(columns.shape[1])) / max(1, count)
+    squares = sum((np.square(rows - mean).sum(0) for rows in own), np.zeros(columns.shape[1])) / max(1, count)
+    return TargetMoments(tuple(map(float, mean)), tuple(map(float, np.sqrt(squares))))

@@ -1,0 +1,135 @@
+"""What a task measures: sums over examples, and scores of a whole set of examples."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from fedloom.core.errors import SettingError
+from fedloom.core.naming import did_you_mean
+
+
+@dataclass(frozen=True, kw_only=True)
+class TaskMeasure:
+    """Describe a number by which the models of a task are compared.
+
+    Use `Sum` where it follows from sums over examples, and `Score` where it needs all predictions at once.
+    """
+
+    name: str
+    """Its name in records, behind whom it is of: `global_<name>`, `personal_<name>`."""
+    title: str
+    """Its name in headings, tables and legends."""
+    meaning: str
+    """What it is, in one sentence."""
+    better: Literal["high", "low"] = "high"
+    unit: Literal["%", ""] = "%"
+    """Shares (0..1 in records) are printed in %, other numbers as they are."""
+
+
+def share(total: Tensor, count: int) -> float:
+    """Return a total over examples divided by their number."""
+    return float(total) / count
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sum(TaskMeasure):
+    """Describe a measure that follows from sums over examples; engines, stacks and devices add them up."""
+
+    rows: Callable[[Tensor, Tensor], Tensor]
+    """Take logits [B, ...] and targets [B, ...], and return what each example adds, [B, ...]: bools, which are counted,
+    or floating point numbers."""
+    value: Callable[[Tensor, int], float] = share
+    """Take the sum over at least one example and their number, and return the measure; NaN where it is undefined."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Score(TaskMeasure):
+    """Describe a measure of a whole set of examples, computed where their predictions are."""
+
+    outputs: Callable[[Tensor], Tensor]
+    """Take logits [B, ...], and return what the score needs of each example, [B, ...]."""
+    values: Callable[[Tensor, Tensor, Tensor], Tensor]
+    """Take outputs [K, N, ...], targets [K, N, ...] and which rows are real, [K, N], and return the score of each of K
+    sets, [K] float64; NaN where it is undefined."""
+
+
+def added(rows: Tensor, mask: Tensor | None = None) -> Tensor:
+    """Return the sum over examples: int64 of bools, else float64. `mask`: which rows are real, [B]."""
+    wide = rows.to(torch.int64 if rows.dtype == torch.bool else torch.float64)
+    if mask is not None:
+        wide = torch.where(
+            mask.view(-1, *[1] * (wide.ndim - 1)), wide, torch.zeros((), dtype=wide.dtype, device=wide.device)
+        )
+    return wide.sum(0)
+
+
+def correct_measure(correct: Callable[[Tensor, Tensor], Tensor]) -> Sum:
+    """Return accuracy, by a function that says which rows are right."""
+    return Sum(name="accuracy", title="accuracy", meaning="Share of examples that the model gets right.", rows=correct)
+
+
+def measures_of(task: Any) -> dict[str, TaskMeasure]:
+    """Return the measures of a task by name, its headline first."""
+    if (declared := getattr(task, "measures", None)) is not None:
+        return {m.name: m for m in declared}
+    return {"accuracy": correct_measure(task.correct)}
+
+
+def headline(task: Any) -> TaskMeasure:
+    """Return the measure by which a task's models are compared before all others."""
+    return next(iter(measures_of(task).values()))
+
+
+def chosen_measures(task: Any, names: Sequence[str] = ()) -> tuple[str, ...]:
+    """Return the names of the measures to compute: the headline, and those that are asked for.
+
+    Raises:
+        SettingError: the task has no measure of such a name.
+    """
+    known = measures_of(task)
+    for name in names:
+        if name not in known:
+            raise SettingError(
+                f"measures are some of those of the task {type(task).__name__}, {', '.join(known)}, got {name!r}"
+                f"{did_you_mean(name, known)}"
+            )
+    return tuple(dict.fromkeys([next(iter(known)), *names]))
+
+
+def sums_of(task: Any, names: Sequence[str], logits: Tensor, y: Tensor) -> dict[str, Tensor]:
+    """Return what each example adds to the measures that are sums, [B, ...] by name.
+
+    A task may write on what it is given: logits and targets do not change.
+    """
+    known = measures_of(task)
+    return {n: m.rows(logits.clone(), y.clone()) for n in names if isinstance(m := known[n], Sum)}
+
+
+def outputs_of(task: Any, names: Sequence[str], logits: Tensor) -> dict[str, Tensor]:
+    """Return what the measures that are scores need of each example, [B, ...] by name."""
+    known = measures_of(task)
+    return {n: m.outputs(logits.clone()) for n in names if isinstance(m := known[n], Score)}
+
+
+def values_of_sums(task: Any, sums: Mapping[str, Tensor], count: int) -> dict[str, float]:
+    """Return the measures that follow from sums over `count` examples, at least one."""
+    known = measures_of(task)
+    return {n: m.value(total, count) for n, total in sums.items() if isinstance(m := known[n], Sum)}
+
+
+def scores_of(task: Any, outputs: Mapping[str, Tensor], y: Tensor, mask: Tensor) -> dict[str, Tensor]:
+    """Return the scores of K sets of examples, [K] float64 by name.
+
+    Args:
+        task: whose measures they are.
+        outputs: as `outputs_of` gives them, [K, N, ...].
+        y: targets [K, N, ...].
+        mask: which rows are real, [K, N].
+    """
+    known = measures_of(task)
+    return {n: m.values(each, y, mask) for n, each in outputs.items() if isinstance(m := known[n], Score)}

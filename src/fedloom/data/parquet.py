@@ -1,0 +1,74 @@
+"""Parquet files, which pandas reads where pyarrow is installed."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from fedloom.data.examples import Dataset
+from fedloom.data.formats import FormatError, refuse
+from fedloom.data.tables import from_frame
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+def read_parquet(
+    path: str | os.PathLike[str],
+    *,
+    label: str | None = None,
+    target: str | Sequence[str] = (),
+    client: str | None = None,
+    split: str | None = None,
+    group: str | None = None,
+    drop: Sequence[str] = (),
+    categories: Sequence[str] = (),
+    prepare: Any = None,
+    test_fraction: float = 0.2,
+    seed: int = 0,
+) -> Dataset:
+    """Return the rows of a Parquet file as feature vectors (N, D) float32; arguments are those of `read_csv`.
+
+    Raises:
+        ValueError: there is no such file, it is no Parquet, pyarrow is not installed (`fedloom[parquet]`), or what
+            `from_frame` refuses.
+    """
+    return from_frame(
+        read_frame(Path(path)),
+        label=label,
+        target=target,
+        client=client,
+        split=split,
+        group=group,
+        drop=drop,
+        categories=categories,
+        prepare=prepare,
+        test_fraction=test_fraction,
+        seed=seed,
+        name=Path(path).stem,
+    )
+
+
+def is_parquet(path: str | os.PathLike[str]) -> bool:
+    """Return whether a file's name says that it is Parquet."""
+    return os.fspath(path).endswith(".parquet")
+
+
+def read_frame(path: Path) -> pd.DataFrame:
+    """Return the data frame in a Parquet file."""
+    if not path.is_file():
+        raise FormatError(f"there is no file {str(path)!r}; give the path of a .parquet file")
+    try:
+        import pandas as pd
+        import pyarrow as pa
+    except ImportError:
+        raise FormatError(
+            f"to read Parquet takes pandas and pyarrow, got {path} without them: pip install 'fedloom[parquet]', or "
+            "write the table as CSV"
+        ) from None
+    try:
+        return pd.read_parquet(path, engine="pyarrow")
+    except (pa.ArrowException, OSError, ValueError) as error:
+        refuse(path, "the file must be Parquet", str(error)[:200], "write it again with to_parquet")

@@ -1,0 +1,86 @@
+"""Roles of a table's columns: which are features, and which hold labels, targets, clients, parts and groups."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+_FORM = "label, target, client, split, group, drop and categories"
+
+
+@dataclass(frozen=True)
+class Roles:
+    """The columns of a table that are not plain features; every other column is one.
+
+    Args:
+        label: column of class labels; None where `targets` are there.
+        targets: columns of numbers to predict.
+        client: column of natural clients.
+        split: column that says `train` or `test`.
+        group: column of groups, whose rows stay on one side of a split.
+        drop: columns that are left out.
+        categories: columns of features that are read as words.
+    """
+
+    label: str | None
+    targets: tuple[str, ...]
+    client: str | None
+    split: str | None
+    group: str | None
+    drop: tuple[str, ...]
+    categories: tuple[str, ...]
+
+    @classmethod
+    def of(
+        cls,
+        label: Any,
+        target: Any,
+        client: Any,
+        split: Any,
+        group: Any,
+        drop: Any,
+        categories: Any,
+    ) -> Roles:
+        """Make roles of what a caller of `read_csv` names; a single name becomes a list, and numbers become text.
+
+        Raises:
+            ValueError: a column has two roles, or both `label` and `target` are given.
+        """
+        targets = _texts(target)
+        if targets and label is not None:
+            raise ValueError(
+                f"a table has classes, or targets that are no classes, got label={label} and "
+                f"target={','.join(targets)}: leave one of them out"
+            )
+        client, split, group = (None if name is None else str(name) for name in (client, split, group))
+        label = None if targets else "label" if label is None else str(label)
+        made = cls(label, targets, client, split, group, _texts(drop), _texts(categories))
+        if (twice := first_repeated([*made.named, *made.drop, *made.categories])) is not None:
+            raise ValueError(f"a column has one role, got {twice!r} in several of {_FORM}: name it once")
+        return made
+
+    @property
+    def words(self) -> list[str]:
+        """The columns that are read as words, in the order label, client, split, group."""
+        return [name for name in (self.label, self.client, self.split, self.group) if name is not None]
+
+    @property
+    def named(self) -> list[str]:
+        """The columns that every table must have and that are no features."""
+        return [*self.words, *self.targets]
+
+
+def _texts(names: Any) -> tuple[str, ...]:
+    """Return the names of columns as text; a single name becomes a tuple of it."""
+    return tuple(str(name) for name in ([names] if isinstance(names, str | int) else names))
+
+
+def first_repeated(names: Sequence[str]) -> str | None:
+    """Return the first name that is there more than once.
+
+    This takes linear time, since tables of genes have 20,000 columns.
+    """
+    counts = Counter(names)
+    return next((name for name in names if counts[name] > 1), None)

@@ -1,0 +1,216 @@
+"""The server's side of a run: the population, the states of clients and server, and how clients are asked."""
+
+from __future__ import annotations
+
+import inspect
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import cached_property
+from typing import Any
+
+from torch import Tensor
+
+from fedloom.core import tree
+from fedloom.core.algorithm import Algorithm
+from fedloom.core.cohort import Predict
+from fedloom.core.errors import SettingError, StackingError
+from fedloom.core.fold.execution import Programs
+from fedloom.core.network_makers import own_defaults
+from fedloom.core.random import derive
+from fedloom.engines.accounting import PayloadSize
+from fedloom.engines.engine_options import DEFAULTS, Options
+from fedloom.engines.message import Answer, Call, Request
+from fedloom.engines.norms import Norms
+from fedloom.engines.population import Population
+from fedloom.engines.round_traffic import Exchange, Traffic
+from fedloom.engines.runtime import Runtime
+from fedloom.storage.keys import Keys
+from fedloom.storage.store import ClientStore
+
+Send = Callable[[Sequence[int]], tuple[Any, ...]]  # clients -> what is sent to each of them, stacked
+
+
+class ServerSide(ABC):
+    """What a cohort asks of an engine.
+
+    Clients' states are in `states`, at the server; requests carry them. `options`: how clients are computed, and which
+    of their answers are taken.
+    """
+
+    name: str
+    stacked = False  # whether clients are computed together
+    elsewhere = False  # whether clients' examples are not here
+    durable: int | None = None  # the last round whose checkpoint is on disk
+
+    def __init__(
+        self,
+        population: Population,
+        algorithm: Algorithm[Any, Any],
+        options: Options = DEFAULTS,
+        *,
+        programs: Programs | None = None,
+    ) -> None:
+        if algorithm.needs_public and population.federation.public is None:
+            raise SettingError(f"{type(algorithm).__name__} needs public examples: federate(..., public=examples)")
+        algorithm = algorithm.bind(population.federation, population.models)
+        val = population.federation.local_val
+        if algorithm.needs_val and (val is None or not len(val.indices)):
+            raise SettingError(
+                f"{type(algorithm).__name__} needs validation examples on its clients, got none: hold some out with "
+                "federate(..., val_fraction=0.2), or data.val_fraction (--val-fraction 0.2)"
+            )
+        self.population, self.algorithm = population, algorithm
+        self.options = o = options
+        if o.partial_sums is not None and self.elsewhere:
+            raise SettingError(
+                f"partial_sums = {o.partial_sums} cannot be, because devices answer each for itself: leave one of them "
+                "out"
+            )
+        self.norms = Norms()
+        self._bills: dict[str, PayloadSize] = {}
+        self.runtime = Runtime(
+            population, algorithm, stacked=self.stacked, compilation=o.compilation, bf16=o.bf16, programs=programs
+        )
+        self.states = ClientStore()  # a client never asked occupies nothing
+        self.watch: Callable[[Exchange], None] | None = None  # sees every exchange of a replayed round
+        self.kept: list[tuple[list[int], Any, int]] = []  # rows of the round at hand: (keys, rows [K, ...], round)
+        self.noted: dict[str, Any] = {}  # of the round at hand, as `kept`
+        self.to_judge: dict[str, Predict | Mapping[int, Predict]] = {}
+        self.traffic = Traffic()
+        self.lost: dict[int, str] = {}  # clients of the exchange at hand that did not answer, and why
+
+    @own_defaults()
+    def init(self) -> dict[str, Any]:
+        """Return the server states before round 0.
+
+        There is one for each architecture, or one ("") where the algorithm mixes them.
+        """
+        p, a = self.population, self.algorithm
+        key = derive(p.seed, "init")
+        try:
+            inspect.signature(a.init).bind(None, key, num_clients=1)
+        except TypeError as error:
+            raise SettingError(
+                f"init of {type(a).__name__} is called as init(model, key, num_clients=N), and it takes "
+                f"init{inspect.signature(a.init)} ({error}): write def init(self, model, key, *, num_clients)"
+            ) from None
+        if a.mixed:
+            states = {"": a.init(dict(p.models), key, num_clients=p.num_clients)}
+        else:
+            states = {n: a.init(p.models[n], key, num_clients=m) for n, m in p.members.items() if m}
+        if other := [leaf for leaf in tree.leaves(states) if not isinstance(leaf, Tensor)]:
+            raise StackingError(
+                f"init of {type(a).__name__} must return a server state made of tensors, got one with "
+                f"{type(other[0]).__name__}: return model.init(key), or a class marked @fedloom.state"
+            )
+        return tree.cast(states, device=p.device, dtype=p.dtype)
+
+    def refused(self, clients: Mapping[int, str], round: int) -> None:  # noqa: B027  # the record of the round says it
+        """Take note of clients whose answers hold numbers that are not finite or too large, and why."""
+
+    # ---- asking
+
+    @abstractmethod
+    def answers(self, call: Call, clients: Sequence[int], send: Send) -> Iterator[tuple[Request, Any, Answer]]:
+        """Ask clients of one architecture: yield (request, new states, answer) for some of them at a time, in order."""
+
+    def ask(self, call: Call, clients: Sequence[int], send: Send) -> tuple[Request, Any, Answer]:
+        """Ask some clients, here and now."""
+        request = self.request(call, clients, send)
+        states, answer = self.runtime.answer(request, self.stack(clients), watched=self.watch is not None)
+        return request, states, answer
+
+    def request(self, call: Call, clients: Sequence[int], send: Send) -> Request:
+        """Return the request to some clients of one architecture."""
+        return Request.to(call, clients, self.population.seed, self.states.accepted, send(clients))
+
+    def bill(self, method: str) -> PayloadSize:
+        """Return the bill of a method, which says what its messages cost."""
+        if method not in self._bills:
+            self._bills[method] = PayloadSize(self.runtime.method(method))
+        return self._bills[method]
+
+    def stack(self, clients: Sequence[int]) -> Any:
+        """Return the states of some clients, stacked; new ones for clients never heard of, which are not kept."""
+        return self.states.stack(clients, self.fresh)
+
+    # ---- what the server keeps of each client, in the same store
+
+    @cached_property
+    def keys(self) -> Keys:
+        """Keys under which the store holds states, rows and entries of pools."""
+        p = self.population
+        label, model = next(iter(p.models.items()))
+        rows = self.algorithm.init_rows(self.runtime.initial(label), model, num_clients=p.num_clients)
+        return Keys(p.num_clients, tuple(sorted(rows)), tuple(self._pools), type(self.algorithm).__name__)
+
+    @cached_property
+    def _pools(self) -> dict[str, Any]:
+        """An entry of each pool, by name in alphabetical order."""
+        if type(self.algorithm).init_pools is Algorithm.init_pools:
+            return {}  # most have none, and need no server state to say so
+        found = self.algorithm.init_pools(next(iter(self.init().values())))
+        return dict(sorted(found.items()))
+
+    @property
+    def clients(self) -> Mapping[int, Any]:
+        """The states of clients that took part, without the server's rows and pools; each is read when asked for."""
+        alone = not self.keys.rows and not self.keys.pools
+        return self.states if alone else _Below(self.states, self.population.num_clients)
+
+    def rows(self, name: str, clients: Sequence[int]) -> Any:
+        """Return rows of some clients, stacked; as `init_rows` makes them where nothing was kept yet."""
+        return self.states.stack([self.keys.row(name, k) for k in clients], self.fresh)
+
+    def pool(self, name: str) -> Sequence[Any]:
+        """Return the entries of a pool, in order; each is read when it is asked for."""
+        return _Pool(self.states, self.keys.entries(name, sorted(self.states)))
+
+    def fresh(self, key: int) -> Any:
+        """Make what the store does not have.
+
+        It is the first state of a client, a row, or an entry of a pool as it would be.
+        """
+        p, place = self.population, self.keys.place(key)
+        if place.kind == "state":
+            return self.runtime.fresh(place.number)
+        if place.kind == "entry":
+            made = self._pools[place.name]
+        else:
+            name = p.assignment[place.number]
+            made = self.algorithm.init_rows(self.runtime.initial(name), p.models[name], num_clients=p.num_clients)
+            made = made[place.name]
+        return tree.cast(made, device=p.device, dtype=p.dtype)
+
+
+class _Below(Mapping[int, Any]):
+    """Entries of a store under keys below a number, read one by one: a dict of them would hold what is on disk."""
+
+    def __init__(self, states: Mapping[int, Any], end: int) -> None:
+        self._states, self._end = states, end
+
+    def __iter__(self) -> Iterator[int]:
+        return (k for k in self._states if k < self._end)
+
+    def __len__(self) -> int:
+        return sum(1 for _ in self)
+
+    def __getitem__(self, key: int) -> Any:
+        if not 0 <= key < self._end:
+            raise KeyError(key)
+        return self._states[key]
+
+
+class _Pool(Sequence[Any]):
+    """Entries of a store, read one by one."""
+
+    def __init__(self, states: Mapping[int, Any], keys: list[int]) -> None:
+        self._states, self._keys = states, keys
+
+    def __len__(self) -> int:
+        return len(self._keys)
+
+    def __getitem__(self, index: Any) -> Any:
+        if isinstance(index, slice):
+            return _Pool(self._states, self._keys[index])
+        return self._states[self._keys[index]]

@@ -1,0 +1,126 @@
+"""Accuracies of methods over their seeds: in several readings, and as differences over common seeds."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from fedloom.coordinator.history import newest
+from fedloom.evaluate.measure import MEASURES, VALIDATION
+from fedloom.report.methods import Method, Run, Spread
+from fedloom.report.number_table import Column, Interval, Table, percent, whole
+
+WAYS = {  # field of Summaries: its meaning
+    "last": "last round",
+    "tail": "mean of last {many}",
+    "validated": "chosen on validation",
+    "best": "best on test (optimistic)",
+    "mean": "mean over rounds",
+}
+KINDS = {name: MEASURES[name].label for name in ("global_accuracy", "personal_accuracy")}
+_T = (  # 97.5 % quantile of Student's t with 1, 2, ... degrees of freedom
+    *(12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228),
+    *(2.201, 2.179, 2.160, 2.145, 2.131, 2.120, 2.110, 2.101, 2.093, 2.086),
+)
+
+
+def accuracy_readings(
+    methods: Sequence[Method], kinds: Sequence[str], ways: Sequence[str] = tuple(WAYS), with_seeds: bool = True
+) -> Table | None:
+    """Return accuracies in several readings (`History.summaries`); None where no accuracy was measured.
+
+    `ways`: the readings, in this order. `with_seeds`: with the number of seeds. Where several kinds stand beside each
+    other, so do the round that validation data choose and its accuracy on these.
+    """
+    last_rounds = tail_length(methods)
+    columns, cells = [], []
+    for kind in kinds:
+        for way in ways:
+            heading, spreads = WAYS[way], [reading_of(m, kind, way, last_rounds) for m in methods]
+            if any(spread is not None for spread in spreads) and (way != "tail" or last_rounds > 1):
+                group = f"{KINDS[kind]} accuracy, %" if len(kinds) > 1 else ""
+                columns.append(Column(f"{kind}_{way}", heading.format(many=last_rounds), percent, "high", group))
+                cells.append(spreads)
+    if not columns:
+        return None
+    if len(kinds) > 1 and any(c.name.endswith("_validated") for c in columns):
+        group = "chosen on validation"
+        columns.append(Column("validated_round", "round", whole, group=group))
+        cells.append([m.spread(lambda run: run.history.validated_round) for m in methods])
+        columns.append(Column(f"{VALIDATION}_validated", "validation accuracy, %", percent, "high", group))
+        cells.append([reading_of(m, VALIDATION, "validated", last_rounds) for m in methods])
+    head, rows = [Column("method", "method")], [list[Any]([m.label]) for m in methods]
+    if with_seeds and len(kinds) == 1 and any(len(m.counted_runs) > 1 for m in methods):
+        head.append(Column("seeds", "seeds", whole))
+        rows = [[*row, len(m.counted_runs)] for row, m in zip(rows, methods, strict=True)]
+    rows = [[*row, *values] for row, *values in zip(rows, *cells, strict=True)]
+    return Table(kinds[0] if len(kinds) == 1 else "readings", [*head, *columns], rows, [m.number for m in methods])
+
+
+def reading_of(method: Method, name: str, way: str, last_rounds: int) -> Spread | None:
+    """Return one reading of a measure over the seeds of a method."""
+    return method.spread(lambda run: _reading(run, name, way, last_rounds))
+
+
+def tail_length(methods: Sequence[Method]) -> int:
+    """Return the number of last rounds that `tail` is a mean over: the same for all methods."""
+    return newest(min(run.rounds for m in methods for run in m.counted_runs))
+
+
+def paired_difference(method: Method, other: Method, name: str, way: str, last_rounds: int) -> Interval | None:
+    """Return the difference of a method to another over their common seeds; None with fewer than two.
+
+    `last_rounds`: the number of rounds in the mean of `tail`, as in the table beside it.
+    """
+    if method.problem != other.problem:
+        return None
+    both = [(run, beside) for run in method.counted_runs for beside in other.counted_runs if run.pairs_with(beside)]
+    pairs = {
+        (run.draw, str(run.clients)): (run, beside) for run, beside in both
+    }  # a seed that occurs twice counts once
+    gaps = np.array(
+        [_reading(a, name, way, last_rounds) - _reading(b, name, way, last_rounds) for a, b in pairs.values()]
+    )
+    if len(gaps) < 2 or np.isnan(gaps).any():
+        return None
+    n = len(gaps)
+    # Beyond the table, the first terms of the quantile's expansion in 1 / (n - 1): right to 0.001.
+    t = _T[n - 2] if n - 2 < len(_T) else 1.95996 + 2.37227 / (n - 1) + 2.8225 / (n - 1) ** 2
+    half = t * float(np.std(gaps, ddof=1)) / math.sqrt(n)
+    mean = float(gaps.mean())
+    return Interval(mean, mean - half, mean + half, n)
+
+
+def _reading(run: Run, name: str, way: str, last_rounds: int) -> float:
+    return float(getattr(run.history.summaries(name, last_rounds), way))
+
+
+def seeds_text(methods: Sequence[Method]) -> str:
+    """Return the number of seeds of methods, as text."""
+    counts = sorted({len(m.counted_runs) for m in methods})
+    span = f"{counts[0]}" if len(counts) == 1 else f"{counts[0]} to {counts[-1]}"
+    return f"{span} seed{'s' * (span != '1')}"
+
+
+PARTITION = {True: "fixed", False: "varied", None: ""}
+
+
+def partitions_text(methods: Sequence[Method]) -> str:
+    """Say whether the partition was the same for all seeds of each method, which ± depends on."""
+    kinds = {one_partition(m) for m in methods if len(m.counted_runs) > 1}
+    if kinds == {True}:
+        return "one partition for all seeds, which vary initial weights, cohorts and batches"
+    if kinds == {False}:
+        return "every seed draws its own partition (data.partition_seed fixes one)"
+    return "whether seeds share a partition is not known of all runs" if None in kinds else "some share a partition"
+
+
+def one_partition(method: Method) -> bool | None:
+    """Return whether all seeds have the same clients; None where this is not recorded, or there is one seed."""
+    clients_by_run = [run.clients for run in method.counted_runs]
+    if len(clients_by_run) < 2 or not all(clients_by_run):
+        return None
+    return all(clients == clients_by_run[0] for clients in clients_by_run)

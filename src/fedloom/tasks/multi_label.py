@@ -1,0 +1,112 @@
+"""Multi-label classification: any number of labels of each example."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from fedloom.core.batch import Batch
+from fedloom.core.choices import Positive, check_choices
+from fedloom.core.errors import SettingError
+from fedloom.core.task import TargetKind
+from fedloom.core.task_measures import Score, Sum, TaskMeasure
+from fedloom.tasks.ranking import average_precision, mean_where_defined, roc_auc
+
+
+@dataclass(frozen=True)
+class MultiLabel:
+    """Binary cross-entropy of L labels: targets [B, L] of 0 and 1, logits [B, L]; a label is said above one half.
+
+    Args:
+        positive_weights: weight of the examples that have a label, for each label; none: all alike.
+    """
+
+    positive_weights: tuple[Positive, ...] = ()
+
+    targets: ClassVar[TargetKind] = "labels"
+
+    def __post_init__(self) -> None:
+        check_choices(self)
+
+    def loss(self, logits: Tensor, batch: Batch) -> Tensor:
+        y = batch.y.to(logits.dtype)
+        if y.shape != logits.shape:
+            raise SettingError(
+                f"logits are as many as labels, got logits {list(logits.shape)} for labels {list(y.shape)}: take a "
+                f"network with {y.shape[-1]} outputs"
+            )
+        weights = logits.new_tensor(self.positive_weights) if self.positive_weights else None
+        each = F.binary_cross_entropy_with_logits(logits, y, reduction="none", pos_weight=weights)
+        return batch.mean(each.mean(1))
+
+    def probabilities(self, logits: Tensor) -> Tensor:
+        """Return the probability of each label, [B, L] float64."""
+        return logits.double().sigmoid()
+
+    def predicted(self, logits: Tensor) -> Tensor:
+        """Return which labels are said, [B, L] bool."""
+        return logits > 0
+
+    @property
+    def measures(self) -> tuple[TaskMeasure, ...]:
+        """The measures of the task, the share of right labels first."""
+        return (
+            Sum(
+                name="label_accuracy", title="label accuracy", rows=self._right, value=_mean,
+                meaning="Share of right answers over all labels of all examples.",
+            ),
+            Sum(
+                name="subset_accuracy", title="subset accuracy", rows=self._all_right,
+                meaning="Share of examples all of whose labels are right.",
+            ),
+            Sum(
+                name="macro_f1", title="macro F1", rows=self._confusion, value=_macro_f1,
+                meaning="Mean of F1 over the labels that occur or are said.",
+            ),
+            Score(
+                name="auc", title="macro AUC", outputs=self.probabilities, values=_each_label(roc_auc),
+                meaning="Mean over labels of the area under the ROC curve, of those that have both answers.",
+            ),
+            Score(
+                name="average_precision", title="mAP", outputs=self.probabilities,
+                values=_each_label(average_precision),
+                meaning="Mean over labels of the average precision, of those that occur.",
+            ),
+        )  # fmt: skip
+
+    def _right(self, logits: Tensor, y: Tensor) -> Tensor:
+        return self.predicted(logits) == (y > 0.5)
+
+    def _all_right(self, logits: Tensor, y: Tensor) -> Tensor:
+        return self._right(logits, y).all(-1)
+
+    def _confusion(self, logits: Tensor, y: Tensor) -> Tensor:
+        """Return which labels are right, said and true, [B, 3, L]."""
+        said, true = self.predicted(logits), y > 0.5
+        return torch.stack([said & true, said, true], 1)
+
+
+@dataclass(frozen=True)
+class _each_label:  # noqa: N801  # a function that can be compared, for programs that are traced once
+    """Take the mean of a score over the labels that have one."""
+
+    score: object
+
+    def __call__(self, outputs: Tensor, y: Tensor, real: Tensor) -> Tensor:
+        each = [self.score(outputs[..., c], y[..., c] > 0.5, real) for c in range(outputs.shape[-1])]  # type: ignore[operator]
+        return mean_where_defined(torch.stack(each, -1))
+
+
+def _mean(total: Tensor, count: int) -> float:
+    return float(total.double().mean()) / count
+
+
+def _macro_f1(total: Tensor, count: int) -> float:
+    right, said, true = total.double()
+    known = said + true > 0
+    return float((2 * right / (said + true))[known].mean()) if bool(known.any()) else math.nan

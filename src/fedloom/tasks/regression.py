@@ -1,0 +1,138 @@
+"""Regression: one or several numbers of each example."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from typing import ClassVar, Literal, Self
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from fedloom.core.batch import Batch
+from fedloom.core.choices import Positive, check_choices
+from fedloom.core.errors import SettingError
+from fedloom.core.task import TargetKind, TargetMoments
+from fedloom.core.task_measures import Sum, TaskMeasure
+
+
+@dataclass(frozen=True)
+class Regression:
+    """Learn D numbers of each example: targets [B] or [B, D], outputs of the network [B, D].
+
+    The network learns targets of mean 0 and deviation 1 where they are standardised, by the training examples of all
+    clients; measures are in the unit of the targets. The loss, and so `global_loss`, is of what is learnt.
+
+    Args:
+        error: what is minimised: the squared error, the absolute one, or Huber's, which is squared up to `delta`.
+        delta: where Huber's loss begins to be linear, in the unit of what is learnt.
+        standardise: learn standardised targets.
+        centre, scale: mean and deviation of each target, by which it is standardised; `fit` takes them of the data.
+    """
+
+    error: Literal["squared", "absolute", "huber"] = "squared"
+    delta: Positive = 1.0
+    standardise: bool = True
+    centre: tuple[float, ...] = ()
+    scale: tuple[Positive, ...] = ()
+
+    targets: ClassVar[TargetKind] = "numbers"
+
+    def __post_init__(self) -> None:
+        check_choices(self)
+        if len(self.centre) != len(self.scale):
+            raise SettingError(
+                f"centre and scale have one value for each target, got {len(self.centre)} and {len(self.scale)}: give "
+                "as many of both"
+            )
+
+    def fit(self, moments: TargetMoments) -> Self:
+        """Return the task that standardises by these means and deviations; targets that do not vary keep theirs."""
+        if not self.standardise or self.centre:
+            return self
+        scale = tuple(d if d > 0 else 1.0 for d in moments.deviation)
+        return replace(self, centre=moments.mean, scale=scale)
+
+    def loss(self, logits: Tensor, batch: Batch) -> Tensor:
+        centre, scale = self._standard(logits)
+        wanted = (self._columns(batch.y, logits).to(logits.dtype) - centre) / scale
+        if self.error == "squared":
+            each = (logits - wanted).square()
+        elif self.error == "absolute":
+            each = (logits - wanted).abs()
+        else:
+            each = F.huber_loss(logits, wanted, reduction="none", delta=self.delta)
+        return batch.mean(each.flatten(1).mean(1))
+
+    def predicted(self, logits: Tensor) -> Tensor:
+        """Return the predictions in the unit of the targets, [B, D] float64."""
+        centre, scale = self._standard(logits.double())
+        return logits.double() * scale + centre
+
+    @property
+    def measures(self) -> tuple[TaskMeasure, ...]:
+        """The measures of the task, RMSE first. Of several targets each is the mean over them."""
+        return (
+            Sum(
+                name="rmse", title="RMSE", better="low", unit="", rows=self._squared, value=_root_mean,
+                meaning="Root of the mean squared error, in the unit of the target.",
+            ),
+            Sum(
+                name="mae", title="MAE", better="low", unit="", rows=self._absolute, value=_mean,
+                meaning="Mean absolute error, in the unit of the target.",
+            ),
+            Sum(
+                name="r2", title="R²", unit="", rows=self._variance, value=_r2,
+                meaning="Share of the target's variance on the examples that is explained: 1 minus the squared error "
+                "over that of their mean.",
+            ),
+        )  # fmt: skip
+
+    def _standard(self, logits: Tensor) -> tuple[Tensor, Tensor]:
+        if self.centre and len(self.centre) != logits.shape[-1]:
+            raise SettingError(
+                f"targets are standardised one by one, got {len(self.centre)} of them and a network with "
+                f"{logits.shape[-1]} outputs: take a network with an output for each target"
+            )
+        return logits.new_tensor(self.centre or [0.0]), logits.new_tensor(self.scale or [1.0])
+
+    def _columns(self, y: Tensor, logits: Tensor) -> Tensor:
+        """Return the targets as the outputs are, [B, D]."""
+        columns = y[:, None] if y.ndim == 1 else y
+        if columns.shape != logits.shape:
+            raise SettingError(
+                f"outputs are as many as targets, got outputs {list(logits.shape)} for targets {list(y.shape)}: take "
+                f"a network with {columns.shape[-1]} output{'s' * (columns.shape[-1] != 1)}"
+            )
+        return columns.double()
+
+    def _error(self, logits: Tensor, y: Tensor) -> Tensor:
+        return self.predicted(logits) - self._columns(y, logits)
+
+    def _squared(self, logits: Tensor, y: Tensor) -> Tensor:
+        return self._error(logits, y).square()
+
+    def _absolute(self, logits: Tensor, y: Tensor) -> Tensor:
+        return self._error(logits, y).abs()
+
+    def _variance(self, logits: Tensor, y: Tensor) -> Tensor:
+        """Return squared error, target and its square, [B, 3, D]; targets standardised, so that no digits are lost."""
+        centre, scale = self._standard(logits.double())
+        wanted = (self._columns(y, logits) - centre) / scale
+        return torch.stack([(logits.double() - wanted).square(), wanted, wanted.square()], 1)
+
+
+def _mean(total: Tensor, count: int) -> float:
+    return float((total / count).mean())
+
+
+def _root_mean(total: Tensor, count: int) -> float:
+    return float((total / count).sqrt().mean())
+
+
+def _r2(total: Tensor, count: int) -> float:
+    error, first, second = total
+    spread = second - first.square() / count
+    least = 1e-12 * second.abs().clamp(min=1.0)  # what rounding leaves of targets that do not vary
+    return float((1 - error / spread).mean()) if count > 1 and bool((spread > least).all()) else math.nan

@@ -1,0 +1,128 @@
+"""The ranks that were launched together: which of them this process is, and its CommunicationManager."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import cast
+
+from fedloom.core.errors import EngineWarning, SettingError, warn
+from fedloom.wire.communication import CommunicationManager, Transport
+from fedloom.wire.over_gloo import over_gloo
+from fedloom.wire.over_mpi import MPIManager
+
+_PLACE = "RANK (0 of the server, then 1, 2, ...), WORLD_SIZE (how many), MASTER_ADDR and MASTER_PORT (of the server)"
+_managers: dict[str, CommunicationManager] = {}  # of this process
+
+
+def communication(transport: Transport) -> CommunicationManager:
+    """Return the CommunicationManager of this process; over Gloo other ranks wait here for rank 0."""
+    if transport not in _managers:
+        if transport == "gloo" and "TORCHELASTIC_RUN_ID" in os.environ and takes_c10d(_launched_by()):
+            warn(
+                "torchrun must connect ranks by its static rendezvous, got c10d: anyone who can reach its port can run "
+                "code here; give --master-port=29500, on several hosts with --node-rank and --master-addr, and neither "
+                "--rdzv-backend nor --standalone",
+                EngineWarning,
+            )
+        _managers[transport] = over_gloo() if transport == "gloo" else MPIManager()
+    return _managers[transport]
+
+
+def takes_c10d(words: Sequence[str]) -> bool:
+    """Return whether torchrun with this command line connects its ranks by c10d.
+
+    The state of c10d is a pickle that anyone may write. torchrun chooses it on request, and on one host if no port is
+    named.
+    """
+    line = " ".join(words).replace("_", "-")
+
+    def option_value(option: str) -> str | None:
+        found = re.search(rf"--{option}[= ](\S+)", line)
+        return found and found[1]
+
+    backend = option_value("rdzv-backend") or os.environ.get("PET_RDZV_BACKEND", "static")
+    on_one_host = option_value("nnodes") in (None, "1", "1:1") and not (
+        option_value("master-port") or option_value("rdzv-endpoint")
+    )
+    return "--standalone" in words or backend == "c10d" or (backend == "static" and on_one_host)
+
+
+def _launched_by() -> list[str]:
+    """Return the parent's command line; where the system does not show it, one that names a port."""
+    try:
+        return Path(f"/proc/{os.getppid()}/cmdline").read_bytes().decode(errors="replace").split("\0")
+    except OSError:
+        return ["--master-port", "?"]
+
+
+def rank_here(transport: Transport) -> int:
+    """Return the rank of this process, before there is a connection.
+
+    Raises:
+        SettingError: it was not launched with others, or a requirement of the transport is missing.
+    """
+    if transport == "mpi":
+        try:
+            from mpi4py import MPI
+        except ImportError as error:
+            raise SettingError(f"engine = 'mpi' needs mpi4py ({error}): pip install fedloom[mpi]") from None
+        rank, size = MPI.COMM_WORLD.Get_rank(), MPI.COMM_WORLD.Get_size()
+        launch = "mpirun -np 3 fedloom run ..."
+    else:
+        rank, size = (_number(name) for name in ("RANK", "WORLD_SIZE"))
+        launch = (
+            "torchrun --master-port=29500 --nproc-per-node=3 -m fedloom run ..., or set RANK, WORLD_SIZE, MASTER_ADDR "
+            "and MASTER_PORT for each, as it does"
+        )
+        missing = [name for name in ("RANK", "MASTER_ADDR", "MASTER_PORT") if name not in os.environ]
+        if size > 1 and missing:
+            raise SettingError(f"ranks over Gloo need {_PLACE}, and {missing[0]} is not set: set all four")
+    if size < 2:
+        raise SettingError(
+            f"engine = {transport!r} needs at least 2 ranks (rank 0 is the server), got {size}: launch them by {launch}"
+        )
+    return rank
+
+
+def meeting_point(transport: Transport) -> str:
+    """Return where ranks find each other."""
+    return "MPI" if transport == "mpi" else f"{os.environ['MASTER_ADDR']}:{os.environ['MASTER_PORT']}"
+
+
+def _number(name: str) -> int:
+    text = os.environ.get(name, "0")
+    if not text.isdecimal():
+        raise SettingError(f"{name} is a whole number that is at least 0, got {text!r}: set {_PLACE}")
+    return int(text)
+
+
+# Variables with the number of ranks, of torchrun, Open MPI, MPICH and srun. `SLURM_NTASKS` is set in batch scripts too.
+_SIZES = ("WORLD_SIZE", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_STEP_NUM_TASKS")
+
+
+def check_alone(engine: str) -> None:
+    """Raise SettingError if engine is "auto" and several ranks would each compute the whole run."""
+    if engine != "auto":
+        return
+    for name in _SIZES:
+        if (text := os.environ.get(name, "")).isdecimal() and int(text) > 1:
+            which = "mpi" if name in _SIZES[1:3] else "gloo"
+            raise SettingError(
+                f"with {name} = {text} each of {text} ranks would compute the whole run: distribute it with "
+                f"--engine {which} (docs/ranks.md), or give --engine loop for independent runs"
+            )
+
+
+def only_computes(engine: str) -> bool:
+    """Return whether this process is a rank that computes clients.
+
+    If it is, rank 0 has the numbers and the files of the run.
+
+    Raises:
+        SettingError: the engine is "auto", and there are several ranks.
+    """
+    check_alone(engine)
+    return engine in ("gloo", "mpi") and rank_here(cast("Transport", engine)) > 0
