@@ -146,6 +146,16 @@ def test_labels_move_on_every_few_rounds_everywhere_alike() -> None:
     assert not LabelDrift(2).changes_features
 
 
+def test_targets_that_are_no_classes_take_no_label_of_another() -> None:
+    f = federation(drift=LabelDrift(2))
+    for y in (torch.rand(24), torch.rand(24, 3)):
+        numbers = replace(f, train=replace(f.train, y=y), test=None)
+        with pytest.raises(ValueError, match=r"classes take the label of the next, got targets of torch.float32"):
+            numbers.check_changes(1)
+        moving = replace(numbers, drift=OffsetDrift(1.0))
+        assert torch.equal(moving.at(1).train.y, y)
+
+
 def test_images_turn_by_quarters() -> None:
     f = federation(drift=RotationDrift(1))
     assert f.at(1).train.x[0, 0].tolist() == [[1, 3], [0, 2]]  # of [[0, 1], [2, 3]]
