@@ -179,6 +179,14 @@ def test_several_architectures_have_a_front_each(method: Any, form: tuple[str, s
     assert once.per_client == always.per_client
 
 
+def test_architectures_behind_fronts_are_given_the_examples_of_a_round() -> None:
+    parts = clients(arrives=Growing(0.3, 5), drift=LabelDrift(2))
+    once, always = (several(front=how, parts=parts, rounds=8).run() for how in ("auto", "off"))
+    assert once.manifest["front"]["exact"].startswith("body, computed once")
+    assert once.manifest["front"]["short"].startswith("first, computed once")
+    assert once.metrics == always.metrics
+
+
 def test_one_of_several_architectures_may_have_no_front() -> None:
     whole = several(rounds=8, front="off")
     models = dict(whole.population.models) | {"short": Model(Residual(), name="short", frozen="body")}
