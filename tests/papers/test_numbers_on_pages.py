@@ -7,9 +7,12 @@ import re
 from collections.abc import Mapping
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import fedloom
+from fedloom.coordinator import Uniform
+from fedloom.data import Window
 from fedloom.papers import recipes
 from fedloom.papers.reproduction.claims import HOLDS, NOT_RUN
 from fedloom.papers.reproduction.results import Result, read
@@ -93,6 +96,38 @@ def test_accuracies_of_pfedsd() -> None:
             for said, value in zip(cell.split(" ± "), (result.accuracy, result.std), strict=True):
                 assert value is not None
                 assert says(said, value), (name, head)
+
+
+def test_accuracies_of_pfedsd_where_examples_arrive() -> None:
+    methods = {
+        "FedAvg, stored models": "fedavg_stored", "pFedSD, past model": "pfedsd",
+        "pFedSD, stored predictions": "pfedsd_predictions", "pFedSD, norm between weights": "pfedsd_weights",
+    }  # fmt: skip
+    found = results("pfedsd", "pfedsd-changing")
+    (row,) = table("pfedsd.md", "last round, personal accuracy in %")
+    assert row.pop(next(iter(row))) == "window"
+    assert row.keys() == methods.keys()
+    for head, cell in row.items():
+        result = found["fmnist14k-dir0.1-window", methods[head]]
+        assert len(result.runs) == 1 + ("±" in cell)
+        for said, value in zip(cell.split(" ± "), (result.accuracy, result.std), strict=False):
+            assert value is not None
+            assert says(said, value), head
+
+
+def test_few_stored_predictions_are_left_where_examples_arrive() -> None:
+    """Of the examples that a client trains on when it comes back, in the runs of docs/pfedsd.md."""
+    n, clients = 560, 20
+    since, until = Window(0.1, 40).times(np.arange(n), np.full(n, n))
+    shares = []
+    for seed in (0, 1):
+        last: dict[int, int] = {}
+        for t in range(40):
+            there = (since <= t) & (t < until)
+            for k in map(int, Uniform(seed)(t, np.full(clients, there.sum()), 4)):
+                shares += [float((since[there] <= last[k]).mean())] if k in last else []
+                last[k] = t
+    assert f"{100 * mean(shares):.0f} % of the examples" in (DOCS / "pfedsd.md").read_text(encoding="utf-8")
 
 
 def test_accuracies_of_dense() -> None:

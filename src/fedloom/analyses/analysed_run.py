@@ -62,7 +62,8 @@ class ReplayedRound:
         self._run, self.number = run, number
         self.start, self.after = start, after
         self.clients, self.trained = list(mine), list(mine.values())
-        self.rows = [job.federation.partition.rows(k) for k in self.clients]
+        there = job.federation.there(number - 1)
+        self.rows = [there.rows(k) for k in self.clients]
 
     @cached_property
     def counts(self) -> Ints:
@@ -139,8 +140,18 @@ class AnalysedRun:
 
     @cached_property
     def job(self) -> Job:
-        """The run's algorithm, clients and settings, made again from its settings file."""
-        return Experiment.from_directory(self.directory, allow_code=self.allow_code).job()
+        """The run's algorithm, clients and settings, made again from its settings file.
+
+        Raises:
+            SettingError: its data drift.
+        """
+        made = Experiment.from_directory(self.directory, allow_code=self.allow_code).job()
+        if made.federation.drift is not None:
+            raise SettingError(
+                "analyses compare models of several rounds on the same examples, and data.drift makes others of them: "
+                "analyse a run without"
+            )
+        return made
 
     @cached_property
     def past(self) -> RoundReplay:

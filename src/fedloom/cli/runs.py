@@ -60,7 +60,8 @@ def replay(args: argparse.Namespace, console: Console) -> int:
     job = open_experiment(args.directory, args, console).job()
     round = validated_round(args.directory) if args.round == "best" else args.round
     replayed = job.replay(args.directory, round)
-    test, out = job.federation.test, table(f"Local models of round {round}")
+    data, out = job.federation.at(round - 1), table(f"Local models of round {round}")
+    test, sizes = data.test, data.partition.sizes
     out.add_column("client", justify="right")
     p = replayed.population
     main = headline(p.task)
@@ -73,7 +74,7 @@ def replay(args: argparse.Namespace, console: Console) -> int:
         start = job.algorithm.global_models(replayed.before, p.models).get(name)
         moved = "-" if start is None else f"{float((trained.params - start.params).sq_norm()) ** 0.5:.4f}"
         found = [] if test is None else measured([evaluate_rows(model, trained, p.task, (main.name,), test)], p.task)
-        who, size = ("all", p.sizes.sum()) if job.algorithm.pooled else (str(client), p.sizes[client])
+        who, size = ("all", sizes.sum()) if job.algorithm.pooled else (str(client), sizes[client])
         out.add_row(who, f"{int(size):,}", moved, *(f"{values[main.name]:.4f}" for values in found))
         if args.save is not None:
             write_model(model, trained, Path(args.save, f"client-{client}.safetensors"))

@@ -223,6 +223,7 @@ def print_setup(federation: Federation, models: Mapping[str, Model], settings: R
         * (held_out > 0),
         f"clients: {federation.num_clients}, {federation.partition.name}, {span} examples each to train on; "
         f"{settings.cohort_size} a round for {settings.rounds} round{'s' * (settings.rounds > 1)}",
+        *(f"{what}: {rule}" for what, rule in (("arrival", federation.arrives), ("drift", federation.drift)) if rule),
         "model: " + ", ".join(f"{name} ({model.counted})" for name, model in models.items()),
     )
     for line in lines:

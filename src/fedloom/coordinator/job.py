@@ -80,6 +80,8 @@ class Plan:
         new = [] if self.new is None else self.new.ids(federation.num_clients)
         no_training_rows(federation, new)
         self._check_list(new)
+        if federation.changes:
+            self._check_changes()
         if algorithm.pooled and algorithm.personalises:
             raise SettingError(
                 f"{type(algorithm).__name__} trains one model for all, which no client can have parts of: "
@@ -106,6 +108,24 @@ class Plan:
     def measures(self) -> dict[str, Measure]:
         """Descriptions of the numbers that the records of this run have one of a round, by name."""
         return task_measures_for(self.task, self.settings.measures)
+
+    def _check_changes(self) -> None:
+        """Raise SettingError where data change, and the run has something that needs the same data in every round."""
+        federation, kind = self.federation, type(self.algorithm).__name__
+        if self.algorithm.pooled:
+            raise SettingError(
+                f"{kind} trains on the examples of all clients as one, and by data.arrives and data.drift each client "
+                "has its own in a round: leave both out, or take another algorithm"
+            )
+        if self.settings.per_client and federation.drift is not None:
+            raise SettingError(
+                "per_client compares a client's models of several rounds on the same examples, and data.drift makes "
+                "others of them: leave one of both out"
+            )
+        try:
+            federation.check_changes(self.settings.rounds)
+        except ValueError as error:
+            raise SettingError(str(error)) from None
 
     def _check_list(self, new: Sequence[int]) -> None:
         """Raise SettingError where the sampler is a list that does not fit. `new`: the new clients."""

@@ -182,7 +182,7 @@ class Coordinator:
 
     def _start(self, files: RunDirectory | None) -> None:
         self._server, clock = self.engine.init(), Clock()
-        record = {"round": 0, **self.evaluation.of_global(self._server, [], self.history)}
+        record = {"round": 0, **self.evaluation.of_global(self._server, [], self.history, 0)}
         record.update(self._personal(self._server, 0))
         each = self._each(record, self._server, 0)
         clock.lap(EVALUATION)
@@ -220,8 +220,8 @@ class Coordinator:
         done = t + 1
         record: Record = {"round": done, **of_traffic(self.engine.traffic, clients, pooled=self.algorithm.pooled)}
         record |= {"declined": declined} if settings.spares else {}
-        record.update(self.evaluation.of_global(server, clients, self.history))
-        record.update(self.evaluation.of_predictions(self.engine.traffic.to_judge))
+        record.update(self.evaluation.of_global(server, clients, self.history, t))
+        record.update(self.evaluation.of_predictions(self.engine.traffic.to_judge, t))
         self._server, self._round = server, done
         each: Record = {}
         if self.engine.options.evaluates_trained:
@@ -283,7 +283,7 @@ class Coordinator:
         if self.algorithm.pooled:
             return [0]
         n = self.trained.num_clients
-        sizes, new = self.trained.sizes, self.job.new
+        sizes, new = self.trained.at(round).partition.sizes, self.job.new
         late = set() if new is None or new.joined(round) else set(new.ids(n))
         count = min(self.cohort_size + self.settings.spares, n - len(late))
         if self.algorithm.full_participation:
