@@ -154,7 +154,8 @@ _CITED = re.compile(r"([A-Z][^.*:]*)\. \*[^*]+\*[^\d*]*?([A-Z][\w() ]*?)?,? ?((?
 _TRAVELS = re.compile(r"Down: (.*?)\. Up: (.*?)\. Kept by the client: (.*?)\.(?= |$)(.*)")
 _KINDS = {
     "personalises": "personal", "mixed": "several architectures", "needs_public": "public data",
-    "needs_val": "validation examples", "full_participation": "one-shot", "pooled": "not federated",
+    "needs_val": "validation examples", "needs_classes": "classes", "full_participation": "one-shot",
+    "pooled": "not federated",
 }  # fmt: skip
 
 

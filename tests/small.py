@@ -71,7 +71,7 @@ class InOrder(Population):
 
     def train_batches(self, request: Request, local: Local) -> Batches:
         batches = super().train_batches(request, local)
-        sizes = self.sizes[list(request.clients)]
+        sizes = self.at(request.call.round).partition.sizes[list(request.clients)]
         order, mask = plan(sizes, local.batch_size, None, epochs=local.epochs, steps=local.steps)
         return replace(batches, order=torch.from_numpy(order), mask=torch.from_numpy(mask))
 

@@ -59,6 +59,7 @@ from fedloom.core.losses import task_loss
 from fedloom.core.model import Model
 from fedloom.core.optimiser import SGD, Adam, Digest, Distill, Local
 from fedloom.core.types import Weighted, Weights
+from fedloom.data import Growing, LabelDrift, OffsetDrift, Window
 from fedloom.engines.cohort import AskedCohort
 from fedloom.engines.loop import Loop
 from fedloom.engines.population import Population
@@ -99,6 +100,7 @@ ALGORITHMS: dict[str, Any] = {
     "pfedsd_soft_predictions": PFedSD(
         lam=0.5, T=3.0, teacher_store="soft_predictions", teacher_max_age=1, kd_warmup_rounds=2
     ),
+    "pfedsd_weights": PFedSD(lam=0.5, transfer="weights", teacher_max_age=1, kd_warmup_rounds=2),
     "fedprox_self_distilled": self_distilled(FedProx)(mu=0.5, lam=0.5, T=2.0),
     "fedper": FedPer(personal_layers="head.*"),
     "lg_fedavg": LGFedAvg(global_modules="head.*"),
@@ -157,6 +159,7 @@ VARIANTS = frozenset(
         "fedcurv_uniform",
         "moon_uniform_random",
         "pfedsd_personal_head",
+        "pfedsd_weights",
         "fedavg_ft_head",
         "fedmeta_first",
         "apfl_ni_watches_everyone",
@@ -277,6 +280,39 @@ def upon(algorithm: str, network: str) -> Subject:
 )
 def test_battery_upon_frozen_parts_and_dropout_in_attention(algorithm: str, network: str, name: str) -> None:
     why = CHECKS[name](upon(algorithm, network))
+    if why is not None:
+        pytest.skip(why)
+
+
+CHANGING: dict[str, dict[str, Any]] = {
+    "window": {"arrives": Window(0.8, 3)},
+    "labels": {"arrives": Growing(0.8, 3), "drift": LabelDrift(1, share=0.6, seed=1)},
+    "features": {"drift": OffsetDrift(0.3)},
+}
+"""Data that change within the three rounds of the battery; 5 examples are 4 at first."""
+
+
+@functools.lru_cache(maxsize=1)
+def with_changes(algorithm: str, changes: str) -> Subject:
+    return Subject.of(ALGORITHMS[algorithm], **CHANGING[changes])
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "changes", "name"),
+    [
+        pytest.param(*case, marks=[] if i % 17 == 0 and case[2] != "tracing_agrees" else [pytest.mark.slow])
+        for i, case in enumerate(
+            (algorithm, changes, name)
+            for algorithm in (*REPRESENTATIVES, "pfedsd_soft_predictions")
+            for changes in CHANGING
+            for name in OF_VARIANTS
+            if name != "neutral_is_fedavg"  # of the usual examples
+            if (algorithm, changes) != ("pfedsd_soft_predictions", "features")  # refused
+        )
+    ],
+)
+def test_battery_upon_data_that_change(algorithm: str, changes: str, name: str) -> None:
+    why = CHECKS[name](with_changes(algorithm, changes))
     if why is not None:
         pytest.skip(why)
 
@@ -687,6 +723,6 @@ def test_personal_may_select_and_train(kind: type[Broken]) -> None:
 
 def test_test_rows_in_the_place_of_validation_rows_are_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     honest = Population.held_out_batches
-    monkeypatch.setattr(Population, "held_out_batches", lambda self, ids, kind: honest(self, ids, "test"))
+    monkeypatch.setattr(Population, "held_out_batches", lambda self, ids, kind, t: honest(self, ids, "test", t))
     with pytest.raises(AssertionError, match="a personal model does"):
         CHECKS["evaluation_rows_stay_unused"](Subject.of(SelectsByValidation))

@@ -78,6 +78,8 @@ from fedloom.data import (
 from fedloom.engines.faults import Unreliable as Unreliable
 from fedloom.experiments.experiment import Experiment as Experiment
 from fedloom.experiments.export import export as export, module as module
+from fedloom.experiments.predictions import Predictions as Predictions, predict as predict
+from fedloom.experiments.run_evaluation import RunEvaluation as RunEvaluation, evaluate_run as evaluate_run
 from fedloom.experiments.trackers import Tracker as Tracker, track as track, tracker as tracker
 from fedloom.experiments.trials import Sweep as Sweep
 from fedloom.experiments.weights_file import load_network as load_network, load_weights as load_weights

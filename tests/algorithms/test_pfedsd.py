@@ -31,6 +31,7 @@ from fedloom.core.errors import SettingError
 from fedloom.core.model import Model
 from fedloom.core.optimiser import SGD, Local
 from fedloom.core.types import Weights
+from fedloom.data import Arrival, Growing, LabelDrift, OffsetDrift, Window
 from fedloom.engines.engine_options import Options
 from fedloom.engines.loop import Loop
 from fedloom.engines.stacked import Stacked
@@ -62,25 +63,37 @@ def same(a: Any, b: Any) -> bool:
 
 
 def step_by_step(
-    start: dict[str, Tensor], data: Any, teacher: dict[str, Tensor] | None, proximal: bool
+    start: dict[str, Tensor],
+    data: Any,
+    teacher: dict[str, Tensor] | None,
+    proximal: bool = False,
+    weights: bool = False,
+    known: Any = None,
 ) -> dict[str, Tensor]:
-    """Local training in plain PyTorch: CE, FedProx's term if asked for, (5) if there is a teacher."""
+    """Local training in plain PyTorch: CE, FedProx's term if asked for, (5) or the norm if there is a teacher.
+
+    `known`: which examples it teaches, [n] bool; None: all.
+    """
     student = Tiny().double()
     student.load_state_dict(start)
     optimiser = torch.optim.SGD(student.parameters(), lr=0.2, momentum=0.9, weight_decay=1e-3)
     x, y = (torch.from_numpy(a) for a in data)
+    known = torch.ones(len(y)) if known is None else torch.from_numpy(known).double()
     for rows in [r for _ in range(2) for r in torch.arange(len(y)).split(4)]:
         z = student(x[rows])
         loss = F.cross_entropy(z, y[rows])
         if proximal:
             loss = loss + MU / 2 * sum(((p - start[n]) ** 2).sum() for n, p in student.named_parameters())
-        if teacher is not None:
+        if teacher is not None and weights:
+            loss = loss + LAM / 2 * sum(((p - teacher[n]) ** 2).sum() for n, p in student.named_parameters())
+        elif teacher is not None:
             with torch.no_grad():
                 own = Tiny().double()
                 own.load_state_dict(teacher)
                 q = torch.softmax(own(x[rows]) / T, 1)
             p = torch.softmax(z / T, 1)
-            loss = loss + LAM * T**2 * (q * (q / p).log()).sum() / len(rows)
+            each = T**2 * (q * (q / p).log()).sum(1)
+            loss = loss + LAM * (known[rows] * each).sum() / max(1.0, float(known[rows].sum()))
         optimiser.zero_grad()
         loss.backward()
         optimiser.step()
@@ -89,6 +102,8 @@ def step_by_step(
 
 CASES: dict[str, tuple[Any, list[str], bool, bool]] = {  # algorithm, own tensors, proximal term, weighted by samples
     "pfedsd": (PFedSD(lam=LAM, T=T), [], False, False),
+    "pfedsd_weights": (PFedSD(lam=LAM, transfer="weights"), [], False, False),
+    "fedprox_weights": (self_distilled(FedProx)(mu=MU, lam=LAM, transfer="weights"), [], True, True),
     "fedprox": (self_distilled(FedProx)(mu=MU, lam=LAM, T=T), [], True, True),
     "fedper": (self_distilled(FedPer)(personal_layers="last:1", lam=LAM, T=T), ["fc2.weight", "fc2.bias"], False, True),
     "lg": (self_distilled(LGFedAvg)(global_modules="fc2.*", lam=LAM, T=T), ["fc1.weight", "fc1.bias"], False, False),
@@ -100,13 +115,14 @@ CASES: dict[str, tuple[Any, list[str], bool, bool]] = {  # algorithm, own tensor
 @pytest.mark.parametrize("case", CASES)
 def test_the_term_on_top_of_local_methods(case: str, engine: Any) -> None:
     algorithm, own, proximal, by_samples = CASES[case]
+    weights = algorithm.transfer == "weights"
     data = random_data(SIZES)
     run, server = go(engine, algorithm)
     w = dict(run.init()["tiny"].params)
     mine: dict[int, dict[str, Tensor]] = {k: {n: w[n] for n in own} for k in range(3)}
     v: dict[int, dict[str, Tensor]] = {}
     for cohort in COHORTS:
-        ends = {k: step_by_step({**w, **mine[k]}, data[k], v.get(k), proximal) for k in cohort}
+        ends = {k: step_by_step({**w, **mine[k]}, data[k], v.get(k), proximal, weights) for k in cohort}
         shares = np.array([SIZES[k] if by_samples else 1 for k in cohort], float)
         for n in set(w) - set(own):
             w[n] = sum(s / shares.sum() * ends[k][n] for k, s in zip(cohort, shares, strict=True))
@@ -191,6 +207,43 @@ def test_stored_predictions_in_float32(engine: Any) -> None:
             server = run.round(server, (0, 1, 2), t)
         ends.append(server["tiny"])
     assert_params(ends[1], ends[0], rtol=0, atol=1e-6)
+
+
+@pytest.mark.some(2)
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("store", ["model", "soft_predictions"])
+@pytest.mark.parametrize("rule", [Growing(0.4, 3, seed=2), Window(0.5, 3)])
+def test_a_stored_prediction_does_not_teach_what_came_after_it(rule: Arrival, store: Any, engine: Any) -> None:
+    """The past model teaches all examples that are there, its stored predictions those that were there with it."""
+    data = random_data(SIZES)
+    population = clients_of(data)
+    f = dataclasses.replace(population.federation, arrives=rule)
+    run = engine(dataclasses.replace(population, federation=f), PFedSD(lam=LAM, T=T, teacher_store=store, local=LOCAL))
+    server = run.init()
+    w, v, taught = dict(server["tiny"].params), dict[int, Any](), dict[int, Any]()
+    unknown = 0
+    for t, cohort in enumerate(COHORTS):
+        server = run.round(server, cohort, t)
+        ends = {}
+        for k in cohort:
+            rows = f.at(t).partition.rows(k)
+            known = np.isin(rows, taught.get(k, [])) if store == "soft_predictions" else None
+            unknown += 0 if known is None else int((~known).sum())
+            own = f.train.x[rows].numpy(), f.train.y[rows].numpy()
+            ends[k] = step_by_step(w, own, v.get(k), known=known)
+            taught[k] = rows
+        w = {n: sum(ends[k][n] for k in cohort) / len(cohort) for n in w}
+        v |= ends
+    assert_params(server["tiny"], Weights(params=w), rtol=1e-8, atol=1e-10)
+    assert unknown > 0 or store == "model"
+    if store == "soft_predictions":
+        places = [f.arrived(k, 3)[0] for k in range(3)]  # of the last round, in which all took part
+        for k in range(3):
+            logits = run.states[k].logits
+            said = TINY(run.states[k].v.value, f.train.x[f.at(3).partition.rows(k)])
+            np.testing.assert_allclose(logits[places[k]], said, rtol=1e-12, atol=1e-12)
+            assert not logits[np.setdiff1d(np.arange(11), places[k])].any()
+    run.close()
 
 
 # ---- absence, age, ramp, failure
@@ -281,6 +334,22 @@ def test_stored_predictions_are_refused_with_augmentation() -> None:
     with pytest.raises(SettingError, match='augmented at random: set teacher_store="model", or leave augmentation out'):
         Loop(changed, PFedSD(teacher_store="soft_predictions"))
     Loop(changed, PFedSD())
+
+
+def test_stored_predictions_are_refused_where_inputs_drift() -> None:
+    population = clients_of(random_data(SIZES))
+    drifting = dataclasses.replace(population.federation, drift=OffsetDrift(0.1))
+    changed = dataclasses.replace(population, federation=drifting)
+    with pytest.raises(SettingError, match=r'the examples drift by data.drift: set teacher_store="model"'):
+        Loop(changed, PFedSD(teacher_store="soft_predictions"))
+    Loop(changed, PFedSD())
+    labels = dataclasses.replace(population.federation, drift=LabelDrift(1))
+    Loop(dataclasses.replace(population, federation=labels), PFedSD(teacher_store="soft_predictions"))
+
+
+def test_a_norm_between_weights_has_no_stored_predictions() -> None:
+    with pytest.raises(SettingError, match="pulls towards the past model itself"):
+        PFedSD(transfer="weights", teacher_store="soft_predictions")
 
 
 def test_stored_predictions_need_a_logit_for_each_class() -> None:

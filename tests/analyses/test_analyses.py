@@ -14,13 +14,14 @@ from torch import Tensor, nn
 
 from analysed import COMMON, analyse, images, rows
 from fedloom import FedAvg, History, Local, Model, RunSettings, analyses, from_arrays, iid, papers, run
-from fedloom.analyses import ANALYSES, AnalysedRun
+from fedloom.analyses import ANALYSES, OF_ANY_TASK, AnalysedRun
 from fedloom.analyses.measures import logits
 from fedloom.cli.main import main
 from fedloom.core.errors import SettingError
 from fedloom.core.types import Weights
 from fedloom.data import federate
 from fedloom.evaluate import forgetting
+from fedloom.experiments.experiment import Experiment
 from fedloom.models import MLP
 
 # Those that ask something of the algorithm or of its networks have tests of their own.
@@ -224,3 +225,23 @@ def test_a_missing_package_is_named(
     monkeypatch.setitem(sys.modules, package, None)
     with pytest.raises(SettingError, match=r"pip install 'fedloom\[analysis\]'"):
         analyse(AnalysedRun.of(trained("fedntd", "--model", "lenet")), name, tmp_path)
+
+
+def test_analyses_of_classes_refuse_other_targets(tmp_path: Path) -> None:
+    """Those that ask nothing of targets measure a regression as they do all else."""
+    x = np.random.default_rng(0).normal(size=(60, 2))
+    lines = [f"{a:.4f},{b:.4f},{3 * a - b:.4f}" for a, b in x]
+    (tmp_path / "stays.csv").write_text("\n".join(["a,b,days", *lines]))
+    data = {"source": f"{tmp_path / 'stays.csv'}?target=days", "partition": "iid", "clients": 3, "test_fraction": 0.2}
+    described = {"algorithm": "fedavg", "model": "logistic", "task": "regression", "data": data}
+    Experiment.of({**described, "run": {"rounds": 2, "cohort_size": 3}}).job().run(tmp_path / "run")
+    run_ = AnalysedRun.of(tmp_path / "run")
+    for name in ANALYSES.keys() - OF_ANY_TASK:
+        with pytest.raises(
+            SettingError, match=f"{name} looks at classes, .* its measures are RMSE, and analyses of any"
+        ):
+            analyses.analyse(run_, name, tmp_path / "out")
+    for name in OF_ANY_TASK:
+        result, files = analyses.analyse(run_, name, tmp_path / "out")
+        assert len(result.tables) == 2
+        assert all(path.exists() for path in files)

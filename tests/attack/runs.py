@@ -1,5 +1,5 @@
 """Runs that are attacked: six algorithms, three architectures (one with BatchNorm), faults, states on disk, records of
-each client, new clients, a server that goes on alone.
+each client, new clients, a server that goes on alone, examples that arrive and leave.
 """
 
 from __future__ import annotations
@@ -36,6 +36,7 @@ from fedloom import (
     Unreliable,
 )
 from fedloom.core import tree
+from fedloom.data import Window
 from small import ONE_SHOT
 from tiny import CLASSES, LOCAL, examples, federation, linear, mlp
 
@@ -73,7 +74,8 @@ def job(name: str, engine: str, rounds: int, seed: int = 0) -> Job:
         per_client=True, stateless=name == "pfedsd",
     )  # type: ignore[arg-type]  # fmt: skip
     faults = Unreliable(declined=0.1, lost=0.1, late=0.1)
-    data = federation(12, public=examples(24, seed=5), val_fraction=0.2)
+    arriving = {"arrives": Window(0.5, rounds)} if name in ("pfedsd", "scaffold") else {}
+    data = federation(12, public=examples(24, seed=5), val_fraction=0.2, **arriving)
     new = NewClients(2) if name in ("pfedsd", "kt_pfl") else None
     return Job(algorithm=algorithm(name), federation=data, model=models, settings=settings, faults=faults, new=new)
 

@@ -50,7 +50,7 @@ def test_every_flag_is_that_of_a_setting() -> None:
 def test_the_file_of_an_algorithm_says_what_travels(monkeypatch: pytest.MonkeyPatch) -> None:
     told = MADE["told"]
     assert told("fedbe")["paper"] == "Chen and Chao, ICLR 2021"
-    assert told("kt_pfl")["what it is"].endswith("; personal; several architectures; public data")
+    assert told("kt_pfl")["what it is"].endswith("; personal; several architectures; public data; classes")
     assert [told("moon")[n] for n in ("class", "up", "client keeps", "FedAvg")] == [
         "`MOON`", "the model", "its last model", "mu = 0 is FedAvg",
     ]  # fmt: skip

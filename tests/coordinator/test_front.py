@@ -20,7 +20,7 @@ from fedloom.core import tree
 from fedloom.core.augment import Augment
 from fedloom.core.errors import ClientError
 from fedloom.core.model import Model
-from fedloom.data import Normalise
+from fedloom.data import Growing, LabelDrift, Normalise, OffsetDrift
 from fedloom.evaluate import classify
 from fedloom.experiments.export import module as exported
 from tiny import federation
@@ -110,6 +110,16 @@ def test_a_front_of_exact_arithmetic_gives_the_same_bits(method: Any, form: tupl
     assert_same(Exact(), "body, computed once for each example", **more)
 
 
+def test_a_front_of_examples_that_arrive_and_whose_labels_drift_gives_the_same_bits() -> None:
+    parts = clients(arrives=Growing(0.3, 4), drift=LabelDrift(2))
+    assert_same(Exact(), "body, computed once for each example", parts=parts, rounds=4)
+
+
+def test_there_is_no_front_of_inputs_that_drift() -> None:
+    parts = clients(drift=OffsetDrift(0.25))
+    assert said(job(Exact(), parts=parts).run()) == "computed in every pass, since inputs drift"
+
+
 @pytest.mark.some(4)
 @pytest.mark.parametrize("form", FORMS, ids=lambda form: "-".join(form))
 @pytest.mark.parametrize("method", METHODS, ids=lambda method: method.__name__)
@@ -167,6 +177,14 @@ def test_several_architectures_have_a_front_each(method: Any, form: tuple[str, s
         assert torch.equal(a, b)
     assert once.metrics == always.metrics
     assert once.per_client == always.per_client
+
+
+def test_architectures_behind_fronts_are_given_the_examples_of_a_round() -> None:
+    parts = clients(arrives=Growing(0.3, 5), drift=LabelDrift(2))
+    once, always = (several(front=how, parts=parts, rounds=8).run() for how in ("auto", "off"))
+    assert once.manifest["front"]["exact"].startswith("body, computed once")
+    assert once.manifest["front"]["short"].startswith("first, computed once")
+    assert once.metrics == always.metrics
 
 
 def test_one_of_several_architectures_may_have_no_front() -> None:

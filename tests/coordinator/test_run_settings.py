@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from fedloom import Classification, Examples, FedAvg, RunSettings, Uniform, Unreliable, federate, iid, run
+from fedloom import Classification, Examples, FedAvg, Job, RunSettings, Uniform, Unreliable, federate, iid, run
 from fedloom.coordinator.sampler import Arriving, Available, BySize, FixedList
 from fedloom.core.errors import SettingError
 from fedloom.core.setting import Where, may_differ
@@ -18,10 +18,6 @@ from fedloom.experiments.sections import ClientSettings, DataSettings
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"target": 90}, "target of global_accuracy is a share in [0, 1], got 90: write 0.9 for 90 %"),
-        ({"target": 62.5, "monitor": "val_accuracy"}, "a share in [0, 1], got 62.5: write 0.625 for 62.5 %"),
-        ({"target": -0.1}, "target of global_accuracy is a share in [0, 1], got -0.1"),
-        ({"target": 5, "monitor": "forgetting"}, "target of forgetting is a difference of shares in [-1, 1], got 5"),
         ({"target": float("nan")}, "target must be finite, got nan"),
         ({"target": "0.9"}, "target must be of type float, got '0.9'"),
         ({"seed": -1}, "seed must be >= 0, got -1"),
@@ -47,7 +43,29 @@ def test_settings_of_a_run(settings: dict[str, Any], message: str) -> None:
     "settings", [{"target": 1}, {"target": 90, "monitor": "global_loss"}, {"target": -0.5, "monitor": "forgetting"}]
 )
 def test_targets_that_can_be_meant_are_accepted(settings: dict[str, Any]) -> None:
-    assert RunSettings(**settings).target == settings["target"]
+    assert _job(**settings).settings.target == settings["target"]
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"target": 90}, "target of global_accuracy is a share in [0, 1], got 90: write 0.9 for 90 %"),
+        ({"target": 62.5, "monitor": "val_accuracy"}, "a share in [0, 1], got 62.5: write 0.625 for 62.5 %"),
+        ({"target": -0.1}, "target of global_accuracy is a share in [0, 1], got -0.1"),
+        ({"target": 5, "monitor": "forgetting"}, "target of forgetting is a difference of shares in [-1, 1], got 5"),
+    ],
+)
+def test_targets_that_cannot_be_meant_are_refused(settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(SettingError) as error:
+        _job(**settings)
+    assert str(error.value).endswith(message)
+
+
+def _job(**settings: Any) -> Job:
+    train = Examples(torch.randn(20, 3), torch.arange(20) % 2, 2)
+    federation = federate(train, iid(train.y, 4, seed=0), test=train, val_fraction=0.2)
+    made = RunSettings(cohort_size=2, **settings)
+    return Job(algorithm=FedAvg(), federation=federation, model=lambda: nn.Linear(3, 2), settings=made)
 
 
 @pytest.mark.parametrize(

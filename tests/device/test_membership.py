@@ -19,7 +19,7 @@ import pytest
 import torch
 
 from fedloom.core.errors import RankError, RefusedError, SettingError, SettingWarning, StorageError
-from fedloom.data import Examples, Normalise, from_arrays
+from fedloom.data import Examples, LabelDrift, Normalise, Window, from_arrays
 from fedloom.device import DataManager, Membership, take_part
 from fedloom.device.membership import FIRST, device_id
 from fedloom.experiments.experiment import Experiment
@@ -396,6 +396,13 @@ def test_the_test_examples_of_a_source_judge_its_device(tmp_path: Path) -> None:
     assert validated.local_val is not None
     assert int(validated.local_val.sizes[0]) == 2
     assert DataManager(str(tmp_path), DataSettings(classes=2), 0).registration("a" * 32).train == (5, 4)
+
+
+def test_a_device_changes_its_data_by_the_rules_of_the_server(tmp_path: Path) -> None:
+    settings = DataSettings(classes=3, arrives="window:0.4:5", drift="labels:2:0.5")
+    f = DataManager(str(npz(tmp_path, [0, 1])), settings, 7).federation
+    assert f.arrives == Window(0.4, 5, seed=7)
+    assert f.drift == LabelDrift(2, share=0.5, seed=7)
 
 
 def test_a_folder_holds_one_file(tmp_path: Path) -> None:

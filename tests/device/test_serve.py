@@ -19,7 +19,7 @@ from fedloom.cli.main import main
 from fedloom.cli.serve import _bounds, settings_of
 from fedloom.core.errors import SettingError
 from fedloom.core.model import Model
-from fedloom.data import Federation, by_lists, from_arrays
+from fedloom.data import Federation, LabelDrift, Window, by_lists, from_arrays
 from fedloom.experiments import catalogue
 from fedloom.experiments.experiment import Experiment
 from fedloom.experiments.export import export
@@ -113,6 +113,19 @@ def test_a_federation_of_two_folders_survives_its_server(tmp_path: Path) -> None
     assert audit.count('"joined"') == 4
     kept = list((tmp_path / "state0" / "runs").glob("*/*.safetensors"))
     assert 1 <= len(kept) <= 2
+
+
+@pytest.mark.slow
+def test_examples_of_devices_arrive_and_drift_as_in_the_loop(tmp_path: Path) -> None:
+    """By the rules in the server's settings; of which examples a device has, the server knows how many."""
+    federation = written(tmp_path, rounds=5)
+    told = 'data.arrives = "window:0.4:5"\ndata.drift = "labels:2:0.5"\n' + (tmp_path / "fed.toml").read_text()
+    (tmp_path / "fed.toml").write_text(told)
+    found = launching.ended(launching.gloo(commands(tmp_path, [0, 1])))
+    assert [status for status, _ in found] == [0, 0, 0], found
+    changing = dataclasses.replace(federation, arrives=Window(0.4, 5), drift=LabelDrift(2, share=0.5))
+    assert len({changing.at(0).train.y.tolist() == changing.at(4).train.y.tolist(), True}) == 2  # a client drifts
+    assert (tmp_path / "out" / "metrics.jsonl").read_bytes() == of_loop(tmp_path, changing)
 
 
 @pytest.mark.slow

@@ -14,7 +14,7 @@ from fedloom import SGD, Examples, FedNTD, KTpFL, Local, Model, from_arrays
 from fedloom.coordinator import History, RunSettings
 from fedloom.core.errors import SettingError
 from fedloom.core.optimiser import Digest
-from fedloom.data import Dataset, Normalise
+from fedloom.data import Dataset, Growing, LabelDrift, Normalise, OffsetDrift, RotationDrift, Window
 from fedloom.engines.population import Population
 from fedloom.experiments import catalogue
 from fedloom.experiments.experiment import Experiment
@@ -224,6 +224,38 @@ def test_normalisations_that_are_refused(text: str, message: str) -> None:
     images = Examples(torch.zeros(4, 3, 2, 2, dtype=torch.uint8), torch.zeros(4, dtype=torch.int64), 1)
     with pytest.raises(SettingError, match=message):
         catalogue.normalise(text, Dataset(images, images))
+
+
+def test_rules_by_which_data_change_in_words() -> None:
+    made = Experiment().with_all({"data.arrives": "growing:0.2:50", "data.drift": "labels:10:0.5", "run.seed": 3})
+    f = made.federation()
+    assert (f.arrives, f.drift) == (Growing(0.2, 50, seed=3), LabelDrift(10, share=0.5, seed=3))
+    assert Experiment.of(made.described()).federation().fingerprint() == f.fingerprint()
+    assert not Experiment().federation().changes
+    assert catalogue.changes("window:0.5:9", "rotation:4", 0) == (Window(0.5, 9), RotationDrift(4))
+    assert catalogue.changes("all", "offset:-2.5", 0) == (None, OffsetDrift(-2.5))
+
+
+@pytest.mark.parametrize(
+    ("arrives", "drift", "message"),
+    [
+        (
+            "growin:0.2:5",
+            "none",
+            r"unknown data.arrives = 'growin:0.2:5' \(did you mean 'growing'\?\); there are all, g",
+        ),
+        ("growing:0.2", "none", "of this kind is written growing:START:BY, got 'growing:0.2'"),
+        ("growing:0.2:5:1", "none", "of this kind is written growing:START:BY, got"),
+        ("growing:2:5", "none", "data.arrives = 'growing:2:5': examples grow from a share above 0"),
+        ("window:a:5", "none", "data.arrives window:SHARE:BY must be of type float, got 'a'"),
+        ("all", "labels", "of this kind is written labels:EVERY or labels:EVERY:SHARE, got 'labels'"),
+        ("all", "labels:1:2", "share of clients above 0 and at most 1 drifts, got 2"),
+        ("all", "turns:1", "unknown data.drift = 'turns:1'"),
+    ],
+)
+def test_rules_that_are_refused(arrives: str, drift: str, message: str) -> None:
+    with pytest.raises(SettingError, match=message):
+        catalogue.changes(arrives, drift, 0)
 
 
 def test_the_newest_numbers_of_a_history() -> None:

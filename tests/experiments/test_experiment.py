@@ -30,8 +30,11 @@ OTHER: dict[str, Any] = {
     "public_source": "fashion_mnist_small",
     "public_labels": True,
     "augment": "crop:2",
+    "arrives": "growing:0.5:4",
+    "drift": "labels:2",
 }
-WHO_HOLDS = {"partition", "clients", "test_fraction", "val_fraction", "public_labels"}  # the same arrays
+# with the same arrays
+WHO_HOLDS = {"partition", "clients", "test_fraction", "val_fraction", "public_labels", "arrives", "drift"}
 NAMES = [f.name for f in dataclasses.fields(DataSettings)]
 
 

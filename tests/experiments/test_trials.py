@@ -238,6 +238,30 @@ def test_losses_are_best_when_low_and_equals_go_to_the_first(base: Experiment, t
     assert [t.number for t in sweep.ranked(trials)] == [1, 2, 0]
 
 
+def test_a_sweep_over_a_regression_takes_the_lowest_validation_error(tmp_path: Path) -> None:
+    """The default follows the task; classes and their forgetting are no columns."""
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(120, 2))
+    lines = [f"{a:.4f},{b:.4f},{3 * a - b:.4f}" for a, b in x]
+    (tmp_path / "stays.csv").write_text("\n".join(["a,b,days", *lines]))
+    data = {"source": f"{tmp_path / 'stays.csv'}?target=days", "test_fraction": 0.2}
+    sweep = Sweep(
+        experiment(task="regression", data=data, run={"measures": ["r2"]}), {"local.lr": [0.0001, 0.05, 0.001]}
+    )
+    assert (sweep.by, sweep.measure.better) == ("val_rmse", "low")
+    trials = sweep.run(tmp_path / "s")
+    best, *_, worst = sweep.ranked(trials)
+    assert (best.number, worst.number) == (1, 0)
+    assert best.score is not None
+    assert worst.score is not None
+    assert best.score < worst.score
+    columns = rows(tmp_path / "s")[0]
+    assert {"val_rmse", "personal_rmse", "val_r2", "personal_worst_tenth"} <= columns.keys()
+    assert not {"forgetting", "val_accuracy"} & columns.keys()
+    with pytest.raises(SettingError, match=r"a sweep chooses by one of val_rmse, .*got 'val_accurac'"):
+        Sweep(experiment(task="regression", data=data), LR, by="val_accurac")
+
+
 @pytest.mark.parametrize("by", sorted({*TUNABLE} - {VALIDATION, "train_loss"}))
 def test_a_choice_by_test_data_is_warned_of(by: str, base: Experiment) -> None:
     with pytest.warns(

@@ -117,6 +117,7 @@ def test_networks_have_the_sizes_of_the_code_of_ktpfl_and_dense(name: str, make:
         (lambda: SmallConvNet(3, 5, "group"), (3, 4, 4), 32),
         (lambda: SmallConvNet(3, 5, "none"), (3, 8, 8), 32),
         (lambda: DenseMnistCNN(1, 13, 5), (1, 13, 13), 288),
+        (lambda: DenseMnistCNN(1, 13, 5, further=2), (1, 13, 13), 288),
         (lambda: DenseCNN((4, 5, 6), 0, 3, 22, 5), (3, 22, 22), 24),
         (lambda: DenseCNN((4, 5, 6), 7, 1, 18, 5), (1, 18, 18), 7),
         (lambda: WideResNet(10, 2, 3, 5), (3, 9, 11), 128),

@@ -14,8 +14,8 @@ from mutants import SRC, TESTS, Copy, Edit, read
 EDITS = read()
 PARTS = (
     *("fold", "ldam", "optimiser", "surface", "cohort", "evaluation", "partition", "codec", "runs", "studies"),
-    *("ranks", "devices", "given", "names", "readers", "frozen", "front", "sites", "fedntd_figures", "tasks"),
-    "statistics",
+    *("ranks", "devices", "given", "names", "readers", "frozen", "front", "changes", "sites", "fedntd_figures"),
+    *("tasks", "predict", "statistics"),
 )
 
 

@@ -7,9 +7,12 @@ import re
 from collections.abc import Mapping
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import fedloom
+from fedloom.coordinator import Uniform
+from fedloom.data import Window
 from fedloom.papers import recipes
 from fedloom.papers.reproduction.claims import HOLDS, NOT_RUN
 from fedloom.papers.reproduction.results import Result, read
@@ -95,6 +98,38 @@ def test_accuracies_of_pfedsd() -> None:
                 assert says(said, value), (name, head)
 
 
+def test_accuracies_of_pfedsd_where_examples_arrive() -> None:
+    methods = {
+        "FedAvg, stored models": "fedavg_stored", "pFedSD, past model": "pfedsd",
+        "pFedSD, stored predictions": "pfedsd_predictions", "pFedSD, norm between weights": "pfedsd_weights",
+    }  # fmt: skip
+    found = results("pfedsd", "pfedsd-changing")
+    (row,) = table("pfedsd.md", "last round, personal accuracy in %")
+    assert row.pop(next(iter(row))) == "window"
+    assert row.keys() == methods.keys()
+    for head, cell in row.items():
+        result = found["fmnist14k-dir0.1-window", methods[head]]
+        assert len(result.runs) == 1 + ("±" in cell)
+        for said, value in zip(cell.split(" ± "), (result.accuracy, result.std), strict=False):
+            assert value is not None
+            assert says(said, value), head
+
+
+def test_few_stored_predictions_are_left_where_examples_arrive() -> None:
+    """Of the examples that a client trains on when it comes back, in the runs of docs/pfedsd.md."""
+    n, clients = 560, 20
+    since, until = Window(0.1, 40).times(np.arange(n), np.full(n, n))
+    shares = []
+    for seed in (0, 1):
+        last: dict[int, int] = {}
+        for t in range(40):
+            there = (since <= t) & (t < until)
+            for k in map(int, Uniform(seed)(t, np.full(clients, there.sum()), 4)):
+                shares += [float((since[there] <= last[k]).mean())] if k in last else []
+                last[k] = t
+    assert f"{100 * mean(shares):.0f} % of the examples" in (DOCS / "pfedsd.md").read_text(encoding="utf-8")
+
+
 def test_accuracies_of_dense() -> None:
     found = {
         row: result
@@ -121,6 +156,55 @@ def test_accuracies_of_dense() -> None:
                 assert says(cell, value), (name, seed)
         seen.add(name.partition(" (")[0])
     assert seen == {*of, "one-shot FedAvg", "ensemble"}
+
+
+def test_weights_of_the_statistics_of_dense() -> None:
+    found = results("dense", "dense-lambda1")
+    columns = {
+        "two layers, alpha 0.1": "fmnist10k-a0.1-m5-cnn", "eight layers, alpha 0.1": "fmnist10k-a0.1-m5-deep",
+        "two layers, alpha 0.5": "fmnist10k-a0.5-m5-cnn",
+    }  # fmt: skip
+    told = {(column, r.recipe.row, seed) for (column, _), r in found.items() for seed in r.runs}
+    for corner in ("student in %", "`server_bn`"):
+        seen = set()
+        for row in table("dense.md", corner):
+            name, _, seed = row.pop(next(iter(row))).partition(", seed ")
+            for head, cell in row.items():
+                key = columns[name], f"dense-lambda{0 if 'e' in head else head}"
+                if cell == "-":
+                    assert (*key, int(seed)) not in told
+                    continue
+                run, until = found[key].runs[int(seed)], found[key].rounds
+                if head in ("ensemble", "one-shot FedAvg"):
+                    said = [100 * run.after(1, "ensemble_accuracy" if head == "ensemble" else "mean_accuracy")]
+                else:
+                    seen.add((*key, int(seed)))
+                    measure = "global_accuracy" if corner == "student in %" else "server_bn"
+                    values = [run.after(t, measure) for t in range(2, until + 1)]
+                    said = [mean(values)] if measure == "server_bn" else [100 * values[-1], 100 * mean(values[-5:])]
+                for number, value in zip(cell.split(" / "), said, strict=True):
+                    assert says(number, value), (name, seed, head)
+        assert seen == told
+
+
+def test_personal_accuracies_of_ktpfl_before_and_after_distillation() -> None:
+    """What a client receives is what it had after distillation in the round before; later rounds are of another."""
+    found = results("ktpfl", "ktpfl-useful") | results("ktpfl", "ktpfl-groups")
+    short, long, alone = (
+        found["cifar20k-groups", row].runs[0] for row in ("kt_pfl", "kt_pfl-rho0.1", "local_only")
+    )  # fmt: skip
+    rows = table("ktpfl.md", "two groups of ten, CIFAR-10, seed 0, after round")
+    assert [row.pop(next(iter(row))) for row in rows] == [
+        "kt_pfl, before distillation", "kt_pfl, after distillation", "local_only",
+    ]  # fmt: skip
+    before, after, local = rows
+    assert list(before) == ["1", "2", "3", "4", "5", "10", "15", "20"]
+    for t in map(int, before):
+        told = short.after(t, "trained_accuracy")
+        assert before[str(t)] == "-" if told is None else says(before[str(t)], 100 * told)
+        judged = short.after(t + 1, "received_accuracy") or long.after(t, "personal_accuracy")
+        assert says(after[str(t)], 100 * judged)
+        assert says(local[str(t)], 100 * alone.after(t, "trained_accuracy"))
 
 
 APFL_METHODS = {

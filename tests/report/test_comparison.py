@@ -15,7 +15,7 @@ from fedloom.coordinator import History
 from fedloom.report import comparison, figures, sentences, write_report
 from fedloom.report.grouping import read_methods
 from fedloom.report.methods import Method
-from fedloom.report.over_seeds import accuracy_readings, paired_difference
+from fedloom.report.over_seeds import paired_difference, readings
 
 
 def run_of(folder: Path, accuracies: list[float], algorithm: str = "fedavg", seed: int = 0) -> None:
@@ -142,7 +142,7 @@ def test_versions_are_said_once_where_they_are_the_same(tmp_path: Path) -> None:
 def test_accuracies_are_read_in_five_ways(tmp_path: Path) -> None:
     made_run(tmp_path / "a", "fedavg", 0)
     made_run(tmp_path / "b", "fedntd", 0, without=("personal_accuracy",))
-    found = accuracy_readings(methods(tmp_path), ["global_accuracy", "personal_accuracy"])
+    found = readings(methods(tmp_path), ["global_accuracy", "personal_accuracy"])
     assert found is not None
     names = [c.name for c in found.columns]
     assert names == [
@@ -167,14 +167,14 @@ def test_the_round_that_validation_chooses_stands_beside_what_it_gives(tmp_path:
         for t, record in enumerate(records):
             record["val_accuracy"] = 0.75 if t >= chosen else 0.5  # the first of equals
         log.write_text("".join(json.dumps(record) + "\n" for record in records))
-    found = accuracy_readings(methods(tmp_path), ["global_accuracy", "personal_accuracy"])
+    found = readings(methods(tmp_path), ["global_accuracy", "personal_accuracy"])
     assert found is not None
     assert found.groups[-1] == ("chosen on validation", 2)
     row = dict(zip([c.name for c in found.columns], found.rows[0], strict=True))
     assert (row["validated_round"].mean, row["validated_round"].count) == (2, 2)
     assert (row["val_accuracy_validated"].mean, row["val_accuracy_validated"].std) == (0.75, 0)
     assert [found.texts()[0][-2][:1], found.texts()[0][-1]] == ["2", "75.0 ± 0.0"]
-    alone = accuracy_readings(methods(tmp_path), ["global_accuracy"])  # as of a summary, whose tables are narrow
+    alone = readings(methods(tmp_path), ["global_accuracy"])  # as of a summary, whose tables are narrow
     assert alone is not None
     assert "validated_round" not in [c.name for c in alone.columns]
 
@@ -242,7 +242,7 @@ def test_alone_is_alone_on_the_same_data(tmp_path: Path) -> None:
         judged = tmp_path / source / "local/metrics.jsonl"
         judged.write_text(judged.read_text().replace('"0": ', f'"{source}": '))  # a client that the other has not
     found = {
-        run.folder: (comparison.local_only_accuracy(run, all_), run)
+        run.folder: (comparison.local_only_values(run, all_), run)
         for all_ in [methods(tmp_path)]
         for m in all_
         for run in m.runs

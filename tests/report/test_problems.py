@@ -19,6 +19,7 @@ from torch import nn
 import fedloom as fl
 from fedloom.coordinator.settings import RunSettings
 from fedloom.core.errors import SettingError
+from fedloom.data import Growing
 from fedloom.experiments.problem import of_problem
 from fedloom.experiments.sections import ClientSettings, DataSettings
 from fedloom.report import sentences, summary, write_report
@@ -37,6 +38,7 @@ OTHERS: list[dict[str, Any]] = [
     {"data": {**DATA, "test_fraction": 0.5}},
     {"data": {**DATA, "public": 100}},
     {"data": {**DATA, "classes": 5}},
+    {"data": {**DATA, "arrives": "growing:0.2:4"}},
     {"data": DATA, "task": "hinge"},
     {"data": DATA, "clients": {"lost": 0.5}},
     {"data": DATA, "run": {"rounds": 4, "cohort_size": 3, "seed": 0}},
@@ -117,6 +119,7 @@ def test_every_setting_is_of_the_problem_or_of_the_method() -> None:
     assert {name for name in mine if of_problem(name)} == {
         *(f"data.{name}" for name in ("source", "merge", "classes", "examples", "normalise", "partition", "clients")),
         *(f"data.{name}" for name in ("test_fraction", "val_fraction", "public", "public_source", "public_labels")),
+        *(f"data.{name}" for name in ("arrives", "drift")),
         *(f"clients.{f.name}" for f in fields(ClientSettings)),
         *(f"run.{name}" for name in ("cohort_size", "spares", "panel")),
     }
@@ -224,6 +227,18 @@ def test_histories_of_two_data_sets_under_one_name_are_no_mean() -> None:
         assert [len(m.runs) for m in found.methods] == [2, 2]
         assert [problem.title.split(",")[0] for problem, _ in found.by_problem()] == ["set 0", "set 1"]
     assert facts_of(runs[0]).keys() >= {"sampler", "faults", "task", "run.cohort_size", "federation.partition"}
+
+
+def test_data_that_change_otherwise_are_another_problem() -> None:
+    """Of runs from Python too; by another seed, the rule is the same."""
+    train = fl.from_arrays(np.eye(4, 5, dtype=np.float32).repeat(10, 0), np.arange(40) % 4)
+    runs = []
+    for arrives in (None, Growing(0.5, 2), Growing(0.5, 2, seed=1), Growing(0.5, 3)):
+        federation = fl.federate(train, fl.iid(train.y, num_clients=4, seed=0), test=train, arrives=arrives)
+        settings = fl.RunSettings(rounds=1, cohort_size=4, threads=1, compilation="none")
+        runs.append(facts_of(fl.run(fl.FedAvg(), federation, nn.Linear(5, 4), settings)))
+    assert [runs[0] == run for run in runs[1:]] == [False] * 3
+    assert [runs[1] == run for run in runs[2:]] == [True, False]
 
 
 @pytest.mark.parametrize(

@@ -32,7 +32,6 @@ from dataclasses import dataclass
 from typing import Annotated, ClassVar, Literal, Self
 
 import numpy as np
-import torch
 from annotated_types import Gt, Lt
 from torch import Tensor
 
@@ -64,7 +63,7 @@ class FedMeta(fl.Algorithm[fl.Weights, tuple[()]]):
     trains_for_evaluation: ClassVar[bool] = True
 
     def bind(self, federation: fl.Federation, models: Mapping[str, fl.Model]) -> Self:
-        sizes = federation.partition.sizes
+        sizes = federation.at(0).partition.sizes  # where examples arrive, a client may have few at first
         query = np.floor(sizes * (1 - self.support) + _TIE).astype(int)
         wrong = np.flatnonzero((sizes > 0) & ((query == 0) | (query == sizes)))  # a new client has nothing to train on
         if len(wrong):
@@ -95,7 +94,7 @@ class FedMeta(fl.Algorithm[fl.Weights, tuple[()]]):
 
     def sets(self, client: fl.Client[tuple[()]]) -> tuple[fl.Batches, fl.Batches]:
         """One pass over the support examples, and one over the query examples."""
-        query = is_query(torch.arange(len(client.train.examples), device=client.key.device), self.support)
+        query = is_query(client.train.places, self.support)
         return client.train.only(~query), client.train.only(query)
 
     def adapted(self, client: fl.Client[tuple[()]], w: fl.Weights, support: fl.Batches) -> list[fl.Weights]:

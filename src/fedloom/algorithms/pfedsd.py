@@ -23,6 +23,14 @@ may stand in a module of yours, which the command line knows as `module:Mine`:
     Mine = fl.self_distilled(fl.FedProx)  # Mine(mu=0.1, lam=0.5)
     fl.self_distilled(fl.FedPer)(personal_layers="last:1", lam=0.5, local=local)
 
+Section 3.3.2 names other ways to transfer what v_k knows. With `transfer = "weights"` the term is a norm between
+weights, over all that are trained:
+
+    phi_k(w; v_k) = CE(w) + lam / 2 * ||w - v_k||^2
+
+Where examples arrive (`data.arrives`), v_k teaches those that came after it; stored predictions do not exist for them,
+and they have no term: why the paper keeps the past model and not its predictions.
+
 Down: the model. Up: the model. Kept by the client: v_k. lam = 0 trains the models of FedAvg with `aggregation =
 "uniform"`. Its personal accuracy is then that of the stored local models (`fedavg_stored`), which is the honest control
 for the method.
@@ -42,7 +50,6 @@ from dataclasses import dataclass, fields
 from typing import Any, ClassVar, Literal, Self
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 import fedloom as fl
@@ -55,7 +62,7 @@ from fedloom.core.losses import Loss
 class Noted(Kept[Any]):
     """Last model of a client, with its predictions on the client's training examples."""
 
-    logits: Tensor  # [rows, C] in stored order; zeros beyond the client's examples
+    logits: Tensor  # [rows, C] by the examples' places; zeros for those that were not there
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,8 +70,7 @@ class SelfDistilled(KeepsModel):
     """Add the distillation of (4) to the local loss of an algorithm that averages (abstract, a mixin)."""
 
     lam: fl.NonNegative = 1.0
-    """Weight of the distillation, by default the authors'. A large lam * T^2 slows early rounds, whose teachers are
-    poor."""
+    """Weight of the term, by default the authors'. A large lam * T^2 slows early rounds, whose teachers are poor."""
     T: fl.Positive = 1.0
     """Temperature of the distillation, by default the authors'; 1 to 4 is a sensible range to search."""
     teacher_max_age: fl.WholeNumber | None = None
@@ -77,14 +83,27 @@ class SelfDistilled(KeepsModel):
     training examples at the end of its training. The table saves the teacher's pass at the start of a round, and costs
     one at its end. v_k stays, since the client is evaluated by it. The table takes 4 bytes for each class and example
     of the largest client, at every client that took part. Both teach the same where inputs stay the same; with
-    augmentation `soft_predictions` is refused."""
+    augmentation or drifting inputs `soft_predictions` is refused. Where examples arrive, those that v_k was not trained
+    on have no entry, and the distillation is the mean over those that have one."""
+    transfer: Literal["predictions", "weights"] = "predictions"
+    """How v_k teaches: by its `predictions` (4), or as a norm between `weights`, lam / 2 * ||w - v_k||^2, to compare
+    with. The norm knows no temperature and no stored predictions."""
 
     table: ClassVar[tuple[int, int]]  # rows and columns of those predictions, of an instance that is `bind`
+    needs_classes: ClassVar[bool] = True
     neutral: ClassVar[Mapping[str, Any]] = {"lam": 0}
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.transfer == "weights" and self.teacher_store == "soft_predictions":
+            raise fl.SettingError(
+                'transfer = "weights" pulls towards the past model itself, and teacher_store = "soft_predictions" '
+                "stores what it says: leave one of both out"
+            )
 
     @property
     def min_logits(self) -> int:
-        return max(2, super().min_logits)
+        return max(2 if self.transfer == "predictions" else 1, super().min_logits)
 
     def bind(self, federation: fl.Federation, models: Mapping[str, fl.Model]) -> Self:
         made = super().bind(federation, models)
@@ -94,6 +113,11 @@ class SelfDistilled(KeepsModel):
             raise fl.SettingError(
                 "soft predictions are of inputs that stay what they are, and the training examples are augmented at "
                 'random: set teacher_store="model", or leave augmentation out'
+            )
+        if federation.drift is not None and federation.drift.changes_features:
+            raise fl.SettingError(
+                "soft predictions are of inputs that stay what they are, and the examples drift by data.drift: set "
+                'teacher_store="model"'
             )
         return made.with_context(table=(int(federation.partition.sizes.max()), federation.num_classes))
 
@@ -123,7 +147,17 @@ class SelfDistilled(KeepsModel):
         only: str | None = None,
     ) -> fl.Weights:
         taught = self.taught(client, client.train if batches is None else batches)
-        return super().train(client, start, *context, loss=loss, correct=correct, batches=taught, only=only)
+        if self.transfer == "predictions" or self.lam == 0:
+            return super().train(client, start, *context, loss=loss, correct=correct, batches=taught, only=only)
+        own, lam = loss or client.loss, self.lam
+
+        def pulled(w: fl.Weights, batch: fl.Batch, v: fl.Params, *context: Any) -> fl.BatchLoss:
+            share = batch.share[0]  # the same for all: the client has a v_k or none
+            return own(w, batch, *context) + share * lam / 2 * (w.params - v).sq_norm()
+
+        corrected = correct and (lambda g, v, *context: correct(g, *context))
+        v = client.state.v.value.params
+        return super().train(client, start, v, *context, loss=pulled, correct=corrected, batches=taught, only=only)
 
     def taught(self, client: fl.Client[Kept[Any]], batches: fl.Batches) -> fl.Batches:
         """Batches with what the client's last model says, and how much that counts."""
@@ -131,8 +165,10 @@ class SelfDistilled(KeepsModel):
         if self.lam == 0:
             return batches
         if isinstance(kept, Noted):
-            batches = batches.note("v", kept.logits[:rows])
-        else:
+            batches = batches.note("v", kept.logits[batches.places])
+            if "since" in batches.notes:  # examples that came after v_k have no entry
+                batches = batches.note("known", batches.notes["since"] <= kept.made)
+        elif self.transfer == "predictions":
             batches = batches.annotate("v", client.model, kept.v.value)
         counts = kept.v.present
         if self.teacher_max_age is not None:
@@ -144,7 +180,7 @@ class SelfDistilled(KeepsModel):
 
     def term(self, loss: fl.BatchLoss, batch: fl.Batch, start: fl.Weights) -> Tensor:
         other = super().term(loss, batch, start)
-        if self.lam == 0:
+        if self.lam == 0 or self.transfer == "weights":
             return other
         if batch.v.shape != loss.logits.shape:
             raise fl.SettingError(
@@ -153,15 +189,19 @@ class SelfDistilled(KeepsModel):
             )
         # Where there is no v_k, zeros stand for it, of which a normalised layer may make NaN; and 0 * NaN is NaN.
         v = torch.where(batch.share[:, None] > 0, batch.v, 0.0)
-        return other + self.lam * batch.mean(batch.share * fl.distillation(loss.logits, v, self.T))  # (4), (5)
+        each = batch.share * fl.distillation(loss.logits, v, self.T)
+        if "known" in batch.notes:  # the mean over those that have an entry
+            known = (batch.known & batch.mask).to(each.dtype)
+            return other + self.lam * torch.where(known > 0, each, 0.0).sum() / known.sum().clamp(min=1)
+        return other + self.lam * batch.mean(each)  # (4), (5)
 
     def answer(self, client: fl.Client[Kept[Any]], w_k: fl.Weights) -> tuple[Kept[Any], fl.Weighted[fl.Weights]]:
         kept, upload = super().answer(client, w_k)
         if self.teacher_store == "model":
             return kept, upload
-        said, rows = client.train.predict(client.model, w_k), self.table[0]  # [n, C], n - n_k are padding in a stack
-        real = (torch.arange(rows, device=said.device) < client.num_examples)[:, None]
-        logits = torch.where(real, F.pad(said, (0, 0, 0, rows - said.shape[0])), 0.0)
+        said, places = client.train.predict(client.model, w_k), client.train.places  # [n, C], n - n_k are padding
+        real = (torch.arange(len(places), device=said.device) < client.num_examples)[:, None]
+        logits = said.new_zeros(self.table[0], said.shape[1]).index_add(0, places, torch.where(real, said, 0.0))
         return Noted(inner=kept.inner, v=kept.v, made=kept.made, logits=logits), upload
 
 

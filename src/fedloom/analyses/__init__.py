@@ -69,6 +69,8 @@ ANALYSES = by_name(
     landscape_hessian,
 )
 """Those of any run, in the order of lists of them. What each measures is the first line of its docstring."""
+OF_ANY_TASK = frozenset({"gradient-diversity"})
+"""Those that ask nothing of a run's targets; all others look at classes."""
 
 
 def analyse(
@@ -90,6 +92,12 @@ def analyse(
     """
     if name not in analyses:
         raise SettingError(f"analyses are {', '.join(analyses)}; got {name!r}")
+    if name not in OF_ANY_TASK and "targets" in run.history.federation:
+        raise SettingError(
+            f"{name} looks at classes, and targets of this run are numbers or several labels: its measures are "
+            f"{', '.join(m.title for m in run.history.task_measures)}, and analyses of any task "
+            f"{', '.join(sorted(OF_ANY_TASK))}"
+        )
     result = analyses[name](run)
     return result, write_analysis(result, name, out)
 

@@ -44,7 +44,6 @@ class ReplayedRound:
             `AnalysedRun.replayed_rounds` give have at least one.
         trained: the model of each of them after its local training.
         after: the global model after the round.
-        counts: their training examples by class, [K, C].
 
     Raises:
         SettingError: the run has no global model that clients train from.
@@ -63,11 +62,16 @@ class ReplayedRound:
         self._run, self.number = run, number
         self.start, self.after = start, after
         self.clients, self.trained = list(mine), list(mine.values())
-        y, classes = job.federation.train.y, job.federation.num_classes
-        self.rows = [job.federation.partition.rows(k) for k in self.clients]
+        there = job.federation.there(number - 1)
+        self.rows = [there.rows(k) for k in self.clients]
+
+    @cached_property
+    def counts(self) -> Ints:
+        """Training examples of each client by class, [K, C]."""
+        federation = self._run.job.federation
+        y, classes = federation.train.y, federation.num_classes
         own = [y[rows.copy()].cpu().numpy() for rows in self.rows]
-        counted = [np.bincount(labels, minlength=classes) for labels in own]
-        self.counts: Ints = np.array(counted, np.int64).reshape(-1, classes)  # [K, C]
+        return np.array([np.bincount(labels, minlength=classes) for labels in own], np.int64).reshape(-1, classes)
 
     @cached_property
     def start_accuracy(self) -> Floats:
@@ -136,8 +140,18 @@ class AnalysedRun:
 
     @cached_property
     def job(self) -> Job:
-        """The run's algorithm, clients and settings, made again from its settings file."""
-        return Experiment.from_directory(self.directory, allow_code=self.allow_code).job()
+        """The run's algorithm, clients and settings, made again from its settings file.
+
+        Raises:
+            SettingError: its data drift.
+        """
+        made = Experiment.from_directory(self.directory, allow_code=self.allow_code).job()
+        if made.federation.drift is not None:
+            raise SettingError(
+                "analyses compare models of several rounds on the same examples, and data.drift makes others of them: "
+                "analyse a run without"
+            )
+        return made
 
     @cached_property
     def past(self) -> RoundReplay:

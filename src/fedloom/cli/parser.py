@@ -27,6 +27,8 @@ examples:
   fedloom summary runs/two --name fedavg=FedAvg --out paper
   fedloom analyse runs/fedntd local-accuracy alignment
   fedloom export runs/fedntd model.safetensors
+  fedloom predict runs/fedntd --data new.csv --out predictions.csv
+  fedloom evaluate runs/fedntd --data new.csv
 """
 
 
@@ -150,6 +152,15 @@ def parser() -> argparse.ArgumentParser:
     export.add_argument("--overwrite", action="store_true", help="replace an existing file")
     _allow_code(export)
 
+    said = command("predict", "write what a run's model says of new rows", "predict.predict")
+    _new_rows(said)
+    said.add_argument("--out", metavar="FILE.csv", required=True, help="where predictions go")
+    judged = command("evaluate", "measure a run's model on new rows, with 95 %% intervals", "predict.evaluate")
+    _new_rows(judged)
+    judged.add_argument("--measures", metavar="NAMES", help="some of the task's measures, with commas (default: all)")
+    judged.add_argument("--seed", type=int, default=0, metavar="N", help="of the bootstrap (default: 0)")
+    judged.add_argument("--out", metavar="FILE.csv", help="where all measures go, by site too")
+
     data = commands.add_parser("data", help="print the classes of each client, list data sets, download them")
     subjects = data.add_subparsers(dest="about", required=True, metavar="ABOUT")
     shown = command("show", "print or draw the examples by client and class", "data_sets.show", subjects)
@@ -198,6 +209,24 @@ def _allow_code(command: argparse.ArgumentParser) -> None:
         "--allow-code", action="store_true",
         help="import the code that the run's settings name as module:name; without it, runs with such code are refused",
     )  # fmt: skip
+
+
+def _new_rows(command: argparse.ArgumentParser) -> None:
+    """Add what says which model and which rows."""
+    add = command.add_argument
+    add("directory", type=directory, help="a run")
+    add(
+        "--data", required=True, metavar="FILE",
+        help="new rows with the run's columns: a table (new.csv, new.csv?client=site&drop=id, 'new/*.csv'), a .npz "
+        "file with x (and y), or a source as of `fedloom run`",
+    )  # fmt: skip
+    add("--client", metavar="NAME", help="the personal model of this client, by its name or number")
+    add("--model", metavar="NAME", help="which architecture, where there are several")
+    add(
+        "--at", type=round_or_best, metavar="ROUND", help="a round other than the last, or best, as of `fedloom export`"
+    )
+    add("--overwrite", action="store_true", help="replace an existing file")
+    _allow_code(command)
 
 
 def _sweep(command: Any) -> None:

@@ -10,11 +10,13 @@ from rich.console import Console
 
 from fedloom.cli.options import open_experiment
 from fedloom.coordinator.directory import RunDirectory
-from fedloom.coordinator.history import History
 from fedloom.core.errors import SettingError
+from fedloom.core.task import targets_of
+from fedloom.core.task_measures import headline
 from fedloom.display.terminal import table
-from fedloom.evaluate import classify
+from fedloom.evaluate import evaluate_rows, measured
 from fedloom.experiments.export import export as write_model
+from fedloom.experiments.trained_model import trained_model, validated_round
 from fedloom.report import summary, write_report
 
 
@@ -53,39 +55,27 @@ def _names(texts: Sequence[str]) -> dict[str, str]:
     return names
 
 
-def _validated_round(directory: str) -> int:
-    """Return the best round of a run on validation data.
-
-    Raises:
-        SettingError: no round was evaluated on validation data.
-    """
-    best = History.read(directory).validated_round
-    if best is None:
-        raise SettingError(
-            f"the best round is that with the highest val_accuracy, which no round of {directory} has, and test data "
-            "choose no round: name one by its number, or hold validation examples out in another run (--val-fraction)"
-        )
-    return best
-
-
 def replay(args: argparse.Namespace, console: Console) -> int:
     """Compute a past round again, and print facts of each client's model after its local training."""
     job = open_experiment(args.directory, args, console).job()
-    round = _validated_round(args.directory) if args.round == "best" else args.round
+    round = validated_round(args.directory) if args.round == "best" else args.round
     replayed = job.replay(args.directory, round)
-    test, out = job.federation.test, table(f"Local models of round {round}")
+    data, out = job.federation.at(round - 1), table(f"Local models of round {round}")
+    test, sizes = data.test, data.partition.sizes
     out.add_column("client", justify="right")
-    for heading in ("examples", "distance\nmoved", *["accuracy on\nall classes"] * (test is not None)):
-        out.add_column(heading, justify="right")
     p = replayed.population
+    main = headline(p.task)
+    whole = "all classes" if targets_of(p.task) == "classes" else "the test set"
+    for heading in ("examples", "distance\nmoved", *[f"{main.title} on\n{whole}"] * (test is not None)):
+        out.add_column(heading, justify="right")
     for client, trained in replayed.trained().items():
         name = p.assignment[client] if len(p.assignment) == p.num_clients else next(iter(p.models))
         model = p.models[name]
         start = job.algorithm.global_models(replayed.before, p.models).get(name)
         moved = "-" if start is None else f"{float((trained.params - start.params).sq_norm()) ** 0.5:.4f}"
-        accuracy = [] if test is None else [f"{classify(model, trained, p.task, test).accuracy:.4f}"]
-        who, size = ("all", p.sizes.sum()) if job.algorithm.pooled else (str(client), p.sizes[client])
-        out.add_row(who, f"{int(size):,}", moved, *accuracy)
+        found = [] if test is None else measured([evaluate_rows(model, trained, p.task, (main.name,), test)], p.task)
+        who, size = ("all", sizes.sum()) if job.algorithm.pooled else (str(client), sizes[client])
+        out.add_row(who, f"{int(size):,}", moved, *(f"{values[main.name]:.4f}" for values in found))
         if args.save is not None:
             write_model(model, trained, Path(args.save, f"client-{client}.safetensors"))
     console.print(out)
@@ -99,39 +89,18 @@ def replay(args: argparse.Namespace, console: Console) -> int:
 def export(args: argparse.Namespace, console: Console) -> int:
     """Write the global model of a run, or that of one client, to a file."""
     job = open_experiment(args.directory, args, console).job()
-    at = _validated_round(args.directory) if args.at == "best" else args.at
-    if args.at == "best" and at not in RunDirectory(args.directory).checkpoints.rounds():
-        raise SettingError(
-            f"round {at} is the best of {args.directory} on validation data, and has no checkpoint: start runs with "
-            f"--keep-best; fedloom replay {args.directory} best computes what its clients trained again"
-        )
-    restored = job.restore(args.directory, at)
-    p, train = job.population, job.federation.train
-    if args.client is not None:
-        if args.model is not None:
-            raise SettingError(f"a client has one model: give --client {args.client} or --model {args.model}, not both")
-        weights, name = restored.personal_weights(args.client), p.assignment[args.client]
-    else:
-        models = restored.global_weights()
-        if not models:
-            raise SettingError(f"{type(job.algorithm).__name__} has no global model; name a client with --client 0")
-        if args.model is None and len(models) > 1:
-            raise SettingError(f"the run has the models {', '.join(models)}; choose one with --model")
-        name = args.model or next(iter(models))
-        if name not in models:
-            raise SettingError(f"the run has no model {name!r}; it has {', '.join(models)}")
-        weights = models[name]
-    description = "global model" if args.client is None else f"model of client {args.client}"
+    found = trained_model(args.directory, job, client=args.client, at=args.at, model=args.model)
+    train = job.federation.train
     facts = {
         "algorithm": type(job.algorithm).__name__,
-        "round": str(restored.round),
-        "model": name,
-        "whose": description,
+        "round": str(found.round),
+        "model": found.name,
+        "whose": found.whose,
     }
     onnx = Path(args.file).suffix == ".onnx"
     path = write_model(
-        p.models[name],
-        weights,
+        found.model,
+        found.weights,
         args.file,
         example=tuple(train.shape) if onnx else None,
         input_dtype=train.x.dtype if onnx else None,
@@ -140,5 +109,6 @@ def export(args: argparse.Namespace, console: Console) -> int:
         overwrite=args.overwrite,
     )
     best = ", the best on validation data" * (args.at == "best")
-    console.print(f"{description} ({name}) after round {restored.round}{best}: {path}", markup=False, soft_wrap=True)
+    said = f"{found.whose} ({found.name}) after round {found.round}{best}: {path}"
+    console.print(said, markup=False, soft_wrap=True)
     return 0

@@ -22,7 +22,6 @@ from fedloom.experiments.trackers import tracker
 from fedloom.experiments.trials import LAST, Sweep, Trial
 
 _SHOWN = 20  # trials in the table; all of them are in sweep.csv
-_SHOWN_MEASURES = ("global_accuracy", "forgetting", "personal_accuracy", "personal_worst_tenth")
 
 
 def sweep(args: argparse.Namespace, console: Console) -> int:
@@ -54,7 +53,7 @@ def sweep(args: argparse.Namespace, console: Console) -> int:
         if trial.score is None:
             console.print(f"{trial.name} {trial.status}", markup=False, soft_wrap=True)
 
-    console.print(f"sweep: {plan.count} trials of {len(plan.seeds or ())} runs, chosen by {args.by}")
+    console.print(f"sweep: {plan.count} trials of {len(plan.seeds or ())} runs, chosen by {plan.by}")
     try:
         plan.run(args.out, resume=args.resume, on_trial=note, train=run)
     finally:  # also show the trials of an interrupted sweep
@@ -92,7 +91,9 @@ def _show(plan: Sweep, trials: Sequence[Trial], out: Path, console: Console) -> 
     output.add_column("trial", no_wrap=True)
     for key in plan.space:
         output.add_column(escape(key), overflow="fold")
-    tested = [n for n in ("global_accuracy", "personal_accuracy") if any(n in trial.measures for trial in ranked)]
+    main = next(iter(plan.measures)).removeprefix("val_")
+    headlines = [f"{whose}_{main}" for whose in ("global", "personal")]
+    tested = [n for n in headlines if any(n in trial.measures for trial in ranked)]
     headings = [f"test:\n{name.partition('_')[0]}" for name in tested]
     for heading in [measure.replace(" ", "\n", 1), *["std over\nseeds"] * has_several_seeds, *headings]:
         output.add_column(heading, justify="right", no_wrap=True)
@@ -114,9 +115,8 @@ def _show(plan: Sweep, trials: Sequence[Trial], out: Path, console: Console) -> 
         lines.append(f"no best trial: trials differ in {', '.join(plan.problems)}, so each is another problem")
     else:
         best = ranked[0]
-        results = [
-            f"{name.replace('_', ' ')} {best.measures[name]:.4f}" for name in _SHOWN_MEASURES if name in best.measures
-        ]
+        shown = (headlines[0], "forgetting", headlines[1], "personal_worst_tenth")
+        results = [f"{name.replace('_', ' ')} {best.measures[name]:.4f}" for name in shown if name in best.measures]
         lines = [
             f"best: {best.name}, {', '.join(f'{key}={value}' for key, value in best.settings.items())}",
             f"its test measures in the same rounds: {', '.join(results) or 'none'}",

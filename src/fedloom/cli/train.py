@@ -19,7 +19,6 @@ from fedloom.core.errors import FedloomError, NonFiniteError, SettingError
 from fedloom.core.model import Model
 from fedloom.data import Examples, Federation
 from fedloom.display.progress import RunSequence, progress
-from fedloom.evaluate.measure import VALIDATION
 from fedloom.experiments.catalogue import label
 from fedloom.experiments.experiment import Experiment
 from fedloom.experiments.federations import Federations
@@ -201,13 +200,11 @@ def train(
     if history.stopped is not None:
         console.print(f"{name}: stopped after round {history.metrics[-1]['round']}: {history.stopped}", markup=False)
     if job.settings.keep_best and (best := history.validated_round) is not None:
-        record = next(m for m in history.metrics if m["round"] == best)
-        test = [
-            f"{kind} {v:.4f}" for kind in ("global", "personal") if (v := record.get(f"{kind}_accuracy")) is not None
-        ]
+        record, main = next(m for m in history.metrics if m["round"] == best), history.headline.name
+        test = [f"{kind} {v:.4f}" for kind in ("global", "personal") if (v := record.get(f"{kind}_{main}")) is not None]
         console.print(
             f"{name}: best on validation data after round {best} of {history.metrics[-1]['round']}: validation "
-            f"{record[VALIDATION]:.4f}" + f"; on test data {', '.join(test)}" * bool(test),
+            f"{record[f'val_{main}']:.4f}" + f"; on test data {', '.join(test)}" * bool(test),
             markup=False,
             soft_wrap=True,
         )
@@ -226,6 +223,7 @@ def print_setup(federation: Federation, models: Mapping[str, Model], settings: R
         * (held_out > 0),
         f"clients: {federation.num_clients}, {federation.partition.name}, {span} examples each to train on; "
         f"{settings.cohort_size} a round for {settings.rounds} round{'s' * (settings.rounds > 1)}",
+        *(f"{what}: {rule}" for what, rule in (("arrival", federation.arrives), ("drift", federation.drift)) if rule),
         "model: " + ", ".join(f"{name} ({model.counted})" for name, model in models.items()),
     )
     for line in lines:

@@ -72,8 +72,8 @@ class Evaluation:
         self.previous: dict[int, float] = {}  # the headline of what each client had trained when it took part last
         self._held: dict[tuple[str, HeldOutSplit], tuple[Examples | None, Spans]] = {}
 
-    def of_global(self, server: dict[str, Any], cohort: list[int], history: History) -> Record:
-        """Return the global model's accuracy, loss, accuracy per class, and what follows from these."""
+    def of_global(self, server: dict[str, Any], cohort: list[int], history: History, round: int) -> Record:
+        """Return the global model's accuracy, loss, accuracy per class, and what follows from these, after `round`."""
         p = self.population
         weights = self._global(server)
         if p.federation.test is None or not weights:
@@ -83,7 +83,7 @@ class Evaluation:
             members /= members.sum()  # exactly 1 where there is one architecture
         else:  # one that no client has
             members[:] = 1 / len(members)
-        results = [evaluate_rows(p.models[n], w, p.task, self.names, _test_of(p, n)) for n, w in weights.items()]
+        results = [evaluate_rows(p.models[n], w, p.task, self.names, _test_of(p, n, round)) for n, w in weights.items()]
         found = measured(results, p.task)
         out: Record = {
             f"global_{name}": finite(np.average([m[name] for m in found], weights=members)) for name in self.names
@@ -98,22 +98,22 @@ class Evaluation:
             past = history.per_class
             rows = np.vstack([past, per_class]) if len(past) else per_class[None]
             out["forgetting"] = mean(forgetting(rows))  # None after the first round: nothing to forget yet
-            share = self._shares(sorted(cohort))  # a sum of floats depends on its order
+            share = self._shares(sorted(cohort), round)  # a sum of floats depends on its order
             out["in_local_accuracy"] = mean(in_local(share, per_class))
             out["out_local_accuracy"] = mean(out_local(share, per_class))
         return out
 
-    def of_predictions(self, predictions: Mapping[str, Predict | Mapping[int, Predict]]) -> Record:
+    def of_predictions(self, predictions: Mapping[str, Predict | Mapping[int, Predict]], round: int) -> Record:
         """Return the headline on the test set of what a server wants evaluated beside its global model, by name."""
-        p, out = self.population, Record()
-        if p.federation.test is None:
+        p, test, out = self.population, self.population.at(round).test, Record()
+        if test is None:
             return out
         if predictions and p.behind:
             raise SettingError(
                 f"{', '.join(predictions)} would be evaluated on inputs of none of the architectures, whose frozen "
                 "fronts are computed once: set front = 'off' (--front off)"
             )
-        rate = functools.partial(rate_rows, task=p.task, examples=p.federation.test, device=p.device, dtype=p.dtype)
+        rate = functools.partial(rate_rows, task=p.task, examples=test, device=p.device, dtype=p.dtype)
         for name, predict in predictions.items():
             if isinstance(predict, Mapping):
                 out[f"{name}_{self.main.name}"] = {str(k): rate(each) for k, each in predict.items()}
@@ -262,13 +262,16 @@ class Evaluation:
         """Return the global model of each architecture that has one."""
         return self.algorithm.global_models(server, self.population.models)
 
-    def _shares(self, cohort: list[int]) -> npt.NDArray[np.float64]:
-        """Return the shares of classes of each client of the cohort, [K, C]; of all clients where data are pooled."""
+    def _shares(self, cohort: list[int], round: int) -> npt.NDArray[np.float64]:
+        """Return the shares of classes of each client of the cohort, [K, C]; of all clients where data are pooled.
+
+        Examples that arrive later, or have left, count too.
+        """
         federation = self.population.federation
         if self.algorithm.pooled:
             counts = federation.counts()
         else:
-            y, classes = federation.train.y, federation.num_classes
+            y, classes = self.population.at(round).train.y, federation.num_classes
             rows = [y[federation.partition.rows(k)].cpu().numpy() for k in cohort]
             counts = np.array([np.bincount(r, minlength=classes) for r in rows])
         shares: npt.NDArray[np.float64] = counts / counts.sum(1, keepdims=True)
@@ -322,7 +325,7 @@ class Evaluation:
             return {k: self._of(of) for k, of in results.items() if of.examples}
         out: dict[int, _Client] = {}  # one model for all of them: each row once
         for name, w in weights.items():
-            held_out, spans = self._held_out(name, kind, partition)
+            held_out, spans = self._held_out(name, kind, partition, round)
             if held_out is None:
                 continue
             if p.models[name].by_batch:  # an answer must not depend on another client's examples
@@ -339,21 +342,26 @@ class Evaluation:
                 out.update({k: _Client(v, r.totals, len(r.y)) for (k, r), v in zip(found.items(), values, strict=True)})
         return out
 
-    def _held_out(self, name: str, kind: HeldOutSplit, partition: Partition) -> tuple[Examples | None, Spans]:
-        """Return what the panel's clients of one architecture hold out, and their spans in it; the same every round."""
-        if (name, kind) not in self._held:
+    def _held_out(
+        self, name: str, kind: HeldOutSplit, partition: Partition, round: int
+    ) -> tuple[Examples | None, Spans]:
+        """Return what the panel's clients of one architecture hold out, and their spans in it.
+
+        It is the same in every round, unless data drift.
+        """
+        if (name, kind) not in self._held or self.population.federation.drift is not None:
             p = self.population
             members = [k for k in self.panel if self.algorithm.pooled or p.assignment[k] == name]
             rows = [partition.rows(k) for k in members]
             ends = [int(n) for n in np.cumsum([0, *map(len, rows)])]
-            examples = p.examples_of(name).train.select(np.concatenate(rows)) if ends[-1] else None
+            examples = p.seen_by(name, round).train.select(np.concatenate(rows)) if ends[-1] else None
             self._held[name, kind] = examples, list(zip(members, ends[:-1], ends[1:], strict=True))
         return self._held[name, kind]
 
 
-def _test_of(population: Population, name: str) -> Examples:
-    """Return the global test set with the inputs of an architecture, where there is one."""
-    test = population.examples_of(name).test
+def _test_of(population: Population, name: str, round: int) -> Examples:
+    """Return the global test set of a round with the inputs of an architecture, where there is one."""
+    test = population.seen_by(name, round).test
     assert test is not None
     return test
 

@@ -37,6 +37,7 @@ def parts(federation: Federation) -> dict[str, Any]:
         "partition": f.partition.name,
         "parts": {name: part.fingerprint() for name, part in named.items() if part is not None},
         "augment": f.train.augment,  # of which the fingerprints know nothing
+        **({"arrives": f.arrives, "drift": f.drift} if f.changes else {}),
         **({} if f.train.preparation is None else {"table": f.train.preparation.facts}),
         **({} if (registry := devices(f)) is None else {"devices": files.digest(json.dumps(registry).encode())}),
     }
@@ -68,6 +69,7 @@ def who_holds_what(federation: Federation) -> dict[str, Any]:
         "clients": federation.num_clients,
         "classes": federation.num_classes,
         "shown": list(shown),
+        **({"arrives": plain(federation.arrives), "drift": plain(federation.drift)} if federation.changes else {}),
         **({"class_names": list(federation.train.classes)} if federation.train.classes else {}),
         **({"client_names": [named[k] for k in shown]} if (named := federation.partition.clients) else {}),
         "data": {

@@ -108,6 +108,8 @@ def _hindrance(job: Plan, engine: Engine) -> str | None:
         return f"since {algorithm.__name__} trains one of several architectures"
     if len(job.population.models) > 1 and job.federation.public is not None:
         return "since several architectures are given the same public examples"
+    if job.federation.drift is not None and job.federation.drift.changes_features:
+        return "since inputs drift"
     if job.federation.train.augment is not None:
         return "since inputs are augmented"
     if _needs_front(algorithm) is None:
@@ -236,7 +238,8 @@ class _Choice:
         job, p = self.job, self.before
         f, pooled = p.federation, self.job.algorithm.pooled
         held = [part for part in (f.local_test, f.local_val) if part is not None]
-        sizes = {int(n) for part in (f.partition, *held) for n in ([part.sizes.sum()] if pooled else part.sizes) if n}
+        parts = [*(f.at(t).partition for t in range(job.settings.rounds if f.arrives else 1)), *held]
+        sizes = {int(n) for part in parts for n in ([part.sizes.sum()] if pooled else part.sizes) if n}
         sizes |= set() if f.public is None else {len(f.public)}
         planned = _batch_sizes(job.algorithm)
         widths = {min(most, n if n < 1 else padded(n)) for most in {*planned, _AT_A_TIME} for n in sizes}

@@ -17,10 +17,12 @@ from fedloom.coordinator.task_targets import check_targets, target_moments
 from fedloom.core.algorithm import Algorithm
 from fedloom.core.errors import SettingError
 from fedloom.core.model import Model
-from fedloom.core.task import FitsTargets, Task, check_task
+from fedloom.core.task import FitsTargets, Task, check_task, targets_of
+from fedloom.core.task_measures import headline
 from fedloom.data import Federation
 from fedloom.engines.faults import Faults
 from fedloom.engines.population import Population
+from fedloom.evaluate.measure import Measure, monitored, task_measures_for
 from fedloom.tasks import Classification
 from fedloom.wire.fleet import Fleet
 from fedloom.wire.registration import RemoteExamples
@@ -55,6 +57,12 @@ class Plan:
             if (given := getattr(self, name)) is not None and (isinstance(given, type) or not callable(given)):
                 raise SettingError(f"{name} must be an object that can be called, such as {what}, got {given!r}")
         check_targets(federation, self.task)
+        if algorithm.needs_classes and (kind := targets_of(self.task)) != "classes":
+            raise SettingError(
+                f"{type(algorithm).__name__} compares the probabilities of classes, and targets of the task "
+                f"{type(self.task).__name__} are {kind}: take an algorithm that needs only a loss, such as FedAvg, or "
+                "a task for classes"
+            )
         if isinstance(self.task, FitsTargets) and not isinstance(federation.train, RemoteExamples):
             object.__setattr__(self, "task", self.task.fit(target_moments(federation)))
         if settings.cohort_size > (there := federation.num_clients):
@@ -72,26 +80,52 @@ class Plan:
         new = [] if self.new is None else self.new.ids(federation.num_clients)
         no_training_rows(federation, new)
         self._check_list(new)
+        if federation.changes:
+            self._check_changes()
         if algorithm.pooled and algorithm.personalises:
             raise SettingError(
                 f"{type(algorithm).__name__} trains one model for all, which no client can have parts of: "
                 "use shared = '*' and buffers = 'average'"
             )
+        watched = monitored(settings.monitor, self.measures)
+        settings.check_target(watched)
         if settings.target is not None or settings.patience is not None:
-            needs = {"val_accuracy": "local_val", "personal_accuracy": "local_test", "train_loss": "partition"}
-            part = needs.get(settings.monitor, "test")
+            part = watched.tunable
             if getattr(federation, part) is None:
                 raise SettingError(
-                    f"monitor = {settings.monitor!r} is measured on {part}, which this federation lacks: "
+                    f"monitor = {watched.name!r} is measured on {part}, which this federation lacks: "
                     "hold examples out (val_fraction, test_fraction, test), or monitor something else"
                 )
 
         if settings.keep_best and federation.local_val is None:
             raise SettingError(
-                "keep_best chooses a round by val_accuracy, on validation examples, which this federation lacks, and "
-                "test examples choose no round: hold validation examples out (val_fraction, --val-fraction 0.1), or "
-                "leave keep_best out"
+                f"keep_best chooses a round by val_{headline(self.task).name}, on validation examples, which this "
+                "federation lacks, and test examples choose no round: hold validation examples out (val_fraction, "
+                "--val-fraction 0.1), or leave keep_best out"
             )
+
+    @property
+    def measures(self) -> dict[str, Measure]:
+        """Descriptions of the numbers that the records of this run have one of a round, by name."""
+        return task_measures_for(self.task, self.settings.measures)
+
+    def _check_changes(self) -> None:
+        """Raise SettingError where data change, and the run has something that needs the same data in every round."""
+        federation, kind = self.federation, type(self.algorithm).__name__
+        if self.algorithm.pooled:
+            raise SettingError(
+                f"{kind} trains on the examples of all clients as one, and by data.arrives and data.drift each client "
+                "has its own in a round: leave both out, or take another algorithm"
+            )
+        if self.settings.per_client and federation.drift is not None:
+            raise SettingError(
+                "per_client compares a client's models of several rounds on the same examples, and data.drift makes "
+                "others of them: leave one of both out"
+            )
+        try:
+            federation.check_changes(self.settings.rounds)
+        except ValueError as error:
+            raise SettingError(str(error)) from None
 
     def _check_list(self, new: Sequence[int]) -> None:
         """Raise SettingError where the sampler is a list that does not fit. `new`: the new clients."""

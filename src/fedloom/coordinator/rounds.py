@@ -31,6 +31,7 @@ from fedloom.engines.engine_options import Options
 from fedloom.engines.faults import FaultsInWords
 from fedloom.engines.norms import Norms
 from fedloom.engines.population import pooled
+from fedloom.evaluate.measure import Measure, monitored
 from fedloom.storage import codec
 from fedloom.storage.files import digest_of
 from fedloom.wire.devices import Devices
@@ -181,7 +182,7 @@ class Coordinator:
 
     def _start(self, files: RunDirectory | None) -> None:
         self._server, clock = self.engine.init(), Clock()
-        record = {"round": 0, **self.evaluation.of_global(self._server, [], self.history)}
+        record = {"round": 0, **self.evaluation.of_global(self._server, [], self.history, 0)}
         record.update(self._personal(self._server, 0))
         each = self._each(record, self._server, 0)
         clock.lap(EVALUATION)
@@ -192,16 +193,17 @@ class Coordinator:
 
     def _warn_if_nothing_ends_it(self, before: Record) -> None:
         """Say where `target` or `patience` watch a number that no round will have. `before`: the record of round 0."""
-        settings = self.settings
+        settings, monitor = self.settings, self._watched.name
         asked = [
             f"{name} = {value:g}" for name in ("target", "patience") if (value := getattr(settings, name)) is not None
         ]
-        of_global = settings.monitor.startswith("global_") or settings.monitor == "forgetting"
+        of_global = self._watched.tunable == "test"
+        main = self.history.headline.name
         if asked and of_global and before.get("global_loss") is None:
             warn(
                 f"{' and '.join(asked)} can end no run of {type(self.algorithm).__name__}, which has no global model "
-                f"here to measure {settings.monitor} on: set monitor to personal_accuracy or val_accuracy (--monitor), "
-                "or let it go to its last round",
+                f"here to measure {monitor} on: set monitor to personal_{main} or val_{main} (--monitor), or let it go "
+                "to its last round",
                 SettingWarning,
             )
 
@@ -218,8 +220,8 @@ class Coordinator:
         done = t + 1
         record: Record = {"round": done, **of_traffic(self.engine.traffic, clients, pooled=self.algorithm.pooled)}
         record |= {"declined": declined} if settings.spares else {}
-        record.update(self.evaluation.of_global(server, clients, self.history))
-        record.update(self.evaluation.of_predictions(self.engine.traffic.to_judge))
+        record.update(self.evaluation.of_global(server, clients, self.history, t))
+        record.update(self.evaluation.of_predictions(self.engine.traffic.to_judge, t))
         self._server, self._round = server, done
         each: Record = {}
         if self.engine.options.evaluates_trained:
@@ -281,7 +283,7 @@ class Coordinator:
         if self.algorithm.pooled:
             return [0]
         n = self.trained.num_clients
-        sizes, new = self.trained.sizes, self.job.new
+        sizes, new = self.trained.at(round).partition.sizes, self.job.new
         late = set() if new is None or new.joined(round) else set(new.ids(n))
         count = min(self.cohort_size + self.settings.spares, n - len(late))
         if self.algorithm.full_participation:
@@ -297,12 +299,18 @@ class Coordinator:
 
     def _reason_to_stop(self, new: Record | None = None) -> str | None:
         records = [*self.history.metrics, *([new] if new is not None else [])]
-        values = [m[self.settings.monitor] for m in records if m.get(self.settings.monitor) is not None and m["round"]]
+        name = self._watched.name
+        values = [m[name] for m in records if m.get(name) is not None and m["round"]]
         if (why := nobody_accepted(records)) is not None:
             return why
-        if new is not None and new.get(self.settings.monitor) is None:
+        if new is not None and new.get(name) is None:
             return None
-        return self.settings.reason_to_stop(values)
+        return self.settings.reason_to_stop(values, self._watched)
+
+    @property
+    def _watched(self) -> Measure:
+        """Measure that `target` and `patience` watch."""
+        return monitored(self.settings.monitor, self.job.measures)
 
     def _record(self, metrics: Record, clock: Clock, files: RunDirectory | None, each: Record) -> None:
         """Log a round. `each`: what was measured of each client."""

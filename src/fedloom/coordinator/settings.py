@@ -12,10 +12,7 @@ from fedloom.coordinator.choose import CompilationName, EngineName
 from fedloom.core.choices import Count, Positive, StrictSettings, WholeNumber, check_choices
 from fedloom.core.errors import SettingError
 from fedloom.core.setting import Where, setting
-from fedloom.evaluate.measure import lower_is_better
-
-Monitor = Literal["global_accuracy", "global_loss", "forgetting", "train_loss", "personal_accuracy", "val_accuracy"]
-
+from fedloom.evaluate.measure import HEADLINE, Measure, lower_is_better
 
 Processes = Annotated[int, Ge(1), Le(4096)]  # or threads: beyond what any machine has, so a slip
 _DEVICES = "device must be 'cpu', 'cuda' or 'cuda:0', ..."
@@ -40,9 +37,9 @@ class RunSettings(StrictSettings):
     round is smaller."""
     seed: WholeNumber = setting(0, may_differ=("method", "recipe"))
     """Seed of everything random but the partition (`data.partition_seed`). `--seed 0,1,2` starts one run for each."""
-    monitor: Monitor = setting("global_accuracy", "--monitor NAME", "training", may_differ=("resumed",))
+    monitor: str = setting(HEADLINE, "--monitor NAME", "training", may_differ=("resumed",))
     """Measure that `target` and `patience` watch ([stop conditions](runs.md#stop-early)). Losses and forgetting are
-    better when lower."""
+    better when lower. The default is, of a task without accuracy, its headline on the global test set."""
     target: float | None = setting(None, "--target X", "training", may_differ=("resumed",))
     """Value of the monitored measure at which the run stops. Accuracies are shares: 0.9 is 90 %."""
     patience: Count | None = setting(None, "--patience N", "training", may_differ=("resumed",))
@@ -116,11 +113,6 @@ class RunSettings(StrictSettings):
 
     def __post_init__(self) -> None:
         check_choices(self)
-        if self.target is not None and self.monitor.endswith("accuracy") and not 0 <= self.target <= 1:
-            share = f": write {self.target / 100:g} for {self.target:g} %" if 1 < self.target <= 100 else ""
-            raise SettingError(f"target of {self.monitor} is a share in [0, 1], got {self.target:g}{share}")
-        if self.target is not None and self.monitor == "forgetting" and not -1 <= self.target <= 1:
-            raise SettingError(f"target of forgetting is a difference of shares in [-1, 1], got {self.target:g}")
         try:
             device = torch.device(self.device)
         except RuntimeError:
@@ -134,12 +126,21 @@ class RunSettings(StrictSettings):
             if (device.index or 0) >= gpus:
                 raise SettingError(f"device = {self.device!r}, but the GPUs here are cuda:0 to cuda:{gpus - 1}")
 
-    def reason_to_stop(self, values: list[float]) -> str | None:
-        """Return why to stop after these measurements of `monitor`, None to go on."""
+    def check_target(self, measure: Measure) -> None:
+        """Raise SettingError where the measure that is monitored never has the value of `target`."""
+        if self.target is not None and measure.unit == "%" and not 0 <= self.target <= 1:
+            share = f": write {self.target / 100:g} for {self.target:g} %" if 1 < self.target <= 100 else ""
+            raise SettingError(f"target of {measure.name} is a share in [0, 1], got {self.target:g}{share}")
+        if self.target is not None and measure.unit == "points" and not -1 <= self.target <= 1:
+            raise SettingError(f"target of {measure.name} is a difference of shares in [-1, 1], got {self.target:g}")
+
+    def reason_to_stop(self, values: list[float], measure: Measure | None = None) -> str | None:
+        """Return why to stop after these measurements, None to go on. `measure`: what they are of, if not `monitor`."""
         if not values:
             return None
-        sign = -1.0 if lower_is_better(self.monitor) else 1.0
-        name = self.monitor.replace("_", " ")
+        lower = lower_is_better(self.monitor) if measure is None else measure.better == "low"
+        sign = -1.0 if lower else 1.0
+        name = (self.monitor if measure is None else measure.name).replace("_", " ")
         if self.target is not None and sign * values[-1] >= sign * self.target:
             return f"{name} reached {values[-1]:.4g} (target {self.target:g})"
         if self.patience is not None:

@@ -22,6 +22,12 @@ _AT_A_TIME = 200  # examples of a pass over all of them
 class Batches(Schedule):
     """Data of one client in one round: `num_steps` batches over `num_examples` examples."""
 
+    @property
+    def places(self) -> Tensor:
+        """The place of each example among all that this client ever has, [n] int64, the same in every round."""
+        stored = torch.arange(self.examples.shape[0], device=self.examples.device)
+        return self.notes.get("place", stored)  # a note where examples arrive
+
     def annotate(self, name: str, fn: Callable[..., Tensor], *context: Any) -> Batches:
         """Return these batches, each with `batch.<name>` = fn(*context, batch.x), [B, ...]; no gradient flows into it.
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from fedloom.data.adapters import from_huggingface, from_torch
 from fedloom.data.arrays import read_npz
+from fedloom.data.changes import NEVER, Arrival, Drift, Growing, LabelDrift, OffsetDrift, RotationDrift, Window
 from fedloom.data.embedded import fashion_mnist_small
 from fedloom.data.examples import Dataset, Examples, Normalise, from_arrays
 from fedloom.data.federation import Federation, federate
@@ -24,11 +25,19 @@ from fedloom.data.tables import from_frame, read_csv
 from fedloom.data.target_skews import quantiles, quantity
 
 __all__ = [
+    "NEVER",
+    "Arrival",
     "Dataset",
+    "Drift",
     "Examples",
     "Federation",
+    "Growing",
+    "LabelDrift",
     "Normalise",
+    "OffsetDrift",
     "Partition",
+    "RotationDrift",
+    "Window",
     "balanced_dirichlet",
     "by_lists",
     "dirichlet",

@@ -13,6 +13,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from fedloom.data.changes import Drift
 from fedloom.data.preparation import Preparation
 
 MAX_CLASSES = 2**16  # a table of clients and classes is made
@@ -182,6 +183,21 @@ class Examples:
         preparation = self.preparation and self.preparation.select(places)
         groups = None if self.groups is None else self.groups[places]
         return replace(self, x=self.x[index], y=self.y[index], preparation=preparation, groups=groups)
+
+    def drifted(self, rule: Drift, clients: npt.NDArray[np.int64], round: int) -> Examples:
+        """Return the same examples as a rule has them in a round; `clients`: whose they are, [N].
+
+        Raises:
+            ValueError: the rule gives labels or stored values of another shape or type.
+        """
+        y, x = rule.labels(self.y, clients, round, self.num_classes), rule.features(self.x, clients, round)
+        for name, old, new in (("labels", self.y, y), ("features", self.x, x)):
+            if (old.shape, old.dtype) != (new.shape, new.dtype):
+                raise ValueError(
+                    f"drift keeps shapes and types, and {name} of {type(rule).__name__} gives {new.dtype} of "
+                    f"{tuple(new.shape)} for {old.dtype} of {tuple(old.shape)}: return the latter"
+                )
+        return replace(self, x=x, y=y)
 
     def to(self, device: torch.device | str) -> Examples:
         """Return the same examples on `device`."""

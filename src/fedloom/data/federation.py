@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass
-from functools import partial
+from dataclasses import dataclass, replace
+from functools import cached_property, partial
 from html import escape
 
 import numpy as np
 import numpy.typing as npt
 from torch import Tensor
 
+from fedloom.data.changes import Arrival, Drift
 from fedloom.data.drawing import starts
 from fedloom.data.examples import Dataset, Examples
 from fedloom.data.groups import split_whole_groups
@@ -34,6 +35,8 @@ class Federation:
         local_val: rows held out per client, to choose between models on.
         public: examples known to everyone.
         public_labels: whether their labels are known too; if not, they are never read.
+        arrives: by which rule training examples arrive, where all are not there from the first round on.
+        drift: by which rule examples become others.
 
     Raises:
         ValueError: a row is out of range or has two roles, a client has nothing to train on, or the parts differ in
@@ -47,8 +50,16 @@ class Federation:
     local_val: Partition | None = None
     public: Examples | None = None
     public_labels: bool = False
+    arrives: Arrival | None = None
+    drift: Drift | None = None
 
     def __post_init__(self) -> None:
+        for name, kind, example in (("arrives", Arrival, "Growing(0.2, 50)"), ("drift", Drift, "LabelDrift(50)")):
+            if (rule := getattr(self, name)) is not None and not isinstance(rule, kind):
+                raise ValueError(
+                    f"{name} must be a fedloom.data.{kind.__name__}, got {rule!r:.80}: give fedloom.data.{example}, or "
+                    "a rule that derives from that class"
+                )
         roles = {"partition": self.partition, "local_test": self.local_test, "local_val": self.local_val}
         owner: npt.NDArray[np.uint8] = np.zeros(len(self.train), np.uint8)
         for role, part in roles.items():
@@ -155,8 +166,100 @@ class Federation:
         """
         return self.partition.counts(self.train.y, self.num_classes)
 
+    @property
+    def changes(self) -> bool:
+        """True if examples are not the same in every round."""
+        return self.arrives is not None or self.drift is not None
+
+    def at(self, round: int, first: int = 0) -> Federation:
+        """Return the federation of a round, from 0: the training examples that are there, as they are by then.
+
+        `first`: the number that client 0 has elsewhere, where these are some clients of a larger federation.
+
+        Raises:
+            ValueError: by a rule a client has no training example in this round, or an example another shape or type.
+        """
+        if not self.changes:
+            return self
+        known: dict[tuple[int, int], Federation] = self.__dict__.setdefault("_known", {})
+        if (found := known.get((round, first))) is None:
+            train, test = self.train, self.test
+            if self.drift is not None:
+                train = train.drifted(self.drift, self._owners + np.where(self._owners < 0, 0, first), round)
+                test = test and test.drifted(self.drift, np.full(len(test), -1), round)
+            found = replace(self, train=train, test=test, partition=self.there(round), arrives=None, drift=None)
+            self.__dict__["_known"] = {**dict([*known.items()][-1:]), (round, first): found}  # of two rounds
+        return found
+
+    def arrived(self, client: int, round: int) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+        """Return of each example that is there in a round its place in the order of arrival, and since which round.
+
+        They are in the order of the rows of `at(round).partition`.
+        """
+        _, place, since, until = self._timetable
+        own = slice(self.partition.indptr[client], self.partition.indptr[client + 1])
+        there = (since[own] <= round) & (round < until[own])
+        return place[own][there], since[own][there]
+
+    @cached_property
+    def _timetable(self) -> tuple[npt.NDArray[np.int64], ...]:
+        """Of all training examples, client by client in their order of arrival: (rows, places, since, until)."""
+        assert self.arrives is not None
+        p = self.partition
+        client = np.repeat(np.arange(p.num_clients), p.sizes)
+        place = np.arange(len(p.indices)) - p.indptr[:-1][client]
+        orders = {int(n): self.arrives.order(int(n)) for n in np.unique(p.sizes)}
+        order = np.concatenate([start + orders[int(n)] for start, n in zip(p.indptr[:-1], p.sizes, strict=True)])
+        since, until = self.arrives.times(place, p.sizes[client])
+        return p.indices[order], place, since, until
+
+    def check_changes(self, rounds: int) -> None:
+        """Raise ValueError where the rules fit the examples in none or not all of so many rounds, as far as is known.
+
+        Drift is tried in the first alone.
+        """
+        self.at(0)
+        if self.arrives is not None:
+            until = np.unique(self._timetable[3])
+            for round in until[until < rounds].tolist():  # in between, none leave
+                self.there(round)
+
+    def there(self, round: int) -> Partition:
+        """Return the training rows of each client that are there in a round, from 0.
+
+        Raises:
+            ValueError: a client that has training rows has none in this round.
+        """
+        p = self.partition
+        if self.arrives is None:
+            return p
+        rows, _, since, until = self._timetable
+        there = (since <= round) & (round < until)
+        sizes = np.diff(np.concatenate([[0], np.cumsum(there)])[p.indptr])
+        if (none := (sizes == 0) & (p.sizes > 0)).any():
+            raise ValueError(
+                f"every client has a training example in every round, and by {self.arrives} client {none.argmax()} has "
+                f"none in round {round + 1}: let its first be there from the first round on, and one at a time leave"
+            )
+        return Partition(starts(sizes), rows[there], p.name, p.seed, p.clients)
+
+    @cached_property
+    def _owners(self) -> npt.NDArray[np.int64]:
+        """Client of each row of `train`, -1 of rows that nobody has."""
+        owners = np.full(len(self.train), -1, np.int64)
+        for part in (self.partition, self.local_test, self.local_val):
+            if part is not None:
+                owners[part.indices] = np.repeat(np.arange(part.num_clients), part.sizes)
+        return owners
+
     def pooled(self) -> Federation:
-        """Return the federation in which one client holds every training row: centralised training."""
+        """Return the federation in which one client holds every training row: centralised training.
+
+        Raises:
+            ValueError: the data change, and one client would have other examples in a round than all of them.
+        """
+        if self.changes:
+            raise ValueError("data that change are not pooled: pool the federation of a round, at(round)")
         return Federation(
             self.train,
             self.partition.pooled(),
@@ -172,6 +275,7 @@ class Federation:
         parts = (self.train, self.partition, self.test, self.local_test, self.local_val, self.public)
         listing = " ".join("-" if part is None else part.fingerprint() for part in parts)
         listing += " labelled" if self.public_labels else ""
+        listing += f" {self.arrives} {self.drift}" if self.changes else ""
         return hashlib.sha256(listing.encode()).hexdigest()[:16]
 
 
@@ -185,6 +289,8 @@ def federate(
     held_out: npt.NDArray[np.bool_] | None = None,
     public: Examples | None = None,
     public_labels: bool = False,
+    arrives: Arrival | None = None,
+    drift: Drift | None = None,
     seed: int = 0,
 ) -> Federation:
     """Make a federation of a partition, holding out local test and validation sets on every client.
@@ -204,6 +310,8 @@ def federate(
             left out, and the name of the partition says how many.
         public: examples known to everyone.
         public_labels: whether their labels are known too.
+        arrives: by which rule training examples arrive; none: all are there from the first round on.
+        drift: by which rule examples become others; none: they stay as they are.
         seed: seed of the local splits, 0 to 2**32 - 1.
 
     Raises:
@@ -232,7 +340,7 @@ def federate(
     if train.preparation is not None:  # neither held-out rows nor those of others decide on means or categories
         fitted = train.preparation.fitted(training.indices, train.y.cpu().numpy(), training.sizes)
         train, test, public = train.prepared(fitted), test and test.prepared(fitted), public and public.prepared(fitted)
-    return Federation(train, training, test, local_test, local_val, public, public_labels)
+    return Federation(train, training, test, local_test, local_val, public, public_labels, arrives, drift)
 
 
 def _check_kinds(train: object, partition: object, test: object, public: object) -> None:

@@ -67,7 +67,7 @@ def read_sites(
             stand in one message), there are fewer than two files, or what `read_csv` refuses.
     """
     paths = site_files(files)
-    names = _names(paths)
+    names = site_names(paths)
     roles = Roles.of(label, target, None, split, group, drop, categories)
     words = frozenset([gaps] if isinstance(gaps, str) else gaps)
     is_text = not is_parquet(paths[0])
@@ -160,7 +160,7 @@ def site_files(files: str | os.PathLike[str] | Sequence[str | os.PathLike[str]])
     return found
 
 
-def _names(paths: Sequence[Path]) -> list[str]:
+def site_names(paths: Sequence[Path]) -> list[str]:
     """Return a name for each file: its stem, or where stems repeat its path below what all have in common."""
     stems = [path.stem for path in paths]
     if len(set(stems)) == len(stems):

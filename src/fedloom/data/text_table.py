@@ -152,7 +152,7 @@ def read_columns(text: Cells, as_words: set[str], dropped: set[str]) -> Columns:
             for cells, i, known in again:  # one text for equal cells
                 cells.append(known.setdefault(row[i], row[i]))
     for name, cells in late.items():
-        if (found := _ungrouped(cells)) is not None:
+        if (found := ungrouped(cells)) is not None:
             read.numbers[name], read.grouped[name] = found
             read.mixed.pop(name, None)
         elif name not in read.mixed:
@@ -161,7 +161,7 @@ def read_columns(text: Cells, as_words: set[str], dropped: set[str]) -> Columns:
     return read
 
 
-def _ungrouped(cells: Sequence[str]) -> tuple[npt.NDArray[np.float64], str] | None:
+def ungrouped(cells: Sequence[str]) -> tuple[npt.NDArray[np.float64], str] | None:
     """Return the numbers in a column where marks part thousands, and a cell that shows it.
 
     It is None where no cell shows it, or not all cells fit.

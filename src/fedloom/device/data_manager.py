@@ -81,12 +81,15 @@ def _federation(source: Dataset, d: DataSettings, seed: int) -> Federation:
     held_out, train, test = dataset.held_out, dataset.train, dataset.test
     if held_out is None and test is not None:
         train, held_out = dataset._replace(owners=None).merged().train, np.arange(len(train) + len(test)) >= len(train)
+    arrives, drift = catalogue.changes(d.arrives, d.drift, seed)
     return federate(
         catalogue.augment(d.augment, train),
         by_lists([np.arange(len(train))]),
         test_fraction=d.test_fraction,
         val_fraction=d.val_fraction,
         held_out=held_out,
+        arrives=arrives,
+        drift=drift,
         seed=seed,
     )
 

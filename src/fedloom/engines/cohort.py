@@ -72,7 +72,8 @@ class AskedCohort:
 
     @property
     def sizes(self) -> Tensor:
-        return torch.as_tensor(self.engine.population.sizes[list(self.clients)], device=self.engine.population.device)
+        p = self.engine.population
+        return torch.as_tensor(p.at(self.round).partition.sizes[list(self.clients)], device=p.device)
 
     @property
     def num_public(self) -> int:

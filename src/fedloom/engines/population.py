@@ -72,8 +72,12 @@ class Population:
 
     @property
     def sizes(self) -> npt.NDArray[np.int64]:
-        """Training examples of each client, [N]."""
+        """Training examples of each client in all rounds, [N]."""
         return self.federation.partition.sizes
+
+    def at(self, round: int) -> Federation:
+        """Return the federation of a round, from 0."""
+        return self.federation.at(round, self.first)
 
     @cached_property
     def members(self) -> dict[str, int]:
@@ -85,11 +89,20 @@ class Population:
         """Return the federation with the inputs that an architecture is given."""
         return self.behind.get(name, self.federation)
 
-    @cached_property
-    def _train(self) -> dict[str, tuple[Tensor, Tensor]]:
-        """The training inputs and labels, by architecture."""
-        made = {id(f): self._arrays(f.train) for f in map(self.examples_of, self.models)}
-        return {name: made[id(self.examples_of(name))] for name in self.models}
+    def seen_by(self, name: str, round: int) -> Federation:
+        """Return the federation of a round, from 0, with the inputs that an architecture is given."""
+        return self.examples_of(name).at(round, self.first)
+
+    def _train(self, name: str, examples: Examples) -> tuple[Tensor, Tensor]:
+        """Return the arrays of an architecture's training examples of a round, kept until those of another are asked.
+
+        Architectures that are given the same examples share them.
+        """
+        known: dict[int, tuple[Examples, tuple[Tensor, Tensor]]] = self.__dict__.setdefault("_newest", {})
+        whose = id(self.examples_of(name))  # which lives as long as this population
+        if whose not in known or known[whose][0] is not examples:
+            known[whose] = examples, self._arrays(examples)
+        return known[whose][1]
 
     @cached_property
     def tried(self) -> dict[Model, str | None]:
@@ -98,53 +111,60 @@ class Population:
 
     def example(self, name: str) -> tuple[Tensor, Tensor]:
         """Return one example as the networks of an architecture and tasks get it, [1, ...] both."""
-        x, y = self._train[name]
-        one = x[:1].clone()  # a network may write on it
-        return self.examples_of(name).train.normalise(one, self.dtype), y[:1]
+        train = self.examples_of(name).train
+        x, y = self._arrays(train, 1)
+        return train.normalise(x.clone(), self.dtype), y  # a network may write on it
 
     def prepare(self) -> None:
         """Make what all clients share, so that processes forked after this share it too."""
-        _ = self._train, self.public, self.members
+        _ = [self._train(name, self.seen_by(name, 0).train) for name in self.models], self.public, self.members
 
-    def _arrays(self, examples: Examples) -> tuple[Tensor, Tensor]:
-        x = examples.x.to(self.device)
-        return (x.to(self.dtype) if x.is_floating_point() else x), examples.y.to(self.device)
+    def _arrays(self, examples: Examples, first: int | None = None) -> tuple[Tensor, Tensor]:
+        """Return inputs and labels, of the first so many or of all."""
+        x = examples.x[:first].to(self.device)
+        return (x.to(self.dtype) if x.is_floating_point() else x), examples.y[:first].to(self.device)
 
     def train_batches(self, request: Request, local: Local) -> Batches:
         """Return the training batches of the K clients of a request, padded to one shape and stacked."""
         clients = request.clients
         shuffles, keys = [shuffle for shuffle, _ in request.keys], [key for _, key in request.keys]
-        sizes = self.sizes[list(clients)]
+        f = self.at(request.call.round)
+        sizes = f.partition.sizes[list(clients)]
         order, mask = plan(sizes, local.batch_size, shuffles, epochs=local.epochs, steps=local.steps)
-        rows = [self.federation.partition.rows(k) for k in clients]
-        batches = self._stack(clients, rows, order, mask, keys)
-        return replace(batches, notes=self._notes(rows), augment=self.federation.train.augment, private=True)
+        rows = [f.partition.rows(k) for k in clients]
+        batches = self._stack(clients, rows, order, mask, keys, request.call.round)
+        notes = self._notes(f, rows, clients, request.call.round)
+        return replace(batches, notes=notes, augment=f.train.augment, private=True)
 
-    def _notes(self, rows: Sequence[npt.NDArray[np.int64]]) -> Notes:
-        """Return what the task's loss needs to know of each client's training examples, [K, n, ...].
+    def _notes(self, f: Federation, rows: Sequence[npt.NDArray[np.int64]], clients: Sequence[int], round: int) -> Notes:
+        """Return what stands beside each of the clients' training examples, [K, n, ...]: padding has zeros.
 
-        Padding has zeros.
+        It is what the task's loss needs to know and, where examples arrive, the `place` of each among all that its
+        client ever has, and `since` which round it is there.
         """
-        if not isinstance(self.task, NeedsLabelStatistics):
-            return {}
-        y = self.federation.train.y
-        told = [notes_of(self.task, y[torch.tensor(r)], self.dtype) for r in rows]
+        told: list[Notes] = [{} for _ in rows]
+        if isinstance(self.task, NeedsLabelStatistics):
+            told = [notes_of(self.task, f.train.y[torch.tensor(r)], self.dtype) for r in rows]
+        if self.federation.arrives is not None:
+            for notes, k in zip(told, clients, strict=True):
+                place, since = map(torch.from_numpy, self.federation.arrived(k, round))
+                notes.update(place=place, since=since)
         return {
             name: pad_sequence([notes[name] for notes in told], batch_first=True).to(self.device) for name in told[0]
         }
 
-    def held_out_batches(self, clients: Sequence[int], kind: Rows) -> Batches:
+    def held_out_batches(self, clients: Sequence[int], kind: Rows, round: int) -> Batches:
         """Return one pass over the held-out examples (or training examples) of K clients of one architecture, stacked.
 
-        The examples are in stored order. num_examples = 0 for a client that holds out nothing.
+        The examples are those of a round, in stored order. num_examples = 0 for a client that holds out nothing.
         """
-        f = self.federation
+        f = self.at(round)
         partition = {"val": f.local_val, "test": f.local_test, "train": f.partition}[kind]
         own = [np.zeros(0, np.int64) if partition is None else partition.rows(k) for k in clients]
         sizes = np.array([len(r) for r in own], np.int64)
         batch_size = self.models[self.assignment[clients[0]]].evaluation_batch(200)
         order, mask = plan(sizes, batch_size, None)
-        return self._stack(clients, own, order, mask, [0] * len(own))
+        return self._stack(clients, own, order, mask, [0] * len(own), round)
 
     @cached_property
     def public(self) -> Public:
@@ -176,6 +196,7 @@ class Population:
         order: npt.NDArray[np.int64],
         mask: npt.NDArray[np.bool_],
         keys: Sequence[int],
+        round: int,
     ) -> Batches:
         sizes = np.array([len(r) for r in rows], np.int64)
         examples = np.empty((len(rows), max(1, int(sizes.max(initial=0)))), np.int64)
@@ -184,7 +205,8 @@ class Population:
             examples[i] = r[0] if len(r) else self._any_row(clients[i])
             examples[i, : len(r)] = r
         name = self.assignment[clients[0]]
-        x, y = self._train[name]
+        train = self.seen_by(name, round).train
+        x, y = self._train(name, train)
 
         def put(a: npt.NDArray[Any]) -> Tensor:
             return torch.from_numpy(a).to(self.device)
@@ -198,7 +220,7 @@ class Population:
             num_steps=put(mask.any(2).sum(1)),
             num_examples=put(sizes),
             key=torch.tensor(list(keys), device=self.device),
-            prepare=self.examples_of(name).train.normalise,
+            prepare=train.normalise,
             dtype=self.dtype,
         )
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -118,14 +118,15 @@ class Runtime:
     def clients(self, request: Request, states: Any) -> Client[Any]:
         """Return K clients as one stacked `Client`; shared leaves are not stacked (see `client_axes`)."""
         p, call, ids = self.population, request.call, request.clients
+        sizes = p.at(call.round).partition.sizes
         idle = call.exchange == EVALUATING and not (self.algorithm.trains_for_evaluation and call.method == "personal")
         local = self.algorithm.evaluation_training if call.exchange == EVALUATING else self.algorithm.local
         return Client(
             state=states,
             train=NotPlanned(type(self.algorithm).__name__) if idle else p.train_batches(request, local),  # type: ignore[arg-type]
-            val=p.held_out_batches(ids, "val"),
+            val=p.held_out_batches(ids, "val", call.round),
             public=p.public,
-            num_examples=torch.as_tensor(p.sizes[list(ids)], device=p.device),
+            num_examples=torch.as_tensor(sizes[list(ids)], device=p.device),
             round=torch.tensor(call.round, device=p.device),
             lr=torch.tensor(call.rate, dtype=torch.float64, device=p.device),
             key=torch.tensor([key for _, key in request.keys], device=p.device),
@@ -167,13 +168,13 @@ class Runtime:
 
     def _arguments(self, request: Request) -> tuple[Any, ...]:
         """Return what is scattered, and the rows that judge, where that is asked."""
-        p, ids, split = self.population, request.clients, request.call.split
+        split = request.call.split
         if split is None or request.call.evaluates_trained:
             return request.scatter
+        p, ids = self.population, request.clients
         self._zero_sums(p.models[p.assignment[ids[0]]])  # before the clients are one computation
-        if split == "all":
-            return *request.scatter, _evaluation_rows(p, ids, "test"), _evaluation_rows(p, ids, "train")
-        return *request.scatter, _evaluation_rows(p, ids, split)
+        kinds: tuple[Rows, ...] = ("test", "train") if split == "all" else (split,)
+        return *request.scatter, *(_evaluation_rows(p, request, kind) for kind in kinds)
 
     def _after(self, request: Request, states: Any, trained: tuple[int, Any]) -> EvaluationResult | None:
         """Return how good what each client has trained is on its held-out examples.
@@ -362,13 +363,13 @@ def personal(
     return Predictions(result=result, outputs=outputs_of(task, scores, logits), y=rows.y[rows.examples], mask=there)
 
 
-def _evaluation_rows(population: Population, ids: Sequence[int], rows: Rows) -> Batches:
+def _evaluation_rows(population: Population, request: Request, rows: Rows) -> Batches:
     """Return the rows that K clients are judged on, stacked.
 
     They come without the arrays, which a client has in its other batches.
     """
     nothing: Any = ()
-    return replace(population.held_out_batches(ids, rows), x=nothing, y=nothing)
+    return replace(population.held_out_batches(request.clients, rows, request.call.round), x=nothing, y=nothing)
 
 
 def client_axes(client: Client[Any]) -> Client[Any]:

@@ -57,11 +57,17 @@ class RowResults:
 
     def part(self, start: int, stop: int) -> RowResults:
         """Return the results of the rows from `start` up to before `stop`; the loss is that of all."""
+        return self._cut(slice(start, stop))
 
-        def cut(table: dict[str, Tensor]) -> dict[str, Tensor]:
-            return {name: each[start:stop] for name, each in table.items()}
+    def select(self, rows: Ints) -> RowResults:
+        """Return the results of some rows, in that order; the loss is that of all."""
+        return self._cut(torch.from_numpy(rows))
 
-        return RowResults(cut(self.sums), cut(self.outputs), self.y[start:stop], self.loss)
+    def _cut(self, rows: slice | Tensor) -> RowResults:
+        def of(table: dict[str, Tensor]) -> dict[str, Tensor]:
+            return {name: each[rows] for name, each in table.items()}
+
+        return RowResults(of(self.sums), of(self.outputs), self.y[rows], self.loss)
 
     @property
     def totals(self) -> dict[str, Tensor]:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Literal
 
-from fedloom.core.task_measures import TaskMeasure
+from fedloom.core.errors import SettingError
+from fedloom.core.naming import did_you_mean
+from fedloom.core.task_measures import TaskMeasure, chosen_measures, measures_of
 from fedloom.tasks import Binary, Classification, MultiLabel, Regression
 
 
@@ -27,6 +29,8 @@ class Measure:
     better: Literal["high", "low"] = "high"
     tunable: Literal["", "partition", "local_val", "local_test", "test"] = ""
     """The part of a federation with the examples that it is measured on, where a sweep can choose settings by it."""
+    what: str = ""
+    """The measure of the task that is taken of each model."""
 
     @property
     def caption(self) -> str:
@@ -36,11 +40,11 @@ class Measure:
     @property
     def axis(self) -> str:
         """The label of an axis."""
-        names = {"%": "accuracy (%)", "points": f"{self.title.lower()} (points)", "loss": "loss"}
+        names = {"%": f"{self.what} (%)", "points": f"{self.title.lower()} (points)", "loss": "loss"}
         return names.get(self.unit, self.title)
 
 
-def measures_for(headline: TaskMeasure, others: Iterable[TaskMeasure] = ()) -> dict[str, Measure]:
+def measures_for(headline: TaskMeasure, others: Sequence[TaskMeasure] = ()) -> dict[str, Measure]:
     """Return all numbers of a record that are one a round, by name, for a task with this headline measure.
 
     `others`: measures of the task that are computed beside it.
@@ -67,8 +71,8 @@ def measures_for(headline: TaskMeasure, others: Iterable[TaskMeasure] = ()) -> d
         ),
         Measure(
             "global_loss", "Test loss", "test",
-            "Loss of the global model on the global test set. Where it rises while accuracy holds, wrong answers "
-            "become surer.",
+            "Loss of the global model on the global test set."
+            + " Where it rises while accuracy holds, wrong answers become surer." * (headline.name == "accuracy"),
             unit="loss", better="low", tunable="test",
         ),
         Measure(
@@ -175,13 +179,29 @@ def measures_for(headline: TaskMeasure, others: Iterable[TaskMeasure] = ()) -> d
         *(
             Measure(
                 f"{whose}_{other.name}", f"{whose.capitalize()} {other.title}", f"{label}{other.title}",
-                f"{meaning} {other.meaning}", other.unit, other.better, tunable=part,
+                f"{meaning} {other.meaning}", other.unit, other.better, tunable=part, what=other.title,
             )
             for other in others
             for whose, label, part, meaning in _WHOSE
         ),
     )  # fmt: skip
-    return {measure.name: measure for measure in measures}
+    by_class = any(measure.name == "accuracy" for measure in (headline, *others))
+    kept = (m for m in measures if by_class or m.name not in _BY_CLASS)
+    return {m.name: m if m.what else replace(m, what=what) for m in kept}
+
+
+def task_measures_for(task: object, names: Sequence[str]) -> dict[str, Measure]:
+    """Return all numbers of a record that are one a round, by name. `names`: measures beside the task's headline.
+
+    Raises:
+        SettingError: the task has no measure of such a name.
+    """
+    known = measures_of(task)
+    first, *others = (known[name] for name in chosen_measures(task, names))
+    return measures_for(first, others)
+
+
+_BY_CLASS = ("forgetting", "in_local_accuracy", "out_local_accuracy")
 
 
 _WHOSE: tuple[tuple[str, str, Literal["local_val", "test", "local_test"], str], ...] = (
@@ -211,6 +231,27 @@ MEASURES = measures_for(Classification().measures[0])
 """All numbers of a record that are one a round, by name, of a task whose headline is accuracy."""
 KNOWN = {**_all_known(), **MEASURES}
 """The same, and the numbers of all other measures of the built-in tasks."""
+
+HEADLINE = "global_accuracy"
+"""The measure that is watched where nothing is said; of a task without accuracy it stands for its headline."""
+
+
+def monitored(name: str, measures: Mapping[str, Measure]) -> Measure:
+    """Return the measure that a run watches under a name, of those of its task (`measures_for`).
+
+    Raises:
+        SettingError: it has none of this name, or one that cannot be watched.
+    """
+    if name == HEADLINE and name not in measures:
+        name = next(n for n in measures if n.startswith("global_"))
+    known = [n for n, measure in measures.items() if measure.tunable]
+    if name not in known:
+        raise SettingError(
+            f"monitor must be one of the measures of this task, {', '.join(known)}, got {name!r}"
+            f"{did_you_mean(name, known)}: choose one of them, or compute it too (--measures)"
+        )
+    return measures[name]
+
 
 TUNABLE = [name for name, measure in MEASURES.items() if measure.tunable]
 VALIDATION = "val_accuracy"

@@ -201,6 +201,8 @@ class Experiment(TopSettings):
         if d.source.startswith("devices:"):
             registry = Registry.read(Path(d.source.removeprefix("devices:")))
             whole = registry.federation(self._test_of_server(registry))
+            arrives, drift = catalogue.changes(d.arrives, d.drift, seed)
+            whole = dataclasses.replace(whole, arrives=arrives, drift=drift)
             if d.public_source is None:
                 return whole
             given = catalogue.public_of_server(d.public_source, whole.train, d.public, seed, d.normalise)
@@ -209,6 +211,7 @@ class Experiment(TopSettings):
         if d.partition.startswith("lists"):
             self._check_rows(dataset, public)
         dataset, partition = catalogue.handed_out(d.partition, dataset, d.clients, seed)
+        arrives, drift = catalogue.changes(d.arrives, d.drift, seed)
         return federate(
             dataset.train,
             partition,
@@ -218,6 +221,8 @@ class Experiment(TopSettings):
             held_out=dataset.held_out,
             public=public,
             public_labels=d.public_labels,
+            arrives=arrives,
+            drift=drift,
             seed=seed,
         )
 

@@ -9,7 +9,9 @@ from fedloom.data import Dataset, Examples, Federation
 from fedloom.experiments.experiment import Experiment
 from fedloom.experiments.sections import DataSettings
 
-_WHO_HOLDS = {"partition", "clients", "partition_seed", "test_fraction", "val_fraction", "public_labels"}
+_WHO_HOLDS = {
+    "partition", "clients", "partition_seed", "test_fraction", "val_fraction", "public_labels", "arrives", "drift",
+}  # fmt: skip
 
 
 def _arrays(d: DataSettings, seed: int) -> tuple[object, ...]:

@@ -55,6 +55,14 @@ class DataSettings:
     public_labels: bool = False
     """Give public examples their labels, as `fedmd` and the validation of `feddf` need them; they are of the clients'
     classes."""
+    arrives: str = setting("all", "--arrives RULE")
+    """Which training examples of a client [are there in a round](data.md#data-that-change): `all`, `growing:START:BY`,
+    from the share START in round 1 to all from round BY on, or `window:SHARE:BY`, a stretch of that share, which moves
+    to the last examples by round BY."""
+    drift: str = setting("none", "--drift RULE")
+    """What [examples become](data.md#data-that-change): `labels:EVERY`, every EVERY rounds each class takes the label
+    of the next, `rotation:EVERY`, images turn by a quarter, `offset:STEP`, stored values grow by STEP a round; each
+    with `:SHARE` of the clients; or `none`."""
     augment: str = setting("none", "--augment A")
     """Augmentation of training images: `crop:PIXELS`, `crop:PIXELS:reflect`, `flip`, `cutout:PIXELS`, separated by
     commas."""

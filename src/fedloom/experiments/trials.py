@@ -22,7 +22,8 @@ from fedloom.coordinator.rounds import OnHistory
 from fedloom.coordinator.run import Job
 from fedloom.core.errors import ClientError, FedloomError, SettingError, SettingWarning, warn
 from fedloom.core.naming import did_you_mean
-from fedloom.evaluate.measure import MEASURES, TUNABLE, VALIDATION, lower_is_better
+from fedloom.evaluate.measure import VALIDATION, Measure, task_measures_for
+from fedloom.experiments import catalogue
 from fedloom.experiments.catalogue import label
 from fedloom.experiments.experiment import Experiment
 from fedloom.experiments.federations import Federations
@@ -85,7 +86,7 @@ class Sweep:
         base: the experiment that is varied.
         space: values by setting as in a settings file (`local.lr`, `fedntd.beta`, or `beta` for the algorithm's own); a
             list, or in a search also a range, `log:0.001:1`, `uniform:0:1` or `int:1:5`.
-        by: the measure to choose by.
+        by: the measure to choose by; the default is, of a task without accuracy, its headline on validation examples.
         seeds: each trial is run with all of them (default: that of `base`).
         search: so many trials, each picked by what those before gave, instead of the product (`experiments.search`).
         seed: of the search; a longer one with the same seed begins with the same trials.
@@ -107,24 +108,38 @@ class Sweep:
         object.__setattr__(self, "space", self._named())
         if not seeds or len(set(seeds)) < len(seeds):
             raise SettingError(f"a sweep needs at least one seed, each once, got {list(seeds)}")
-        if self.by not in TUNABLE:
+        tunable = list(self.measures)
+        if self.by == VALIDATION and self.by not in tunable:
+            object.__setattr__(self, "by", tunable[0])
+        if self.by not in tunable:
             raise SettingError(
-                f"a sweep chooses by one of {', '.join(TUNABLE)}, got {self.by!r}{did_you_mean(self.by, TUNABLE)}"
+                f"a sweep chooses by one of {', '.join(tunable)}, got {self.by!r}{did_you_mean(self.by, tunable)}"
             )
         if self.search is not None and not 1 <= self.search <= _MOST:
             raise SettingError(f"search must be in 1..{_MOST:,} trials, got {self.search:,}")
         for trial in self._shown:
-            if self.by == VALIDATION and not trial.experiment.data.val_fraction:
+            if self.measure.tunable == "local_val" and not trial.experiment.data.val_fraction:
                 raise SettingError(
-                    f"{VALIDATION} is measured on validation examples, and data.val_fraction is 0: hold some out with "
+                    f"{self.by} is measured on validation examples, and data.val_fraction is 0: hold some out with "
                     "data.val_fraction (--val-fraction 0.2)"
                 )
-        if MEASURES[self.by].tunable in ("test", "local_test"):
+        if self.measure.tunable in ("test", "local_test"):
             warn(
                 f"{self.by} is measured on test data: selecting by it reports too good a number; hold out validation "
-                f"examples (data.val_fraction) and select by {VALIDATION}",
+                f"examples (data.val_fraction) and select by {tunable[0]}",
                 SettingWarning,
             )
+
+    @cached_property
+    def measures(self) -> dict[str, Measure]:
+        """The measures that a sweep of this task can choose by, that of validation examples first."""
+        found = task_measures_for(catalogue.task(self.base.task), self.base.run.measures)
+        return {name: measure for name, measure in found.items() if measure.tunable}
+
+    @property
+    def measure(self) -> Measure:
+        """The measure to choose by."""
+        return self.measures[self.by]
 
     @property
     def count(self) -> int:
@@ -207,7 +222,7 @@ class Sweep:
         """
         if self.problems:
             return [t for t in trials if t.score is not None]
-        sign = 1.0 if lower_is_better(self.by) else -1.0
+        sign = 1.0 if self.measure.better == "low" else -1.0
         scored = [(sign * t.score, t.number, t) for t in trials if t.score is not None]
         return [trial for *_, trial in sorted(scored, key=lambda s: s[:2])]
 
@@ -235,7 +250,7 @@ class Sweep:
         return out
 
     def _search(self) -> Search | None:
-        return None if self.search is None else Search(self.space, self.seed, not lower_is_better(self.by))
+        return None if self.search is None else Search(self.space, self.seed, self.measure.better == "high")
 
     @cached_property
     def _shown(self) -> Sequence[Trial]:
@@ -268,7 +283,7 @@ class Sweep:
         experiments = list(self._runs(trial).values())
         for experiment in experiments:
             federation = federations.of(experiment)
-            part = MEASURES[self.by].tunable
+            part = self.measure.tunable
             if getattr(federation, part) is None:
                 raise SettingError(
                     f"{self.by} is measured on {part}, which this federation lacks: hold examples out (val_fraction, "
@@ -319,9 +334,9 @@ class Sweep:
             )
 
     def _table(self, trials: Sequence[Trial]) -> str:
-        rows: list[list[Any]] = [["trial", "status", *self.space, "score", "score_std", *TUNABLE]]
+        rows: list[list[Any]] = [["trial", "status", *self.space, "score", "score_std", *self.measures]]
         for t in trials:
-            measures = [t.measures.get(name) for name in TUNABLE]
+            measures = [t.measures.get(name) for name in self.measures]
             rows.append([t.name, t.status, *(t.settings[key] for key in self.space), t.score, t.std, *measures])
         return as_csv(rows)
 
@@ -336,7 +351,7 @@ class Sweep:
                 found.append(self._ended(history))
             except (ClientError, _UnmeasuredError) as error:
                 return replace(trial, status=f"failed: seed {experiment.run.seed}: {error}")
-        common = [name for name in TUNABLE if all(name in measures for measures in found)]
+        common = [name for name in self.measures if all(name in measures for measures in found)]
         scores = [measures[self.by] for measures in found]
         return replace(
             trial,
@@ -348,8 +363,8 @@ class Sweep:
 
     def _stop_if_unmeasured(self, history: History) -> None:
         """Raise where no later round will tell more: what a model is judged by stands in the record before training."""
-        part = MEASURES[self.by].tunable
-        judged = "global_accuracy" if part == "test" else self.by
+        part = self.measure.tunable
+        judged = "global_loss" if part == "test" else self.by
         if part != "partition" and history.metrics[0].get(judged) is None:
             raise _UnmeasuredError(
                 f"this run does not measure {self.by}: its data or its algorithm have nothing to measure it on"
@@ -362,7 +377,7 @@ class Sweep:
             raise _UnmeasuredError(
                 f"{self.by} is not known at the end of this run: it was not measured or is not finite"
             )
-        values = {name: [m[name] for m in rounds if m.get(name) is not None] for name in TUNABLE}
+        values = {name: [m[name] for m in rounds if m.get(name) is not None] for name in self.measures}
         return {name: statistics.fmean(v) for name, v in values.items() if v}
 
 

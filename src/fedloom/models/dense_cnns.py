@@ -19,15 +19,18 @@ class DenseMnistCNN(FeatureClassifier):
         in_channels: channels of the images (B, in_channels, image_size, image_size).
         image_size: height and width in pixels, at least 4.
         num_classes: C.
+        further: convolutions 3x3 with padding 1 that follow, 32 channels each, with BatchNorm and ReLU; ours.
 
     Raises:
         ValueError: the images are too small.
     """
 
-    def __init__(self, in_channels: int = 1, image_size: int = 28, num_classes: int = 10) -> None:
+    def __init__(self, in_channels: int = 1, image_size: int = 28, num_classes: int = 10, *, further: int = 0) -> None:
         check_size(self, image_size, 4)
-        body = nn.Sequential(*convolutions(in_channels, 16, 32, padding=2, norm=True))
-        super().__init__(body, 32 * (image_size // 4) ** 2, num_classes)
+        *layers, flat = convolutions(in_channels, 16, 32, padding=2, norm=True)
+        for _ in range(further):
+            layers += [nn.Conv2d(32, 32, 3, padding=1), nn.BatchNorm2d(32), nn.ReLU()]
+        super().__init__(nn.Sequential(*layers, flat), 32 * (image_size // 4) ** 2, num_classes)
 
 
 class DenseCNN(FeatureClassifier):

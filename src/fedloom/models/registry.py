@@ -139,6 +139,10 @@ MODELS: dict[str, Network] = {
             61_920,
         ),
         Network("dense_cnn_mnist", _square(DenseMnistCNN), "DENSE's CNN for MNIST, with BatchNorm", 29_034, _GREY),
+        Network(
+            "dense_cnn_mnist_deep", _square(DenseMnistCNN, further=6),
+            "`dense_cnn_mnist` with six more convolutions, each with BatchNorm (ours)", 84_906, _GREY,
+        ),
         Network("dense_cnn1", _square(DenseCNN, (32, 64, 64), 64), "DENSE's CNN1", 122_570),
         Network("dense_cnn2", _square(DenseCNN, (128, 128, 128), 0), "DENSE's CNN2, for CIFAR-10 and SVHN", 319_242),
         Network(

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import functools
 import math
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from fedloom.coordinator.history import newest
-from fedloom.evaluate.measure import MEASURES
+from fedloom.core.task_measures import TaskMeasure
+from fedloom.evaluate.measure import Measure
 from fedloom.report.grouping import differences
 from fedloom.report.methods import Floats, Method, Run, evaluation_seconds, is_local_only, training_seconds
-from fedloom.report.number_table import Column, Table, amount, percent, signed, whole
+from fedloom.report.number_table import Column, Table, amount, format_of, percent, signed, whole, with_unit
 from fedloom.report.printable import class_names, client_names, part, printable
 
 _MOST_NAMED = 40  # rows of clients in a table
@@ -21,21 +23,23 @@ _NUMBER = re.compile(r"\d+(\.\d+)?(e[+-]?\d+)?")
 
 
 def headline(methods: Sequence[Method]) -> Table:
-    """Return a row for each method: its last accuracies and its cost, mean over its finished runs."""
+    """Return a row for each method: its last measures and its cost, mean over its finished runs."""
+    main, others = methods[0].headline, methods[0].first.history.task_measures[1:]
+    of_all, of_new = with_unit(main.title, main.unit, ", "), with_unit("new clients", main.unit, ", ")
+    of_global, known, show = f"global_{main.name}", methods[0].measures, format_of(main.unit)
     last_rounds = newest(min(run.rounds for m in methods for run in m.counted_runs))
     measured_columns = [
-        *(_column(name, "accuracy, %") for name in ("global_accuracy", "personal_accuracy", "personal_worst_tenth")),
-        Column(
-            f"global_accuracy_last_{last_rounds}", f"global, mean of last {last_rounds}", percent, "high", "accuracy, %"
-        ),
+        *(_column(known[n], of_all) for n in (of_global, f"personal_{main.name}", "personal_worst_tenth")),
+        Column(f"{of_global}_last_{last_rounds}", f"global, mean of last {last_rounds}", show, main.better, of_all),
+        *(column for other in others for column in _beside(other, known)),
         Column("forgetting", "forgetting, points", percent, "low"),
-        *(_column(f"new_{way}_accuracy", "new clients, %") for way in ("global", "fine_tuned", "personalised")),
-        _column("better_than_global", "clients better off, %"),
+        *(_column(known[f"new_{way}_{main.name}"], of_new) for way in ("global", "fine_tuned", "personalised")),
+        _column(known["better_than_global"], "clients better off, %"),
     ]
     cells: list[list[Any]] = []
     for m in methods:
         row: list[Any] = [m.last(c.name) for c in measured_columns]
-        row[3] = m.last("global_accuracy", last_rounds)
+        row[3] = m.last(of_global, last_rounds)
         better = m.spread(lambda run: share_better_than_local_only(run, methods))
         cells.append([m.label, *row, better, *map(m.spread, (megabytes, seconds, evaluation)), len(m.counted_runs)])
     columns = [
@@ -58,13 +62,23 @@ def headline(methods: Sequence[Method]) -> Table:
     return Table("summary", [columns[i] for i in shown_columns], rows, [m.number for m in methods])
 
 
-def _column(name: str, group: str) -> Column:
+def _column(measure: Measure, group: str) -> Column:
     """Make the column of a measure below a heading that it shares with others."""
-    return Column(name, MEASURES[name].label, percent, MEASURES[name].better, group)
+    return Column(measure.name, measure.label, format_of(measure.unit), measure.better, group)
 
 
-def local_only_accuracy(run: Run, methods: Sequence[Method]) -> dict[str, float]:
-    """Return the accuracy of each client in the local-only run beside `run`, by client; empty without one.
+def _beside(measure: TaskMeasure, known: Mapping[str, Measure]) -> list[Column]:
+    """Make the columns of a measure beside the headline, with the number of clients that it is undefined for."""
+    group, show = with_unit(measure.title, measure.unit, ", "), format_of(measure.unit)
+    columns = [
+        Column(known[f"{whose}_{measure.name}"].name, whose, show, measure.better, group)
+        for whose in ("global", "personal")
+    ]
+    return [*columns, Column(f"personal_{measure.name}_undefined", "clients without", whole, None, group)]
+
+
+def local_only_values(run: Run, methods: Sequence[Method]) -> dict[str, float]:
+    """Return the headline of each client in the local-only run beside `run`, by client; empty without one.
 
     That run has the same problem and seed, and the same clients. Also empty where `run` itself is local-only.
     """
@@ -74,17 +88,18 @@ def local_only_accuracy(run: Run, methods: Sequence[Method]) -> dict[str, float]
     candidates = [
         r for m in methods if m.problem == problem for r in m.counted_runs if is_local_only(r.history.algorithm)
     ]
-    return next((last_personal_accuracy(r) for r in candidates if r.pairs_with(run)), {})
+    return next((last_personal(r) for r in candidates if r.pairs_with(run)), {})
 
 
 def gains(run: Run, methods: Sequence[Method]) -> list[float]:
-    """Return each client's personal accuracy minus that of local-only training, sorted; empty without such a run."""
-    mine, theirs = last_personal_accuracy(run), local_only_accuracy(run, methods)
-    return sorted(mine[k] - theirs[k] for k in mine.keys() & theirs.keys())
+    """Return how much better each client's model is than by local-only training, sorted; empty without such a run."""
+    mine, theirs = last_personal(run), local_only_values(run, methods)
+    sign = 1 if run.history.headline.better == "high" else -1
+    return sorted(sign * (mine[k] - theirs[k]) for k in mine.keys() & theirs.keys())
 
 
 def all_gains(method: Method, methods: Sequence[Method]) -> Floats:
-    """Return each client's personal accuracy minus that of local-only training, of all counted runs together."""
+    """Return how much better each client's model is than by local-only training, of all counted runs together."""
     return np.array([gain for run in method.counted_runs for gain in gains(run, methods)], np.float64)
 
 
@@ -101,13 +116,16 @@ def gains_table(methods: Sequence[Method]) -> Table | None:
             better, worse = float((values > 0).sum() / n), float((values < 0).sum() / n)
             rows.append([m.label, better, worse, float(np.median(values)), float(values.min()), float(values.max()), n])
             numbers.append(m.number)
+    main = methods[0].headline
+    show = functools.partial(signed, show=format_of(main.unit))
+    gain = "gain, points" if main.unit == "%" else f"gain in {main.title}"
     columns = [
         Column("method", "method"),
         Column("better", "better off than alone", percent, "high", "clients, %"),
         Column("worse", "worse off", percent, "low", "clients, %"),
-        Column("median", "median client", signed, "high", "gain, points"),
-        Column("least", "least", signed, "high", "gain, points"),
-        Column("most", "most", signed, "high", "gain, points"),
+        Column("median", "median client", show, "high", gain),
+        Column("least", "least", show, "high", gain),
+        Column("most", "most", show, "high", gain),
         Column("clients", "clients of all runs", whole),
     ]
     return Table("gains", columns, rows, numbers) if rows else None
@@ -119,17 +137,17 @@ def share_better_than_local_only(run: Run, methods: Sequence[Method]) -> float |
     return sum(gain > 0 for gain in found) / len(found) if found else None
 
 
-def last_personal_accuracy(run: Run) -> dict[str, float]:
-    """Return the accuracy of each client's personal model when it was evaluated last, by client."""
+def last_personal(run: Run) -> dict[str, float]:
+    """Return the headline of each client's personal model when it was evaluated last, by client."""
     evaluations = [r["personal_by_client"] for r in run.history.metrics if r.get("personal_by_client")]
     return dict(evaluations[-1]) if evaluations else {}
 
 
-def accuracy_by_name(run: Run) -> dict[str, float]:
-    """Return `last_personal_accuracy` of the clients that have names, by name."""
-    accuracies, federation = last_personal_accuracy(run), run.history.federation
+def personal_by_name(run: Run) -> dict[str, float]:
+    """Return `last_personal` of the clients that have names, by name."""
+    values, federation = last_personal(run), run.history.federation
     names = zip(federation.get("shown", ()), federation.get("client_names") or (), strict=False)
-    return {name: accuracies[str(k)] for k, name in names if str(k) in accuracies}
+    return {name: values[str(k)] for k, name in names if str(k) in values}
 
 
 def megabytes(run: Run) -> float | None:
@@ -157,20 +175,27 @@ def total_seconds(run: Run) -> float:
 
 
 def targets(methods: Sequence[Method], metric: str) -> Table | None:
-    """Return the rounds, MB and seconds that each method needs to reach some accuracies.
+    """Return the rounds, MB and seconds that each method needs to reach some values of a measure.
 
-    The targets are three accuracies: the highest that all methods reach, the highest that any reaches, and one between.
-    They are multiples of 5 %, or of 1 % where methods lie closer. For one method they are its highest and two below. A
-    method reaches a target if every counted run does; numbers are means over runs. None where no method rises.
+    The targets are three values: the best that all methods reach, the best that any reaches, and one between. They are
+    round numbers: multiples of 5 %, or of 1 % where methods lie closer. For one method they are its best and two before
+    it. A method reaches a target if every counted run does; numbers are means over runs. None where no method improves.
     """
     measured = [m for m in methods if m.has(metric)]
     if not measured:
         return None
-    best = [min(float(run.history.series(metric).max()) for run in m.counted_runs) for m in measured]
-    start = max(float(run.history.series(metric)[0]) for m in measured for run in m.counted_runs)
+    measure = methods[0].measures[metric]
+    sign, share = 1 if measure.better == "high" else -1, measure.unit == "%"
+    best = [min(float((sign * run.history.series(metric)).max()) for run in m.counted_runs) for m in measured]
+    start = max(float(sign * run.history.series(metric)[0]) for m in measured for run in m.counted_runs)
     levels: list[float] = []
-    for step in (0.05, 0.01):
-        grid = [level for n in range(1, 101) if start < (level := round(n * step, 2)) <= max(best)]
+    if max(best) <= start:
+        return None
+    size = -1 if share else math.floor(math.log10(max(best) - start))  # of steps, as a power of ten
+    for step in (0.5 * 10.0**size, 0.1 * 10.0**size):
+        first, last = math.floor(start / step), math.ceil(max(best) / step)
+        multiples = (round(n * step, 1 - size) for n in range(first, last + 1))
+        grid = [level for level in multiples if start < level <= max(best)]
         low = max(0, sum(level <= min(best) for level in grid) - 1) if len(measured) > 1 else len(grid) // 2
         levels = [grid[n] for n in sorted({low, (low + len(grid) - 1) // 2, len(grid) - 1})] if grid else []
         if len(levels) > 1:
@@ -179,7 +204,9 @@ def targets(methods: Sequence[Method], metric: str) -> Table | None:
         return None
     columns = [Column("method", "method")]
     for level in levels:
-        tag, at = f"{round(100 * level)}", f"{round(100 * level)} %"
+        level = sign * level
+        tag = f"{round(100 * level)}" if share else f"{level:.6g}"
+        at = with_unit(tag, measure.unit)
         columns += [
             Column(f"rounds_to_{tag}", "rounds", whole, "low", at),
             Column(f"mb_to_{tag}", "MB", amount, "low", at),
@@ -189,7 +216,7 @@ def targets(methods: Sequence[Method], metric: str) -> Table | None:
     for m in measured:
         row: list[Any] = [m.label]
         for level in levels:
-            reached = [run.history.to_target(metric, level) for run in m.counted_runs]
+            reached = [run.history.to_target(metric, sign * level) for run in m.counted_runs]
             costs = [r for r in reached if r is not None]
             if len(costs) < len(reached):
                 row += [None, None, None]
@@ -311,37 +338,52 @@ def rounds(methods: Sequence[Method]) -> Table:
 
 
 def personal(methods: Sequence[Method]) -> Table | None:
-    """Return the accuracy of every evaluated client at its run's last evaluation; None where there is none."""
+    """Return the headline of every evaluated client at its run's last evaluation; None where there is none."""
     rows: list[list[Any]] = []
     for m in methods:
         for run in m.runs:
             evaluations = [r for r in run.history.metrics if r.get("personal_by_client")]
-            without, called = local_only_accuracy(run, methods), client_names(run.history.federation)
-            for client, accuracy in evaluations[-1]["personal_by_client"].items() if evaluations else ():
+            without, called = local_only_values(run, methods), client_names(run.history.federation)
+            for client, value in evaluations[-1]["personal_by_client"].items() if evaluations else ():
                 name = called.get(int(client)) if client.isdecimal() else None
                 of = [m.label, run.folder, run.seed, evaluations[-1]["round"], printable(client), name]
-                rows.append([*of, accuracy, without.get(client)])
-    names = ("method", "run", "seed", "round", "client", "name", "accuracy", "local_only")
+                rows.append([*of, value, without.get(client)])
+    names = ("method", "run", "seed", "round", "client", "name", methods[0].headline.name, "local_only")
     return Table("personal", [Column(name, name) for name in names], rows) if rows else None
 
 
 def named_clients(methods: Sequence[Method]) -> Table | None:
-    """Return the accuracy of each client that has a name, by method.
+    """Return the headline of each client that has a name, by method.
 
     None where no client has a name, or where too many have one for the table to be read. Clients are told apart by
     name: where seeds draw the examples, a client's number differs from run to run.
     """
 
-    def accuracy_of(name: str) -> Callable[[Run], float | None]:
-        return lambda run: accuracy_by_name(run).get(name)
+    def value_of(name: str) -> Callable[[Run], float | None]:
+        return lambda run: personal_by_name(run).get(name)
 
     runs = [run for m in methods for run in m.counted_runs]
-    names = list(dict.fromkeys(name for run in runs for name in accuracy_by_name(run)))
+    names = list(dict.fromkeys(name for run in runs for name in personal_by_name(run)))
     if not 0 < len(names) <= _MOST_NAMED:
         return None
-    columns = [Column("client", "client"), *(Column(m.label, m.label, percent, group="accuracy, %") for m in methods)]
-    rows = [[printable(name, 20), *(m.spread(accuracy_of(name)) for m in methods)] for name in names]
+    main = methods[0].headline
+    show, group = format_of(main.unit), with_unit(main.title, main.unit, ", ")
+    columns = [Column("client", "client"), *(Column(m.label, m.label, show, group=group) for m in methods)]
+    rows = [[printable(name, 20), *(m.spread(value_of(name)) for m in methods)] for name in names]
     return Table("clients", columns, rows)
+
+
+def targets_of_clients(federation: dict[str, Any]) -> Table:
+    """Return the quartiles of each target at the first clients, from a federation.json whose targets are no classes."""
+    names, called = federation["targets"]["names"], client_names(federation)
+    rows: list[list[Any]] = [
+        [called.get(k, str(k)), names[d] if d < len(names) else str(d), *quartiles]
+        for k, own in zip(federation["shown"], federation["targets"]["train"], strict=True)
+        for d, quartiles in enumerate(own or ())
+    ]
+    ends = ("minimum", "lower quartile", "median", "upper quartile", "maximum")
+    columns = [Column("client", "client"), Column("target", "target")]
+    return Table("targets", [*columns, *(Column(end.replace(" ", "_"), end, amount) for end in ends)], rows)
 
 
 def examples(name: str, federation: dict[str, Any]) -> Table:

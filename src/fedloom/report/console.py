@@ -14,7 +14,6 @@ from rich.text import Text
 from fedloom.coordinator import History
 from fedloom.coordinator.history import newest
 from fedloom.display.terminal import table
-from fedloom.evaluate.measure import VALIDATION
 from fedloom.report.methods import evaluation_seconds, training_seconds
 from fedloom.report.number_table import Table, two_lines
 
@@ -68,7 +67,7 @@ def fit_terminal(title: str, numbers: Table, *, split: bool = False) -> ConsoleR
 
 
 def comparison_table(results: Sequence[tuple[str, History]], prefix: str = "") -> ConsoleRenderable:
-    """Return one row per run: its last accuracies and its cost.
+    """Return one row per run: its last measures and its cost.
 
     New clients, and the number of lost responses, have columns if there are any. On a narrow terminal whole columns are
     left out, the least important first; no number is cut off. `prefix` stands before the title.
@@ -76,19 +75,30 @@ def comparison_table(results: Sequence[tuple[str, History]], prefix: str = "") -
     histories = [history for _, history in results]
     last_rounds = newest(min((h.metrics[-1]["round"] for h in histories), default=0))
 
-    def numbers(name: str, count: int = 1) -> list[str]:
-        return [_number(history.last(name, count)) for history in histories]
+    def numbers(name: str, count: int = 1, digits: int = 4) -> list[str]:
+        return [_number(history.last(name.format(history.headline.name), count), digits) for history in histories]
 
-    means = [_Column(f"global\nmean {last_rounds}", numbers("global_accuracy", last_rounds), 0)] * (last_rounds > 1)
-    new_clients = [_Column(f"new\n{heading}", numbers(f"new_{way}_accuracy"), 2) for way, heading in _NEW.items()]
+    means = [_Column(f"global\nmean {last_rounds}", numbers("global_{}", last_rounds), 0)] * (last_rounds > 1)
+    new_clients = [_Column(f"new\n{heading}", numbers(f"new_{way}_{{}}"), 2) for way, heading in _NEW.items()]
+    others = {one.name: one.title for history in histories for one in history.task_measures[1:]}
+    beside = [
+        _Column(f"{whose}\n{title}", numbers(f"{whose}_{name}"), 2)
+        for name, title in others.items()
+        for whose in ("global", "personal")
+    ]
+    beside += [
+        _Column(f"without\n{title}", numbers(f"personal_{name}_undefined", digits=0), 3)
+        for name, title in others.items()
+    ]
     dropped = [sum(len(m.get("failed", ())) for m in history.metrics) for history in histories]
     megabytes = [history.rows()[-1]["bytes"] / max(1, len(history.metrics) - 1) / 1e6 for history in histories]
     columns = [
-        _Column("global\nlast", numbers("global_accuracy"), 0),
+        _Column("global\nlast", numbers("global_{}"), 0),
         *means,
         _Column("forget-\nting", numbers("forgetting"), 2),
-        _Column("personal\nlast", numbers("personal_accuracy"), 1),
+        _Column("personal\nlast", numbers("personal_{}"), 1),
         _Column("worst\ndecile", numbers("personal_worst_tenth"), 3),
+        *beside,
         *[column for column in new_clients if set(column.cells) != {_number(math.nan)}],
         _Column("MB a\nround", [f"{m:.2f}" for m in megabytes], 6),
         _Column("train s\na round", [_number(training_seconds(h), 2) for h in histories], 5),
@@ -97,7 +107,13 @@ def comparison_table(results: Sequence[tuple[str, History]], prefix: str = "") -
         _Column("engine", [history.engine for history in histories], 8),
     ]
     explained = f"; mean {last_rounds}: over the last {last_rounds}" * (last_rounds > 1)
-    return _FittedTable(f"{prefix}Accuracy after the last round{explained}", [label for label, _ in results], columns)
+    title = f"{prefix}{_titles(histories)} after the last round{explained}"
+    return _FittedTable(title, [label for label, _ in results], columns)
+
+
+def _titles(histories: Sequence[History]) -> str:
+    titles = " or ".join(dict.fromkeys(history.headline.title for history in histories))
+    return titles[:1].upper() + titles[1:]
 
 
 _NEW = {"global": "global", "fine_tuned": "tuned", "personalised": "own"}
@@ -111,14 +127,14 @@ _WAYS = {  # field of Summaries: the heading of its column, and its meaning
 
 
 def readings_table(results: Sequence[tuple[str, History]]) -> ConsoleRenderable:
-    """Return one row per run: global and personal accuracy, each read in five ways (`History.summaries`).
+    """Return one row per run: the headline of global and personal models, each read in five ways (`History.summaries`).
 
-    Beside them stand the round that validation data choose, and its accuracy on these.
+    Beside them stand the round that validation data choose, and its headline on these.
     """
     columns, ways = [], set[str]()
     last_rounds = newest(min((h.metrics[-1]["round"] for _, h in results), default=0))
     for kind in ("global", "personal"):
-        readings = [history.summaries(f"{kind}_accuracy", last_rounds)._asdict() for _, history in results]
+        readings = [h.summaries(f"{kind}_{h.headline.name}", last_rounds)._asdict() for _, h in results]
         for leaves, (way, (heading, _)) in enumerate(_WAYS.items()):
             cells = [_number(values[way]) for values in readings]
             if set(cells) != {_number(math.nan)} and (way != "tail" or last_rounds > 1):
@@ -127,7 +143,8 @@ def readings_table(results: Sequence[tuple[str, History]]) -> ConsoleRenderable:
     if "validated" in ways:
         rounds = [history.validated_round for _, history in results]
         columns.append(_Column("val.\nround", ["-" if t is None else str(t) for t in rounds], 2))
-        columns.append(_Column("val.\nbest", [_number(h.summaries(VALIDATION).validated) for _, h in results], 2))
+        best = [h.summaries(f"val_{h.headline.name}").validated for _, h in results]
+        columns.append(_Column("val.\nbest", list(map(_number, best)), 2))
     explanation = "; ".join(what.format(many=last_rounds) for way, (_, what) in _WAYS.items() if way in ways)
     return _FittedTable(f"Which number: {explanation or 'none'}", [label for label, _ in results], columns)
 

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from fedloom.report.comparison import all_gains, last_personal_accuracy
+from fedloom.report.comparison import all_gains, last_personal
 from fedloom.report.methods import Curve, Floats, Method
+from fedloom.report.number_table import with_unit
 from fedloom.report.printable import class_names
 from fedloom.report.style import (
     FAINT,
@@ -72,18 +73,19 @@ def curves(
     return figure
 
 
-def together(method: Method, series: Mapping[str, str], ylabel: str) -> Figure | None:
-    """Draw several shares of one method over rounds, `series` their labels; None where none was measured."""
+def together(method: Method, series: Mapping[str, str], ylabel: str, *, percent: bool = True) -> Figure | None:
+    """Draw several measures of one method over rounds, `series` their labels; None where none was measured."""
     measured = [
         (i, label, c) for i, (name, label) in enumerate(series.items()) if (c := method.curve(name)) is not None
     ]
     if not measured:
         return None
+    scale = 100.0 if percent else 1.0
     with drawing():
         figure, axes = canvas(WIDE)
         for i, _, curve in measured:
-            _line(axes, curve.x, curve, 100, i, len(method.counted_runs) > 1)
-        _frame(axes, "round", ylabel, share=True)
+            _line(axes, curve.x, curve, scale, i, len(method.counted_runs) > 1)
+        _frame(axes, "round", ylabel, share=percent)
         axes.set_xlim(0, max(float(c.x[-1]) for *_, c in measured) or 1)
         label_ends(axes, [(c.x[-1], c.mean[-1] * 100, i, label) for i, label, c in measured])
     return figure
@@ -131,27 +133,44 @@ def class_accuracy(method: Method) -> tuple[list[int], Floats]:
 
 
 def personal(methods: Sequence[Method]) -> Figure | None:
-    """Draw the accuracy of each client's model at the end, a row per method; None where it was not measured."""
-    measured = [(m, values * 100) for m in methods if len(values := all_personal_accuracies(m))]
+    """Draw the headline of each client's model at the end, a row per method; None where it was not measured."""
+    main = methods[0].headline
+    scale = 100 if main.unit == "%" else 1
+    measured = [(m, values * scale) for m in methods if len(values := all_personal(m))]
     if not measured:
         return None
-    return _rows(measured, "accuracy of a client's model on its own held-out examples (%)", (-1, 101))
+    xlabel = with_unit(f"{main.title} of a client's model on its own held-out examples", f"({main.unit})" * (scale > 1))
+    limits = (-1.0, 101.0) if scale > 1 else _room(np.concatenate([values for _, values in measured]))
+    return _rows(measured, xlabel, limits, main.better)
 
 
 def gain(methods: Sequence[Method]) -> Figure | None:
     """Draw each client's gain over training alone, a row per method; None without local-only runs beside them."""
-    measured = [(m, values * 100) for m in methods if len(values := all_gains(m, methods))]
+    main = methods[0].headline
+    scale = 100 if main.unit == "%" else 1
+    measured = [(m, values * scale) for m in methods if len(values := all_gains(m, methods))]
     if not measured:
         return None
     all_values = np.concatenate([values for _, values in measured])
-    low, high = min(-5.0, all_values.min()), max(5.0, all_values.max())
-    room = 0.02 * (high - low)
-    figure = _rows(measured, "personal accuracy minus that of local-only training (points)", (low - room, high + room))
+    least = 5.0 if scale > 1 else 0.0
+    limits = _room(np.array([-least, least, *all_values]))
+    mine, alone = f"personal {main.title}", "that of local-only training"
+    compared = f"{mine} minus {alone}" if main.better == "high" else f"{alone} minus {mine}"
+    figure = _rows(measured, with_unit(compared, "(points)" * (scale > 1)), limits)
     figure.axes[0].axvline(0, color=FAINT, lw=1, zorder=1)
     return figure
 
 
-def _rows(rows: Sequence[tuple[Method, Floats]], xlabel: str, limits: tuple[float, float]) -> Figure:
+def _room(values: Floats) -> tuple[float, float]:
+    """Return the limits of an axis with a little room around values."""
+    low, high = float(values.min()), float(values.max())
+    room = 0.02 * (high - low)
+    return low - room, high + room
+
+
+def _rows(
+    rows: Sequence[tuple[Method, Floats]], xlabel: str, limits: tuple[float, float], better: str = "high"
+) -> Figure:
     """Draw a row per method: a dot per client, the middle half, the median and the mean of the worst decile."""
     with drawing():
         figure, axes = canvas((WIDE[0], 1.1 + 0.52 * len(rows)))
@@ -164,7 +183,8 @@ def _rows(rows: Sequence[tuple[Method, Floats]], xlabel: str, limits: tuple[floa
             dot_style: dict[str, Any] = {"ms": 4, "mew": 0, "alpha": 0.5, "color": colour(n), "clip_on": False}
             axes.plot(dots, height, "o", gid=f"dots.{n}", **dot_style)
             quarter, median, three = np.quantile(values, (0.25, 0.5, 0.75))
-            tenth = np.sort(values)[: max(1, len(values) // 10)].mean()
+            worst_first = np.sort(values) if better == "high" else -np.sort(-values)
+            tenth = worst_first[: max(1, len(values) // 10)].mean()
             ring_style: dict[str, Any] = {"ms": 7, "mfc": "white", "mec": INK, "mew": 1.4, "clip_on": False}
             axes.plot([quarter, three], [row, row], color=INK, lw=1.4, zorder=3, gid=f"half.{n}")
             axes.plot([median], [row], "o", zorder=4, gid=f"median.{n}", **ring_style)
@@ -184,16 +204,18 @@ def sweep(swept: SweepResult, name: str) -> Figure:
     """Draw the results of a sweep over one of its settings; lines join trials that have all other settings alike."""
     ticks = sorted({t.settings[name] for t in swept.trials}, key=order)
     other_settings = [", ".join(f"{short(k)}={v}" for k, v in t.settings.items() if k != name) for t in swept.trials]
+    measure = swept.trials[0].method.measures[swept.measure]
+    scale = 100 if measure.unit == "%" else 1
     groups: dict[str, list[tuple[float, float]]] = {label: [] for label in sorted(other_settings)}
     offset = min(0.1, 0.5 / len(groups))  # so that bars of neighbours do not hide each other
     with drawing():
         figure, axes = canvas()
         for (m, own, result), other in zip(swept.trials, other_settings, strict=True):
             x = ticks.index(own[name]) + offset * (list(groups).index(other) - (len(groups) - 1) / 2)
-            y, n = result.mean * 100, m.number
+            y, n = result.mean * scale, m.number
             groups[other].append((x, y))
             if not np.isnan(result.std):
-                half = result.std * 100
+                half = result.std * scale
                 axes.plot([x, x], [y - half, y + half], color=colour(n), lw=1.2, alpha=0.6, gid=f"half.{n}")
             axes.plot([x], [y], "o", ms=6.5, mew=0, color=colour(n), zorder=3, clip_on=False, gid=f"dots.{n}")
         lines = {label: sorted(points) for label, points in groups.items() if len(points) > 1}
@@ -202,7 +224,7 @@ def sweep(swept: SweepResult, name: str) -> Figure:
         axes.set_xticks(range(len(ticks)), [plain(_short(tick)) for tick in ticks])
         axes.set_xlim(-0.4, len(ticks) - 0.6)
         axes.set_xlabel(plain(name))
-        axes.set_ylabel("accuracy (%)")
+        axes.set_ylabel(measure.axis)
         axes.margins(y=0.1)
         axes.tick_params(colors=FAINT)
         if len(lines) <= _MOST_LABELS:
@@ -210,9 +232,9 @@ def sweep(swept: SweepResult, name: str) -> Figure:
     return figure
 
 
-def all_personal_accuracies(method: Method) -> Floats:
-    """Return the accuracy of every evaluated client at its run's last evaluation, of all counted runs together."""
-    return np.array([a for run in method.counted_runs for a in last_personal_accuracy(run).values()], np.float64)
+def all_personal(method: Method) -> Floats:
+    """Return the headline of every evaluated client at its run's last evaluation, of all counted runs together."""
+    return np.array([a for run in method.counted_runs for a in last_personal(run).values()], np.float64)
 
 
 def _line(

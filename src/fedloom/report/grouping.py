@@ -202,6 +202,9 @@ def _one_problem(one: Run, other: Run) -> bool:
         return False
     if any(a[name] != b[name] for name in a.keys() & b.keys()):
         return False
+    mine, theirs = one.history.headline, other.history.headline
+    if (mine.name, mine.unit, mine.better) != (theirs.name, theirs.unit, theirs.better):
+        return False
     return one.draw != other.draw or not any(_differ(one.history, other.history, name) for name in _PARTS)
 
 

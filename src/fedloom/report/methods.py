@@ -15,6 +15,8 @@ from fedloom.coordinator import RunSettings
 from fedloom.coordinator.history import MEASURING, History, Record
 from fedloom.core.errors import SettingError
 from fedloom.core.setting import may_differ
+from fedloom.core.task_measures import TaskMeasure
+from fedloom.evaluate.measure import Measure, monitored
 from fedloom.experiments.problem import of_problem
 from fedloom.report.printable import flat_settings, part, printable
 from fedloom.report.problems import Problem, facts_of
@@ -105,8 +107,9 @@ class Run:
         rule = {name: run_settings[name] for name in ("monitor", "target", "patience") if name in run_settings}
         try:
             settings = RunSettings(**rule)
-            values = [row.get(settings.monitor) for row in self.rows if row["round"]]
-            return settings.reason_to_stop([v for v in values if v is not None])
+            watched = monitored(settings.monitor, self.history.measures)
+            values = [row.get(watched.name) for row in self.rows if row["round"]]
+            return settings.reason_to_stop([v for v in values if v is not None], watched)
         except (SettingError, TypeError):  # of another version
             return None
 
@@ -199,6 +202,21 @@ class Method:
     def is_local_only(self) -> bool:
         """True for local-only training."""
         return is_local_only(self.first.history.algorithm)
+
+    @property
+    def headline(self) -> TaskMeasure:
+        """Measure by which methods on its problem are compared."""
+        return self.first.history.headline
+
+    @property
+    def measures(self) -> dict[str, Measure]:
+        """Descriptions of the numbers of its records, by name."""
+        return self.first.history.measures
+
+    @property
+    def has_classes(self) -> bool:
+        """False where targets are numbers or several labels."""
+        return "targets" not in self.first.history.federation
 
     @property
     def first(self) -> Run:

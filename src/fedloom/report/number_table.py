@@ -173,10 +173,20 @@ def percent(value: float) -> str:
     return f"{round(100 * value, 1) + 0.0:.1f}"
 
 
-def signed(value: float) -> str:
-    """Return points with their sign: +3.1, -0.4; 0.0 has none."""
-    text = percent(value)
-    return text if text.startswith("-") or text == "0.0" else f"+{text}"
+def signed(value: float, show: Callable[[float], str] = percent) -> str:
+    """Return points, or another number, with their sign: +3.1, -0.4; 0.0 has none."""
+    text = show(value)
+    return text if text.startswith("-") or text in ("0.0", "0") else f"+{text}"
+
+
+def format_of(unit: str) -> Callable[[float], str]:
+    """Return how numbers of a unit are printed: shares and their differences as percentages."""
+    return percent if unit in ("%", "points") else amount
+
+
+def with_unit(text: str, unit: str, between: str = " ") -> str:
+    """Return a number or a heading and its unit, where it has one."""
+    return f"{text}{between}{unit}" if unit else text
 
 
 def amount(value: float, like: float | None = None) -> str:

@@ -1,4 +1,4 @@
-"""Accuracies of methods over their seeds: in several readings, and as differences over common seeds."""
+"""Measures of methods over their seeds: in several readings, and as differences over common seeds."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 
 from fedloom.coordinator.history import newest
-from fedloom.evaluate.measure import MEASURES, VALIDATION
+from fedloom.evaluate.measure import Measure
 from fedloom.report.methods import Method, Run, Spread
-from fedloom.report.number_table import Column, Interval, Table, percent, whole
+from fedloom.report.number_table import Column, Interval, Table, format_of, whole, with_unit
 
 WAYS = {  # field of Summaries: its meaning
     "last": "last round",
@@ -20,29 +20,40 @@ WAYS = {  # field of Summaries: its meaning
     "best": "best on test (optimistic)",
     "mean": "mean over rounds",
 }
-KINDS = {name: MEASURES[name].label for name in ("global_accuracy", "personal_accuracy")}
 _T = (  # 97.5 % quantile of Student's t with 1, 2, ... degrees of freedom
     *(12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228),
     *(2.201, 2.179, 2.160, 2.145, 2.131, 2.120, 2.110, 2.101, 2.093, 2.086),
 )
 
 
-def accuracy_readings(
+def compared(methods: Sequence[Method], *, headline: bool = False) -> dict[str, Measure]:
+    """Return the measures of global and personal models by name, those of the headline first, or these alone."""
+    return {
+        name: m.measures[name]
+        for m in methods
+        for one in m.first.history.task_measures[: 1 if headline else None]
+        for name in (f"global_{one.name}", f"personal_{one.name}")
+    }
+
+
+def readings(
     methods: Sequence[Method], kinds: Sequence[str], ways: Sequence[str] = tuple(WAYS), with_seeds: bool = True
 ) -> Table | None:
-    """Return accuracies in several readings (`History.summaries`); None where no accuracy was measured.
+    """Return measures in several readings (`History.summaries`); None where none of them was measured.
 
     `ways`: the readings, in this order. `with_seeds`: with the number of seeds. Where several kinds stand beside each
-    other, so do the round that validation data choose and its accuracy on these.
+    other, so do the round that validation data choose and its headline on these.
     """
-    last_rounds = tail_length(methods)
+    last_rounds, main, known = tail_length(methods), methods[0].headline, compared(methods)
     columns, cells = [], []
     for kind in kinds:
         for way in ways:
             heading, spreads = WAYS[way], [reading_of(m, kind, way, last_rounds) for m in methods]
             if any(spread is not None for spread in spreads) and (way != "tail" or last_rounds > 1):
-                group = f"{KINDS[kind]} accuracy, %" if len(kinds) > 1 else ""
-                columns.append(Column(f"{kind}_{way}", heading.format(many=last_rounds), percent, "high", group))
+                of = known[kind]
+                group = with_unit(f"{of.title[:1].lower()}{of.title[1:]}", of.unit, ", ") if len(kinds) > 1 else ""
+                show = format_of(of.unit)
+                columns.append(Column(f"{kind}_{way}", heading.format(many=last_rounds), show, of.better, group))
                 cells.append(spreads)
     if not columns:
         return None
@@ -50,8 +61,9 @@ def accuracy_readings(
         group = "chosen on validation"
         columns.append(Column("validated_round", "round", whole, group=group))
         cells.append([m.spread(lambda run: run.history.validated_round) for m in methods])
-        columns.append(Column(f"{VALIDATION}_validated", "validation accuracy, %", percent, "high", group))
-        cells.append([reading_of(m, VALIDATION, "validated", last_rounds) for m in methods])
+        name, heading = f"val_{main.name}", with_unit(f"validation {main.title}", main.unit, ", ")
+        columns.append(Column(f"{name}_validated", heading, format_of(main.unit), main.better, group))
+        cells.append([reading_of(m, name, "validated", last_rounds) for m in methods])
     head, rows = [Column("method", "method")], [list[Any]([m.label]) for m in methods]
     if with_seeds and len(kinds) == 1 and any(len(m.counted_runs) > 1 for m in methods):
         head.append(Column("seeds", "seeds", whole))

@@ -59,3 +59,13 @@ def _shorten(text: str) -> str:
         return printable(text)
     digest = hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:8]
     return f"{printable(text, _LONGEST - 9)} {digest}"
+
+
+def several_of(title: str) -> str:
+    """Return the plural of a measure: accuracies, RMSE values."""
+    return f"{title[:-1]}ies" if title.endswith("cy") else f"{title} values"
+
+
+def with_article(title: str) -> str:
+    """Return a measure with its article: an accuracy, an RMSE, a label accuracy."""
+    return f"{'an' if title[:1] in 'aeioAEFHILMNORSX' else 'a'} {title}"

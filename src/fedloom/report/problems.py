@@ -55,6 +55,8 @@ def facts_of(history: History) -> dict[str, str]:
         for kind, prints in (("data", recorded.get("parts")), ("sample", part(f, "data", "sample"))):
             part_name = next((name for name in ("test", "train") if part(prints, name)), None)
             facts["federation"] |= {} if part_name is None else {f"{part_name} {kind}": part(prints, part_name)}
+        rules = {name: recorded.get(name, f.get(name)) for name in ("arrives", "drift")}
+        facts["federation"] |= {name: json.dumps(_without_seeds(rule)) for name, rule in rules.items() if rule}
         facts["federation"] = {name: value for name, value in facts["federation"].items() if value is not None}
     if m and "data" not in facts:
         facts |= {name: json.dumps(_without_seeds(m.get(name))) for name in ("sampler", "faults", "new")}

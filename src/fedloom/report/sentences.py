@@ -3,33 +3,33 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
 
-from fedloom.evaluate.measure import MEASURES
+from fedloom.evaluate.measure import Measure
 from fedloom.experiments.trials import LAST
 from fedloom.report.comparison import total_seconds
 from fedloom.report.figures import MOST_BANDS, class_accuracy
 from fedloom.report.grouping import by_problem
 from fedloom.report.heterogeneity import Heterogeneity
 from fedloom.report.methods import Method, Spread
-from fedloom.report.number_table import amount, percent, signed, whole
+from fedloom.report.number_table import amount, format_of, percent, signed, whole, with_unit
 from fedloom.report.over_seeds import paired_difference
 from fedloom.report.printable import class_names, part, printable
 from fedloom.report.problems import UNKNOWN
 from fedloom.report.sweeps import SweepResult
 
 _MOST_NAMED = 3  # problems in a title
-SERIES = (  # in the figure of a single run
-    "global_accuracy",
-    "personal_accuracy",
-    "personal_worst_tenth",
-    "in_local_accuracy",
-    "out_local_accuracy",
-    "val_accuracy",
-)
+_BY_CLASS = ("in_local_accuracy", "out_local_accuracy")
+
+
+def series(method: Method) -> dict[str, Measure]:
+    """Return the measures in the figure of a single run, by name."""
+    main, known = method.headline.name, method.measures
+    names = (f"global_{main}", f"personal_{main}", "personal_worst_tenth", *_BY_CLASS, f"val_{main}")
+    return {name: known[name] for name in names if name in known}
 
 
 def title(methods: Sequence[Method]) -> str:
@@ -86,24 +86,27 @@ def _sized(name: str, trained: Any, frozen: Any) -> str:
 
 def findings(methods: Sequence[Method]) -> Iterator[str]:
     """Yield the headline numbers in sentences, and the limits of their evidence."""
-    for name in ("global_accuracy", "forgetting", "personal_accuracy", "personal_worst_tenth"):
-        title, high, unit = MEASURES[name].title, MEASURES[name].better == "high", MEASURES[name].unit
+    main, known = methods[0].headline.name, methods[0].measures
+    names = (f"global_{main}", "forgetting", f"personal_{main}", "personal_worst_tenth")
+    for measure in (known[name] for name in names if name in known):
+        name, title, high, unit = measure.name, measure.title, measure.better == "high", measure.unit
+        show = format_of(unit)
         by_method = [(m, s) for m in methods if (s := m.last(name)) is not None]
         if not by_method:
             continue
         by_method.sort(key=lambda item: -item[1].mean if high else item[1].mean)
         first, best = by_method[0]
         if len(methods) == 1:
-            yield f"{title} ends at {_value(best)} {unit}."
+            yield f"{title} ends at {_value(best, unit)}."
         elif len(by_method) == 1:
-            yield f"{title} was measured for {first.label} only: {_value(best)} {unit}."
-        elif percent(best.mean) == percent(by_method[-1][1].mean):
-            yield f"{title} is {percent(best.mean)} {unit} with every method."
+            yield f"{title} was measured for {first.label} only: {_value(best, unit)}."
+        elif show(best.mean) == show(by_method[-1][1].mean):
+            yield f"{title} is {with_unit(show(best.mean), unit)} with every method."
         else:
             ends, (second, next_best) = "is highest" if high else "is lowest", by_method[1]
             yield (
-                f"{title} {ends} with {first.label}: {_value(best)} {unit}; the runner-up, {second.label}, has "
-                f"{_value(next_best)}{_ahead(first, second, name)}."
+                f"{title} {ends} with {first.label}: {_value(best, unit)}; the runner-up, {second.label}, has "
+                f"{_text(next_best, show)}{_ahead(first, second, measure)}."
             )
     if len(methods) > 1:
         fewest_seeds = min(len(m.counted_runs) for m in methods)
@@ -113,40 +116,46 @@ def findings(methods: Sequence[Method]) -> Iterator[str]:
             yield f"With {fewest_seeds} seeds, differences of the size of a standard deviation may be chance."
 
 
-def _ahead(first: Method, second: Method, name: str) -> str:
+def _ahead(first: Method, second: Method, measure: Measure) -> str:
     """Describe the difference of the best to the runner-up over common seeds; "" with fewer than two."""
-    gap = paired_difference(first, second, name, "last", 1)
+    gap = paired_difference(first, second, measure.name, "last", 1)
     if gap is None:
         return ""
     verdict = ", which leaves open which is better" if gap.low <= 0 <= gap.high else ""
-    span = f"95 % interval {signed(gap.low)} to {signed(gap.high)}"
-    return f" ({signed(gap.mean)} points over {gap.count} common seeds, {span}{verdict})"
+    low, mean, high = (signed(value, format_of(measure.unit)) for value in (gap.low, gap.mean, gap.high))
+    span = f"95 % interval {low} to {high}"
+    return f" ({mean}{' points' * (measure.unit in ('%', 'points'))} over {gap.count} common seeds, {span}{verdict})"
 
 
 def describe_choice(sweep: SweepResult) -> str:
     """Name the best trial, its measure and the runner-up; or the reason why there is no best trial."""
+    of = sweep.trials[0].method.measures[sweep.measure]
+    measure, show = of.title[:1].lower() + of.title[1:], format_of(of.unit)
     if sweep.problems:
         return (
-            f"{len(sweep.trials)} trials by {MEASURES[sweep.measure].title.lower()} (mean of the last {LAST}). They "
+            f"{len(sweep.trials)} trials by {measure} (mean of the last {LAST}). They "
             f"vary in {', '.join(sweep.problems)}, so each is another problem, and there is no best trial."
         )
-    (best, second, *_), measure = sweep.trials, MEASURES[sweep.measure].title.lower()
-    caution = "" if sweep.measure == "val_accuracy" else " This was chosen by test examples, which is optimistic."
+    best, second, *_ = sweep.trials
+    caution = "" if of.tunable == "local_val" else " This was chosen by test examples, which is optimistic."
     return (
         f"Best of {len(sweep.trials)} by {measure} (mean of the last {LAST}): {best.method.label}, "
-        f"{_value(best.result)} %; the runner-up, {second.method.label}, has {_value(second.result)}.{caution}"
+        f"{_value(best.result, of.unit)}; the runner-up, {second.method.label}, has "
+        f"{_text(second.result, show)}.{caution}"
     )
 
 
 def describe_ending(methods: Sequence[Method], name: str) -> str:
-    """Name the method with the highest end, and the one with the largest drop from one point to the next."""
+    """Name the method with the best end and, of shares, the one with the largest drop from one point to the next."""
+    measure = methods[0].measures[name]
+    high, unit = measure.better == "high", measure.unit
     found = [(s.mean, m.label) for m in methods if (s := m.last(name)) is not None]
     if not found:
         return ""
-    best, label = max(found)
-    out = f"Highest at the end: {label}, {percent(best)} %."
+    best, label = max(found) if high else min(found)
+    out = f"{'Highest' if high else 'Lowest'} at the end: {label}, {with_unit(format_of(unit)(best), unit)}."
     drops = []
-    for m in methods:
+    for m in methods if high and unit == "%" else ():
         curve = m.curve(name)
         if curve is not None and len(curve.mean) > 1:
             drops.append((float(np.max(-np.diff(curve.mean))), m.label))
@@ -231,8 +240,12 @@ def describe_holders(federation: dict[str, Any], heterogeneity: Heterogeneity) -
     )
 
 
-def _value(spread: Spread) -> str:
-    return percent(spread.mean) + ("" if np.isnan(spread.std) else f" ± {percent(spread.std)}")
+def _value(spread: Spread, unit: str) -> str:
+    return with_unit(_text(spread, format_of(unit)), unit)
+
+
+def _text(spread: Spread, show: Callable[[float], str]) -> str:
+    return show(spread.mean) + ("" if np.isnan(spread.std) else f" ± {show(spread.std)}")
 
 
 def _same(values: Iterator[object]) -> str:

@@ -16,20 +16,21 @@ from rich.text import Text
 from fedloom.coordinator.history import History
 from fedloom.core.errors import SettingError
 from fedloom.core.naming import did_you_mean
+from fedloom.evaluate.measure import Measure
 from fedloom.experiments.catalogue import label
 from fedloom.report.console import fit_terminal
 from fedloom.report.grouping import by_problem, methods_of, read_methods, remarks_of
 from fedloom.report.methods import Method, Run, free_in_a_method
-from fedloom.report.number_table import Column, Table, literal, percent
+from fedloom.report.number_table import Column, Table, format_of, literal, with_unit
 from fedloom.report.over_seeds import (
-    KINDS,
     PARTITION,
     WAYS,
-    accuracy_readings,
+    compared,
     one_partition,
     paired_difference,
     partitions_text,
     reading_of,
+    readings,
     seeds_text,
     tail_length,
 )
@@ -126,7 +127,7 @@ def _of_histories(runs: Mapping[str, History | Sequence[History]]) -> list[Metho
 class Summary:
     """Methods over their seeds, as tables: printed by rich, shown by a notebook, and written as LaTeX, Markdown, CSV.
 
-    Numbers are in %: mean ± sample standard deviation over seeds. `against`: the method of the differences, where a
+    Shares are in %: mean ± sample standard deviation over seeds. `against`: the method of the differences, where a
     problem has it; `reading`: what they are of; `remarks`: what to know of the runs; `columns`: which are shown.
     """
 
@@ -153,7 +154,7 @@ class Summary:
         return named or next((m for m in first if not m.is_local_only), first[0])
 
     def tables(self) -> list[Table]:
-        """Return the readings of global and personal accuracy, and the differences over seeds, if there are any.
+        """Return the readings of global and personal models, and the differences over seeds, if there are any.
 
         With several problems, methods by problem come first, then those tables for each.
         """
@@ -163,7 +164,8 @@ class Summary:
         parts = self.by_problem()
         if len(parts) == 1:
             ways = [name for name in self.columns if name in WAYS]
-            found = [accuracy_readings(self.methods, [kind], ways, "seeds" in self.columns) for kind in KINDS]
+            kinds = compared(self.methods)
+            found = [readings(self.methods, [kind], ways, "seeds" in self.columns) for kind in kinds]
             tables = [t for t in (*found, self.differences() if DIFFERENCES in self.columns else None) if t is not None]
             captions = self.captions()
             return [_Section("", [(captions[table.name], table) for table in tables])]
@@ -174,17 +176,18 @@ class Summary:
         return sections
 
     def tables_by_problem(self) -> list[tuple[str, Table]]:
-        """Return a table of methods by problem, with its caption, for each accuracy that was measured.
+        """Return a table of methods by problem, with its caption, for each measure of models.
 
-        Accuracies are read in the way that the differences are.
+        They are read in the way that the differences are.
         """
-        return [(self._caption_across(kind), t) for kind in KINDS if (t := across_problems(self, kind)) is not None]
+        kinds = compared(self.methods)
+        return [(self._caption_across(of), t) for of in kinds.values() if (t := across_problems(self, of)) is not None]
 
-    def _caption_across(self, kind: str) -> str:
+    def _caption_across(self, measure: Measure) -> str:
         way = WAYS[self.reading].format(many="rounds" if self.reading == "tail" else "")
         spread = f", mean ± standard deviation over {seeds_text(self.methods)}" if self.several else ""
         return (
-            f"{KINDS[kind].capitalize()} accuracy in % ({way}){spread}: methods by problem. Each column is "
+            f"{with_unit(measure.title, measure.unit, ' in ')} ({way}){spread}: methods by problem. Each column is "
             f"another problem; compare numbers within a column alone. {differing_settings(self.methods)}"
         )
 
@@ -198,8 +201,9 @@ class Summary:
             return None
         first = self.reference
         local_only = next((m for m in self.methods if m.is_local_only and m is not first), None)
-        wanted = [(kind, first) for kind in KINDS]
-        wanted += [] if local_only is None else [("personal_accuracy", local_only)]
+        kinds = compared([first], headline=True)
+        wanted = [(kind, first) for kind in kinds]
+        wanted += [] if local_only is None else [(f"personal_{first.headline.name}", local_only)]
         columns, cells, last_rounds = [], [], tail_length(self.methods)
         for kind, other in wanted:
             values = [
@@ -207,8 +211,8 @@ class Summary:
                 for m in self.methods
             ]
             if any(cell is not None for cell in values):
-                name, heading = f"{kind}_{self.reading}_less_{other.label}", f"{KINDS[kind]} minus {other.label}"
-                columns.append(Column(name, heading, percent))
+                name, heading = f"{kind}_{self.reading}_less_{other.label}", f"{kinds[kind].label} minus {other.label}"
+                columns.append(Column(name, heading, format_of(first.headline.unit)))
                 cells.append(values)
         rows = [
             [m.label, *values]
@@ -223,12 +227,17 @@ class Summary:
         each = f" over {seeds_text(self.methods)}" if self.several else ""
         spread = f", mean ± standard deviation{each}: {partitions_text(self.methods)}" if each else ", one seed each"
         way = WAYS[self.reading].format(many=tail_length(self.methods))
-        return {
-            "global_accuracy": f"Global accuracy in %{spread}.",
-            "personal_accuracy": f"Personal accuracy in %, mean over clients{spread}.",
-            "differences": f"Differences in points ({way}), mean over common seeds [95 % interval, Student's t, paired "
-            "by seed]. If an interval contains 0, either may be better.",
+        main = self.reference.headline
+        of_what = "points" if main.unit == "%" else main.title
+        captions = {
+            "differences": f"Differences in {of_what} ({way}), mean over common seeds [95 % interval, Student's t, "
+            "paired by seed]. If an interval contains 0, either may be better.",
         }
+        for name, of in compared(self.methods).items():
+            whose = ", mean over clients" * name.startswith("personal_")
+            caption = f"{with_unit(of.title, of.unit, ' in ')}{whose}{spread}."
+            captions[name] = caption + undefined(self.methods, name)
+        return captions
 
     def markdown(self) -> str:
         """Return the tables in Markdown, each below its caption."""
@@ -243,7 +252,7 @@ class Summary:
         return "\n".join(table.latex(caption) for section in self._sections() for caption, table in section.tables)
 
     def csv(self) -> str:
-        """Return one row for each method, accuracy and reading, in full precision; shares, not %."""
+        """Return one row for each method, measure and reading, in full precision; shares, not %."""
         names = ("mean", "std", "seeds", "partition", "against", "difference", "low", "high", "pairs")
         rows: list[list[Any]] = [["problem", "method", "metric", "reading", *names]]
         for problem, only in self.by_problem():
@@ -253,7 +262,7 @@ class Summary:
     def _rows(self) -> Iterator[list[Any]]:
         other, last_rounds = self.reference, tail_length(self.methods)
         for m in self.methods:
-            for kind in KINDS:
+            for kind in compared([m]):
                 for way in WAYS:
                     if (found := reading_of(m, kind, way, last_rounds)) is None:
                         continue
@@ -299,14 +308,22 @@ class _Section(NamedTuple):
     tables: list[tuple[str, Table]]
 
 
-def across_problems(summary_: Summary, kind: str) -> Table | None:
-    """Return one accuracy, a row for each method and a column for each problem; None where it was not measured."""
+def undefined(methods: Sequence[Method], name: str) -> str:
+    """Say for how many clients a measure has no value, at most; "" where all have one."""
+    counts = [run.history.last(f"{name}_undefined") for m in methods for run in m.counted_runs]
+    most = max((count for count in counts if not math.isnan(count)), default=0)
+    return f" Undefined for up to {most:g} clients of a run, which its mean leaves out." if most else ""
+
+
+def across_problems(summary_: Summary, measure: Measure) -> Table | None:
+    """Return one measure, a row for each method and a column for each problem; None where it was not measured."""
+    kind = measure.name
     rows: dict[str, list[Any]] = {m.label: [m.label] for m in summary_.methods}
     columns = [Column("method", "method")]
     for problem, only in summary_.by_problem():
         spreads = {m.label: reading_of(m, kind, summary_.reading, tail_length(only.methods)) for m in only.methods}
         if any(spread is not None for spread in spreads.values()):
-            columns.append(Column(problem.title, problem.title, percent, "high"))
+            columns.append(Column(problem.title, problem.title, format_of(measure.unit), measure.better))
             for label_, row in rows.items():
                 row.append(spreads.get(label_))
     if len(columns) == 1:

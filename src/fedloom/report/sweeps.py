@@ -4,17 +4,22 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
-from fedloom.evaluate.measure import MEASURES
+from fedloom.evaluate.measure import Measure
 from fedloom.experiments.problem import of_problem
 from fedloom.experiments.trials import at_end
 from fedloom.report.grouping import differences
 from fedloom.report.methods import Method, Spread
-from fedloom.report.number_table import Column, Table, percent
+from fedloom.report.number_table import Column, Table, format_of, with_unit
 
 _FEWEST = 3  # trials
-CHOSEN_BY = ("val_accuracy", "global_accuracy", "personal_accuracy")  # the first that all trials have measured
+
+
+def chosen_by(methods: Sequence[Method]) -> dict[str, Measure]:
+    """Return the measures that trials may be compared by; the first that all of them have measured is taken."""
+    main, measures = methods[0].headline.name, methods[0].measures
+    return {name: measures[name] for name in (f"val_{main}", f"global_{main}", f"personal_{main}")}
 
 
 class Trial(NamedTuple):
@@ -26,7 +31,7 @@ class Trial(NamedTuple):
 
 
 class SweepResult(NamedTuple):
-    """Trials of an algorithm, best first. `measure`: of their results, one of `CHOSEN_BY`.
+    """Trials of an algorithm, best first. `measure`: of their results, one of `chosen_by`.
 
     `problems`: the varied settings that change the problem. If there are any, no trial is the best, and trials are in
     the order of their settings.
@@ -42,12 +47,16 @@ class SweepResult(NamedTuple):
         return list(self.trials[0].settings)
 
     def table(self, place: int) -> Table:
-        """Return a row for each trial: its settings, and accuracies as `fedloom sweep` takes them. `place`: from 1."""
-        measures = [name for name in CHOSEN_BY if any(t.method.has(name) for t in self.trials)]
+        """Return a row for each trial: its settings, and measures as `fedloom sweep` takes them. `place`: from 1."""
+        of = chosen_by([t.method for t in self.trials])
+        measures = [name for name in of if any(t.method.has(name) for t in self.trials)]
         settings = [Column(name, short(name)) for name in self.names]
         columns = [Column("trial", "trial"), *settings]
-        best: Literal["high"] | None = None if self.problems else "high"
-        columns += [Column(name, f"{MEASURES[name].title.lower()}, %", percent, best) for name in measures]
+        for name in measures:
+            title, unit = of[name].title, of[name].unit
+            best = None if self.problems else of[name].better
+            heading = with_unit(title[:1].lower() + title[1:], unit, ", ")
+            columns.append(Column(name, heading, format_of(unit), best))
         rows = [
             [t.method.label, *t.settings.values(), *(_result(t.method, name) for name in measures)] for t in self.trials
         ]
@@ -59,7 +68,7 @@ def sweeps(methods: Sequence[Method]) -> list[SweepResult]:
     """Return a sweep for each algorithm with results for three or more methods from the same source of data.
 
     Methods on one problem are compared. Methods on several problems are a sweep where the problem itself was varied.
-    Results are validation accuracies where all have measured them. A setting that one method does not know is not
+    Results are of validation examples where all have measured them. A setting that one method does not know is not
     varied.
     """
     groups: dict[str, list[Method]] = {}
@@ -67,7 +76,8 @@ def sweeps(methods: Sequence[Method]) -> list[SweepResult]:
         groups.setdefault(m.first.algorithm, []).append(m)
     results = []
     for group in groups.values():
-        measure = next((name for name in CHOSEN_BY if all(_result(m, name) is not None for m in group)), None)
+        known = chosen_by(group)
+        measure = next((name for name in known if all(_result(m, name) is not None for m in group)), None)
         _, settings_of = differences(group)
         varied_names = [name for name in settings_of[0] if all(name in settings for settings in settings_of)]
         if len(group) < _FEWEST or measure is None or not varied_names or _other_data(settings_of, group):
@@ -81,7 +91,8 @@ def sweeps(methods: Sequence[Method]) -> list[SweepResult]:
         if problems:
             trials.sort(key=lambda trial: [order(value) for value in trial.settings.values()])
         else:
-            trials.sort(key=lambda trial: -trial.result.mean)
+            sign = 1 if known[measure].better == "low" else -1
+            trials.sort(key=lambda trial: sign * trial.result.mean)
         results.append(SweepResult(measure, trials, problems))
     return results
 

@@ -10,15 +10,14 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from fedloom.core.errors import SettingError
-from fedloom.evaluate.measure import MEASURES
 from fedloom.experiments.trials import LAST
 from fedloom.report import comparison, figures, sentences
 from fedloom.report.grouping import by_problem, read_methods
 from fedloom.report.heterogeneity import draw_federation, heterogeneity
 from fedloom.report.methods import Method
-from fedloom.report.over_seeds import accuracy_readings, partitions_text, seeds_text
-from fedloom.report.printable import class_names, client_names
-from fedloom.report.several_seeds import Summary, rename_methods
+from fedloom.report.over_seeds import compared, partitions_text, readings, seeds_text
+from fedloom.report.printable import class_names, client_names, several_of, with_article
+from fedloom.report.several_seeds import Summary, rename_methods, undefined
 from fedloom.report.sweeps import sweeps
 from fedloom.storage.output import path_below, publish
 
@@ -28,8 +27,6 @@ if TYPE_CHECKING:
 Paths = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
 
 _MOST_MAPS = 6  # of accuracy by class, before the others are folded
-
-_ENDS = ("global_accuracy", "personal_accuracy", "personal_worst_tenth")  # captions that name the highest end
 
 
 def write_report(
@@ -84,7 +81,8 @@ def _page(methods: Sequence[Method], remarks: Sequence[str]) -> Page:
         _targets(page, methods_)
         _curves(page, methods_)
         _cost(page, methods_)
-        _classes(page, methods_)
+        if methods_[0].has_classes:
+            _classes(page, methods_)
         _clients(page, methods_)
         _federation(page, methods_)
         _failures(page, methods_)
@@ -122,15 +120,17 @@ def _summary(page: Page, methods: Sequence[Method]) -> None:
     if (gaps := summary.differences()) is not None:
         page.heading("Differences over seeds")
         page.table(gaps, summary.captions()[gaps.name])
-    table_of_readings = accuracy_readings(methods, ["global_accuracy", "personal_accuracy"])
+    main, kinds = methods[0].headline, compared(methods)
+    table_of_readings = readings(methods, list(kinds))
     if table_of_readings is not None:
         page.heading("Which number it is")
         page.table(
             table_of_readings,
-            "The same accuracies in the readings that papers use: after the last round; mean of the last rounds; in "
-            "the round with the best validation accuracy; the best on test examples, which is optimistic, since it "
-            "chooses the round by the reported number; and the mean over all rounds, including round 0."
-            + " The round with the best validation accuracy, and that accuracy, stand at the end."
+            f"The same {several_of(main.title)} in the readings that papers use: after the last round; mean of the "
+            f"last rounds; in the round with the best validation {main.title}; the best on test examples, which is "
+            "optimistic, since it chooses the round by the reported number; and the mean over all rounds, including "
+            "round 0."
+            + f" The round with the best validation {main.title}, and that {main.title}, stand at the end."
             * any(c.name == "validated_round" for c in table_of_readings.columns),
         )
 
@@ -146,7 +146,7 @@ def _sweeps(page: Page, methods: Sequence[Method]) -> None:
         page.table(sweep.table(place), f"Trials, {order}the mean of the last {LAST} measurements{spread}.")
         drawn_figures = []
         for name in sweep.names:
-            caption = f"{MEASURES[sweep.measure].title} by {name}: a dot per trial{spread}."
+            caption = f"{methods[0].measures[sweep.measure].title} by {name}: a dot per trial{spread}."
             if len(sweep.names) > 1:
                 caption += " Lines join trials that have all other settings alike."
             drawn_figures.append(
@@ -156,71 +156,88 @@ def _sweeps(page: Page, methods: Sequence[Method]) -> None:
 
 
 def _targets(page: Page, methods: Sequence[Method]) -> None:
-    page.section("targets", "Cost of reaching an accuracy")
+    main = methods[0].headline
+    page.section("targets", f"Cost of reaching {with_article(main.title)}")
     mean = "; mean over seeds" if any(len(m.counted_runs) > 1 for m in methods) else ""
     is_shown = False
-    for metric in ("global_accuracy", "personal_accuracy"):
+    for metric, measure in compared(methods, headline=True).items():
         table = comparison.targets(methods, metric)
         if table is None:
             continue
         is_shown = True
-        page.heading(MEASURES[metric].title)
+        page.heading(measure.title)
         dash = " A dash: not every run reached it." if any(None in row for row in table.rows) else ""
         page.table(
             table,
-            "The first round that reaches the accuracy, with the downloads and uploads of all clients and the seconds "
-            f"until then, without evaluation{mean}.{dash}",
+            f"The first round that reaches the {main.title}, with the downloads and uploads of all clients and the "
+            f"seconds until then, without evaluation{mean}.{dash}",
         )
     if not is_shown:
-        page.note_missing("Not shown: no run rose above its first accuracy.")
+        improved = "rose above" if main.better == "high" else "fell below"
+        page.note_missing(f"Not shown: no run {improved} its first {main.title}.")
 
 
 def _curves(page: Page, methods: Sequence[Method]) -> None:
     page.section("curves", "Learning curves")
     asked = ["personal_train_loss"] * any(m.has("personal_train_loss") for m in methods)
-    losses = ["train_loss", *asked, "global_loss"]
+    main, known, losses = methods[0].headline, compared(methods), ["train_loss", *asked, "global_loss"]
+    beside = [name for name in known if name not in compared(methods, headline=True)]
     if len(methods) > 1:
-        _grid(page, methods, ["global_accuracy", "personal_accuracy", *losses])
+        _grid(page, methods, [*compared(methods, headline=True), *losses])
+        _beside(page, methods, beside)
         return
-    series = {name: MEASURES[name].label for name in sentences.SERIES}
-    figure = figures.together(methods[0], series, "accuracy (%)")
+    measures = sentences.series(methods[0])
+    series, share = {name: measure.label for name, measure in measures.items()}, main.unit == "%"
+    figure = figures.together(methods[0], series, measures[f"global_{main.name}"].axis, percent=share)
     if figure is None:
-        page.note_missing("Accuracies are not shown: none was measured.")
+        page.note_missing(f"{_heading(several_of(main.title))} are not shown: none was measured.")
     else:
         meanings = [
-            f"{label.capitalize()}: {MEASURES[name].meaning}"
+            f"{label.capitalize()}: {measures[name].meaning}"
             for name, label in series.items()
             if methods[0].curve(name)
         ]
         caption = f"{' '.join(meanings)}{sentences.describe_bands(methods)}"
         names = dict(enumerate(series.values()))
-        page.grid(page.figure(figure, "accuracy", "Accuracy", caption, wide=True, names=names, digits=1))
+        heading, digits = _heading(main.title), 1 if share else 3
+        page.grid(page.figure(figure, main.name, heading, caption, wide=True, names=names, digits=digits))
     _grid(page, methods, losses)
+    _beside(page, methods, beside)
+
+
+def _beside(page: Page, methods: Sequence[Method], names: Sequence[str]) -> None:
+    """Add figures of the measures beside the headline that some run has, with how many clients have none."""
+    _grid(page, methods, [name for name in names if any(m.has(name) for m in methods)])
+
+
+def _heading(text: str) -> str:
+    return text[:1].upper() + text[1:]
 
 
 def _cost(page: Page, methods: Sequence[Method]) -> None:
-    page.section("cost", "Accuracy by cost")
-    metric = "global_accuracy" if any(m.has("global_accuracy") for m in methods) else "personal_accuracy"
-    name, label = MEASURES[metric].title, MEASURES[metric].axis
+    page.section("cost", f"{_heading(methods[0].headline.title)} by cost")
+    of_global, of_clients = compared(methods, headline=True).values()
+    measure = of_global if any(m.has(of_global.name) for m in methods) else of_clients
+    metric, name, label, share = measure.name, measure.title, measure.axis, measure.unit == "%"
     runs = [run for m in methods for run in m.counted_runs]
     drawn = []
     for x, is_measured, heading, cost in (
         ("bytes", any(run.rows[-1]["bytes"] for run in runs), "For bytes", "downloads and uploads of all clients"),
         ("seconds", any(run.history.timing for run in runs), "For seconds", "seconds of computing without evaluation"),
     ):
-        figure = figures.curves(methods, metric, label, x=x) if is_measured else None
+        figure = figures.curves(methods, metric, label, x=x, percent=share) if is_measured else None
         if figure is None:
             page.note_missing(f"{name} against {x} is not shown: no run has measured both.")
             continue
         remarks = sentences.describe_missing(methods, metric) + sentences.describe_bands(methods)
         caption = f"{name} against {cost}. Further left is cheaper.{remarks}"
-        drawn.append(page.figure(figure, f"{metric}_by_{x}", heading, caption, digits=1))
+        drawn.append(page.figure(figure, f"{metric}_by_{x}", heading, caption, digits=1 if share else 3))
     page.grid(*drawn)
 
 
 def _classes(page: Page, methods: Sequence[Method]) -> None:
     page.section("classes", "Classes: learned and forgotten")
-    several, maps = len(methods) > 1, []
+    several, maps, of_global = len(methods) > 1, [], f"global_{methods[0].headline.name}"
     for place, m in enumerate(methods, 1):
         if (figure := figures.class_map(m)) is not None:
             name, method = sentences.file_name("classes", place, m.label), m.number if several else None
@@ -230,7 +247,7 @@ def _classes(page: Page, methods: Sequence[Method]) -> None:
         mean = ", mean over seeds" if any(len(m.counted_runs) > 1 for m in methods) else ""
         page.text(
             f"Accuracy of the global model by class and round{mean}. A row that turns light is a class that was "
-            f"forgotten; a row that stays dark is remembered.{sentences.describe_missing(methods, 'global_accuracy')}"
+            f"forgotten; a row that stays dark is remembered.{sentences.describe_missing(methods, of_global)}"
         )
     else:
         page.note_missing("Accuracy by class is not shown: no run has measured it (it takes a global model).")
@@ -246,25 +263,35 @@ def _classes(page: Page, methods: Sequence[Method]) -> None:
 def _clients(page: Page, methods: Sequence[Method]) -> None:
     page.section("clients", "Clients: how evenly they are served")
     figure = figures.personal(methods)
+    main = methods[0].headline
     if figure is None:
-        page.note_missing("Personal accuracies are not shown: no run has measured them (it takes held-out examples).")
+        page.note_missing(
+            f"Personal {several_of(main.title)} are not shown: no run has measured them (it takes held-out examples)."
+        )
         return
     seeds_note = " (of all seeds together)" if any(len(m.counted_runs) > 1 for m in methods) else ""
     caption = (
         f"A dot per client{seeds_note}, evaluated at the end; bar: the middle half; ring: median; red line: mean of "
-        "the worst decile. A tail to the left shows clients that a method serves badly."
+        f"the worst decile. A tail to the {'left' if main.better == 'high' else 'right'} shows clients that a method "
+        "serves badly."
     )
-    if any(len(figures.all_personal_accuracies(m)) > figures.MOST_POINTS for m in methods):
+    if any(len(figures.all_personal(m)) > figures.MOST_POINTS for m in methods):
         caption += f" More than {figures.MOST_POINTS} clients are shown as {figures.MOST_POINTS} quantiles."
-    page.grid(page.figure(figure, "personal_by_client", "Accuracy of each client's model", caption, wide=True))
+    heading = f"{_heading(main.title)} of each client's model"
+    page.grid(page.figure(figure, "personal_by_client", heading, caption, wide=True))
     page.add_csv(comparison.personal(methods))
     if (named := comparison.named_clients(methods)) is not None:
-        page.table(named, "Each client by its name: the accuracy of its model on its held-out examples.")
+        page.table(named, f"Each client by its name: the {main.title} of its model on its held-out examples.")
     table = comparison.gains_table(methods)
     if table is not None and (figure := figures.gain(methods)) is not None:
+        mine, alone = "that of its model", "that of the one that it trains alone with the same seed"
+        if main.better == "high":
+            mine = f"the {main.title} of its model"
+        else:
+            mine, alone = f"the {main.title}{alone.removeprefix('that')}", mine
         caption = (
-            f"A dot per client{seeds_note}: the accuracy of its model minus that of the one that it trains alone with "
-            "the same seed. Right of 0 it gains from the others. Bar, ring and red line as above."
+            f"A dot per client{seeds_note}: {mine} minus {alone}. Right of 0 it gains from the others. Bar, ring and "
+            "red line as above."
         )
         heading = "Gain of each client over training alone"
         page.grid(page.figure(figure, "gain_by_client", heading, caption, wide=True))
@@ -278,12 +305,15 @@ def _clients(page: Page, methods: Sequence[Method]) -> None:
 
 
 def _federation(page: Page, methods: Sequence[Method]) -> None:
-    page.section("federation", "Examples by client and class")
+    page.section("federation", f"Examples by client{' and class' * methods[0].has_classes}")
     m = next((m for m in methods if m.first.history.federation.get("shown")), None)
     if m is None:
         page.note_missing("Not shown: no run has a federation.json.")
         return
     f = m.first.history.federation
+    if not m.has_classes:
+        page.table(comparison.targets_of_clients(f), "Quartiles of the training targets of the first clients.")
+        return
     counts, names = np.array(f["train"], np.int64), client_names(f)
     clients = [names.get(k, str(k)) for k in f["shown"]]
     caption = sentences.describe_holders(f, heterogeneity(counts))
@@ -329,16 +359,17 @@ def _grid(page: Page, methods: Sequence[Method], names: Sequence[str], *, first:
     """Add figures of measures over rounds, after those in `first`, and a note for each measure that no run has."""
     drawn_figures, notes = list(first), []
     for name in names:
-        measure, loss = MEASURES[name], MEASURES[name].unit == "loss"
-        heading, caption = measure.title, measure.caption
-        figure = figures.curves(methods, name, measure.axis, percent=not loss)
+        measure = methods[0].measures[name]
+        heading, caption, share = measure.title, measure.caption, measure.unit in ("%", "points")
+        figure = figures.curves(methods, name, measure.axis, percent=share)
         if figure is None:
             notes.append(f"{heading} is not shown: no run has measured it.")
             continue
-        if name in _ENDS and len(methods) > 1:
+        if (name == "personal_worst_tenth" or name in compared(methods)) and len(methods) > 1:
             caption += f" {sentences.describe_ending(methods, name)}"
-        caption = caption.rstrip() + sentences.describe_missing(methods, name) + sentences.describe_bands(methods)
-        drawn_figures.append(page.figure(figure, name, heading, caption, digits=3 if loss else 1))
+        caption = caption.rstrip() + undefined(methods, name) + sentences.describe_missing(methods, name)
+        caption += sentences.describe_bands(methods)
+        drawn_figures.append(page.figure(figure, name, heading, caption, digits=1 if share else 3))
     page.grid(*drawn_figures)
     for sentence in notes:
         page.note_missing(sentence)

@@ -23,7 +23,7 @@ from fedloom.core.model import Model
 from fedloom.core.optimiser import SGD, Local
 from fedloom.core.task import TargetKind, Task, targets_of
 from fedloom.core.types import Weights
-from fedloom.data import Examples, Federation, Partition
+from fedloom.data import Arrival, Drift, Examples, Federation, Partition
 from fedloom.engines.engine import Engine
 from fedloom.engines.engine_options import Options
 from fedloom.engines.faults import Faults
@@ -145,12 +145,15 @@ class Trail:
 class Subject:
     """An algorithm under test. `models`: by name, from [B, 12] to [B, 3]; `local`: its local training in the tests.
 
-    `task`: with 3 classes, 3 numbers or 3 labels of each example.
+    `task`: with 3 classes, 3 numbers or 3 labels of each example. `arrives`, `drift`: rules by which its clients'
+    examples change.
     """
 
     algorithm: Algorithm[Any, Any]
     models: Mapping[str, Model]
     task: Task = dataclasses.field(default_factory=Classification)
+    arrives: Arrival | None = None
+    drift: Drift | None = None
     _trails: dict[Any, Trail] = dataclasses.field(default_factory=dict, init=False, compare=False, repr=False)
 
     @classmethod
@@ -160,12 +163,15 @@ class Subject:
         models: Mapping[str, Model] | None = None,
         local: Local | None = None,
         task: Task | None = None,
+        *,
+        arrives: Arrival | None = None,
+        drift: Drift | None = None,
     ) -> Subject:
         """Make a subject from an algorithm or a function that makes one."""
         instance = algorithm if isinstance(algorithm, Algorithm) else algorithm()
         tiny = Local(epochs=2, batch_size=4, optimiser=SGD(lr=0.05, momentum=0.9, weight_decay=1e-3), decay=0.9)
         networks = models or {"mlp": Model(MLP, name="mlp")}
-        return cls(with_settings(instance, local=local or tiny), networks, task or Classification())
+        return cls(with_settings(instance, local=local or tiny), networks, task or Classification(), arrives, drift)
 
     @property
     def name(self) -> str:
@@ -174,7 +180,7 @@ class Subject:
     @functools.cached_property
     def normalised(self) -> Subject:
         """The algorithm with a model that has BatchNorm and dropout."""
-        return Subject(self.algorithm, {"normalised": Model(Normalised, name="normalised")}, self.task)
+        return dataclasses.replace(self, models={"normalised": Model(Normalised, name="normalised")})
 
     @property
     def cohorts(self) -> Sequence[Sequence[int]]:
@@ -190,7 +196,8 @@ class Subject:
         **settings: Any,
     ) -> Population:
         """Return the six clients (one, where the algorithm pools them)."""
-        whole_federation, networks = federation(targets_of(self.task)), dict(models or self.models)
+        whole_federation = federation(targets_of(self.task), self.arrives, self.drift)
+        networks = dict(models or self.models)
         if self.algorithm.pooled:
             whole_federation, first = whole_federation.pooled(), next(iter(networks))
             networks = {first: networks[first]}
@@ -252,7 +259,9 @@ def record_run(engine: Engine, server: dict[str, Any], cohorts: Sequence[Sequenc
     return Trail(servers, states, engine.personal(server, everyone, last), engine, selected, last)
 
 
-def federation(targets: TargetKind = "classes") -> Federation:
+def federation(
+    targets: TargetKind = "classes", arrives: Arrival | None = None, drift: Drift | None = None
+) -> Federation:
     """Six clients with 5 to 11 training examples of 12 features and 3 classes, 3 to test on, 2 or 0 to validate on.
 
     In the place of the classes, 3 numbers or 3 labels.
@@ -282,6 +291,8 @@ def federation(targets: TargetKind = "classes") -> Federation:
         local_val=parts["val"],
         public=examples(20),
         public_labels=True,
+        arrives=arrives,
+        drift=drift,
     )
 
 
@@ -301,8 +312,8 @@ class Poisoned(Population):
         batches = super().train_batches(request, local)
         return self._poison(batches)
 
-    def held_out_batches(self, clients: Sequence[int], kind: Rows) -> Batches:
-        return self._poison(super().held_out_batches(clients, kind))
+    def held_out_batches(self, clients: Sequence[int], kind: Rows, round: int) -> Batches:
+        return self._poison(super().held_out_batches(clients, kind, round))
 
     def _poison(self, batches: Batches) -> Batches:
         f = self.federation

@@ -209,7 +209,7 @@ class Devices(Engine):
 
     def _check_plausible(self, request: Request, node: Any) -> Any:
         """Return a part of an upload with its weight limited to the registered number of examples."""
-        size = int(self.population.sizes[request.clients[0]])
+        size = int(self.population.at(request.call.round).partition.sizes[request.clients[0]])
         if isinstance(node, Weighted):
             if not bool((node.weight.isfinite() & (node.weight > 0)).all()):  # weights that are all 0 have no mean
                 raise RefusedError("an upload weighs a finite number above 0")

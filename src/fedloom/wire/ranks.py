@@ -187,6 +187,7 @@ class Ranks(Processes):
         for part in (p.federation.partition, p.federation.local_val, p.federation.local_test):
             if part is not None:
                 digest.update(part.indices.tobytes() + part.indptr.tobytes())
+        digest.update(f"{p.federation.arrives} {p.federation.drift}".encode() * p.federation.changes)
         train = p.federation.train
         digest.update(train.y.cpu().numpy().tobytes() + train.x[:100].cpu().numpy().tobytes())
         return digest.hexdigest()

@@ -12,10 +12,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import torch
 
 from fedloom.core.errors import RefusedError, SettingError, StorageError
-from fedloom.data import Examples, Federation, Partition
+from fedloom.data import Drift, Examples, Federation, Partition
 from fedloom.data.examples import MAX_CLASSES
 from fedloom.engines.norms import LEAST
 from fedloom.storage import files
@@ -188,6 +189,9 @@ class RemoteExamples(Examples):
 
     def __post_init__(self) -> None:
         """Skip the checks of `Examples`: `x` is one zero, expanded."""
+
+    def drifted(self, rule: Drift, clients: npt.NDArray[np.int64], round: int) -> Examples:
+        return replace(self, y=rule.labels(self.y, clients, round, self.num_classes))
 
     def fingerprint(self) -> str:
         digest = hashlib.sha256(f"absent {self.num_classes} {self.x.dtype} {tuple(self.x.shape)}".encode())

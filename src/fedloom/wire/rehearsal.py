@@ -85,9 +85,10 @@ class Rehearsals:
         architecture, call = p.assignment[client], request.call
         sent = call.broadcast, request.scatter
         shapes = tuple((str(t.dtype), tuple(t.shape)) for t in tree.leaves(sent))
-        key = call.method, call.split, call.exchange == EVALUATING, architecture, int(p.sizes[client]), shapes
+        size = int(p.at(call.round).partition.sizes[client])
+        key = call.method, call.split, call.exchange == EVALUATING, architecture, size, shapes
         if key not in self._expectations:
-            blank = self._blank(architecture, int(p.sizes[client]))
+            blank = self._blank(architecture, size)
             runtime = Runtime(blank, self.algorithm)
             alone = dataclasses.replace(request, clients=(0,))
             with warnings.catch_warnings():
@@ -108,7 +109,13 @@ class Rehearsals:
             role: by_lists(lists) for role, lists in parts.items() if getattr(p.federation, role) is not None
         }
         federation = dataclasses.replace(
-            p.federation, train=examples_, partition=by_lists([np.arange(examples)]), test=None, **held_out
+            p.federation,
+            train=examples_,
+            partition=by_lists([np.arange(examples)]),
+            test=None,
+            arrives=None,
+            drift=None,
+            **held_out,
         )
         return _Blank(
             federation,

@@ -39,7 +39,9 @@ def test_every_claim_is_there_before_anything_is_run(tmp_path: Path) -> None:
     assert counts["DENSE is above FedDF"] == 33
     assert counts["DENSE rises with alpha"] == 2 * (2 * 5 + 1)
     assert counts["DENSE is above one-shot FedAvg with 5 to 50 clients"] == 16
-    assert counts["L_BN helps"] == counts["Both together help"] == 6
+    assert counts["L_div helps"] == counts["Both together help"] == 6
+    assert counts["L_BN helps"] == 6 + 9
+    assert counts["L_BN brings images nearer to the statistics of the clients"] == 9
     assert counts["Accuracy is best after five rounds of uploads"] == 6 * 4
     assert counts["Clients that train with margins help where labels are highly skewed (alpha 0.1)"] == 4
 
@@ -109,3 +111,20 @@ def test_local_models_and_uploads_are_those_of_the_record(tmp_path: Path) -> Non
     (place / "metrics.jsonl").write_text("".join(json.dumps(line | {"bytes_up": 2000}) + "\n" for line in lines))
     (again,) = findings(tmp_path, "Clients upload once")
     assert again.verdict == FAILS
+
+
+@pytest.mark.slow
+def test_the_weight_of_the_statistics_is_judged_by_accuracy_and_by_distance(tmp_path: Path) -> None:
+    """L_BN at a weight beside none: which student is better, and whose images lie nearer."""
+    column = "fmnist10k-a0.5-m5-cnn"
+    for row, accuracy, distance in (("dense-lambda0", 60.0, 6.0), ("dense-lambda0.1", 70.0, 1.5)):
+        place = made(tmp_path, cell("dense-lambda1", column, row), 0, accuracy, rounds=20)
+        lines = [json.loads(line) for line in (place / "metrics.jsonl").read_text().splitlines()]
+        lines = [line | ({"server_bn": distance + line["round"] % 2} if line["round"] > 1 else {}) for line in lines]
+        lines[-1]["server_bn"] = distance + 1  # as many above as at it
+        (place / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    (helps,) = findings(tmp_path, "L_BN helps")
+    assert (helps.verdict, helps.ours) == (HOLDS, f"{column} dense-lambda0.1 70.00, dense-lambda0 60.00")
+    (nearer,) = findings(tmp_path, "L_BN brings images nearer")
+    assert nearer.verdict == HOLDS
+    assert nearer.ours == f"{column} dense-lambda0 6.53, dense-lambda0.1 2.03"

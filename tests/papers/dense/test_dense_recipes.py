@@ -22,7 +22,7 @@ from fedloom.papers.dense.recipes import DATA
 from fedloom.papers.reproduction.recipe import Recipe, same
 from fedloom.papers.reproduction.running import with_changes
 
-SHAPES = {"mnist": (1, 28, 28), "fmnist": (1, 28, 28), "tiny": (3, 64, 64)}
+SHAPES = {"mnist": (1, 28, 28), "fmnist": (1, 28, 28), "fmnist10k": (1, 28, 28), "tiny": (3, 64, 64)}
 EVERY = [r for table in ABOUT for r in recipes(table)]
 
 
@@ -42,6 +42,7 @@ def test_each_table_has_its_cells_once() -> None:
         "dense-ldam": 5 * 3 * 3,  # CIFAR-10 and SVHN with both networks, Fashion-MNIST with one
         "dense-rounds": 6 * 5,
         "dense-ablation": 6 * 4,
+        "dense-lambda1": 3 * 4,
     }
     assert set(Counter((r.table, r.column, r.row) for r in EVERY).values()) == {1}
     assert not any(r.missing or r.variant for r in EVERY)
@@ -146,7 +147,7 @@ def test_everything_can_be_made_and_asks_for_statistics_only_where_there_are_som
             made = [build(n, shape(r), classes.get(r.column.partition("-")[0], 10)) for n in e.model.split(",")]
             norms[e.model, shape(r)] = any(isinstance(m, torch.nn.BatchNorm2d) for one in made for m in one.modules())
         weight = getattr(algorithm, "lambda1", getattr(algorithm, "alpha_f", None))
-        if weight is not None and r.table != "dense-ablation":
+        if weight is not None and r.table not in ("dense-ablation", "dense-lambda1"):
             assert (weight > 0) is norms[e.model, shape(r)], (r.table, r.column, r.row)
     assert len(norms) > 8
 
@@ -193,6 +194,25 @@ def test_rows_of_the_same_clients_begin_with_the_same_upload() -> None:
             assert (a.model, a.data, a.local, a.task) == (b.model, b.data, b.local, b.task)
             assert (a.model, a.data, a.local, a.task, 1) == (c.model, c.data, c.local, c.task, c.run.rounds)
     assert len(places) > 50
+
+
+def test_the_weight_of_the_statistics_alone_differs_in_a_column() -> None:
+    """Those of a column begin with one upload, whose pool takes as many images an epoch as theirs."""
+    for column in dict.fromkeys(r.column for r in recipes("dense-lambda1")):
+        found = find("dense-lambda1", [column])
+        own = [dict(r.experiment.settings["dense"]) for r in found]
+        assert [settings.pop("lambda1") for settings in own] == [0.0, 0.01, 0.1, 1.0]
+        assert all(settings == own[0] for settings in own)
+        begins = found[0].begins
+        assert begins is not None
+        assert begins.place == f"dense-lambda1/{column}/uploads"
+        assert all(r.begins == begins for r in found)
+        assert own[0].items() <= begins.experiment.settings["dense"].items()
+    norms = {
+        r.column: sum(isinstance(m, torch.nn.BatchNorm2d) for m in build(r.experiment.model, shape(r), 10).modules())
+        for r in recipes("dense-lambda1")
+    }
+    assert norms == {"fmnist10k-a0.1-m5-cnn": 2, "fmnist10k-a0.5-m5-cnn": 2, "fmnist10k-a0.1-m5-deep": 8}
 
 
 @pytest.mark.slow

@@ -105,6 +105,26 @@ def test_coefficients_lie_in_the_group_or_not(tmp_path: Path) -> None:
     assert found.ours == "cifar20k-groups kt_pfl-rho0.1: 0.80 in the mean, 1 of 2 rows"
 
 
+def test_clients_are_judged_before_distillation_too(tmp_path: Path) -> None:
+    """In groups, beside uniform mixing and local training alone, after as many rounds as both have."""
+    column = "cifar20k-groups"
+    for table, row, after, before, rounds in (
+        ("ktpfl-groups", "kt_pfl-rho0.1", 60, None, 20), ("ktpfl-useful", "kt_pfl", 61, 70, 5),
+        ("ktpfl-useful", "fedmd_kt", 65, 68, 20), ("ktpfl-useful", "local_only", 66, 66, 20),
+    ):  # fmt: skip
+        place = made(tmp_path, cell(table, column, row), 0, after, rounds=rounds)
+        lines = [json.loads(line) for line in (place / "metrics.jsonl").read_text().splitlines()]
+        lines = [line | ({} if before is None else {"trained_accuracy": before / 100}) for line in lines]
+        (place / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    assert {key: f.verdict for key, f in findings(tmp_path).items()} == {
+        ("KT-pFL is above local training alone", f"{column} kt_pfl-rho0.1 60.00, local_only 66.00"): FAILS,
+        ("Judged before distillation, KT-pFL is above local training alone",
+         f"{column} kt_pfl before distillation 70.00, local_only 66.00"): HOLDS,
+        ("Where clients make two groups, KT-pFL is above uniform mixing",
+         f"{column} kt_pfl-rho0.1 60.00, fedmd_kt 65.00"): FAILS,
+    }  # fmt: skip
+
+
 def test_a_column_is_told_in_sentences_with_its_coefficients(folder: Path) -> None:
     place = folder / cell(TABLE, "cifar20k-two", "kt_pfl").place / "seed-0"
     lines = (place / "metrics.jsonl").read_text().splitlines()

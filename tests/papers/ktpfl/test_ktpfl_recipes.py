@@ -26,6 +26,7 @@ def test_each_table_has_its_cells_once() -> None:
         "ktpfl-same": 3 * 2 * 11,
         "ktpfl-small": 2 * 2 * 8,
         "ktpfl-groups": 2 * 2,
+        "ktpfl-useful": 2 * 3,
         "ktpfl-networks": 2 * 8,
         "ktpfl-sweeps": 2 * (9 + 8 + 5 + 6),
     }
@@ -34,6 +35,7 @@ def test_each_table_has_its_cells_once() -> None:
     assert not any(r.missing or r.variant or r.target for r in EVERY)
     assert {r.reading for r in EVERY} == {"last"}
     assert {r.measure for r in EVERY} == {"personal_accuracy"}
+    assert all(r.experiment.run.per_client for r in EVERY)  # for accuracies before distillation
 
 
 def test_settings_of_the_paper() -> None:
@@ -86,7 +88,19 @@ def test_claimed_orders() -> None:
     assert above["kt_pfl"] == ("fedmd_kt", "feddf", "pfeddf", "sim_pfl", "topk_pfl", "local_only")
     assert above["sim_pfl"] == above["topk_pfl"] == ("fedmd_kt",)
     assert not any(above[row] for row in set(above) - {"kt_pfl", "sim_pfl", "topk_pfl"})
+    useful = {r.row: r.above for r in find("ktpfl-useful", ["cifar20k"])}
+    assert useful == {"kt_pfl": ("fedmd_kt", "local_only"), "fedmd_kt": (), "local_only": ()}
     assert "local_only" not in find("ktpfl-mixed", ["cifar10-two"], ["kt_pfl"])[0].above  # which the paper does not say
+
+
+def test_what_is_useful_is_asked_of_the_clients_of_the_groups() -> None:
+    for name in ("fmnist20k-groups", "cifar20k-groups"):
+        (groups,) = find("ktpfl-groups", [name], ["kt_pfl-rho0.1"])
+        rows = {r.row: r.experiment for r in find("ktpfl-useful", [name])}
+        same = groups.experiment
+        assert rows["kt_pfl"] == same
+        assert all((e.data, e.local, e.run, e.model) == (same.data, same.local, same.run, same.model)
+                   for e in rows.values())  # fmt: skip
 
 
 def test_sweeps_change_one_setting() -> None:

@@ -24,6 +24,7 @@ class TaughtByReceived(Averaging[Weights]):
     beta: NonNegative = 1.0
     """Weight of the penalty; 1 is FedNTD's."""
 
+    needs_classes: ClassVar[bool] = True
     neutral: ClassVar[Mapping[str, Any]] = {"beta": 0}
 
     @abstractmethod

@@ -130,6 +130,7 @@ class OneShot(Algorithm[Server, tuple[()]]):
     generator and momentum begin anew. None: one round of uploads, the first (or the next, where no client answers)."""
 
     mixed: ClassVar[bool] = True
+    needs_classes: ClassVar[bool] = True
     needs_front: ClassVar[bool] = True
     about: ClassVar[DataSummary]  # of an instance that is `bind`
 

@@ -49,6 +49,7 @@ class Transfer(Algorithm[V, Weights]):
 
     mixed: ClassVar[bool] = True
     needs_public: ClassVar[bool] = True
+    needs_classes: ClassVar[bool] = True
 
     @property
     def min_logits(self) -> int:

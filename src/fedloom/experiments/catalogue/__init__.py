@@ -13,6 +13,7 @@ from fedloom.experiments.catalogue.algorithms_by_name import (
 from fedloom.experiments.catalogue.data_by_name import data, is_own_data, is_sites, is_table
 from fedloom.experiments.catalogue.data_changes import (
     augment,
+    changes,
     cut,
     first_classes,
     normalise,
@@ -32,6 +33,7 @@ __all__ = [
     "TASKS",
     "algorithm",
     "augment",
+    "changes",
     "cut",
     "data",
     "first_classes",

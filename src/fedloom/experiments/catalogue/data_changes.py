@@ -12,8 +12,22 @@ import torch
 
 from fedloom.core.augment import Augment
 from fedloom.core.errors import SettingError
+from fedloom.core.naming import did_you_mean
 from fedloom.core.random import generator
-from fedloom.data import Dataset, Examples, Normalise, pooled, split
+from fedloom.data import (
+    Arrival,
+    Dataset,
+    Drift,
+    Examples,
+    Growing,
+    LabelDrift,
+    Normalise,
+    OffsetDrift,
+    RotationDrift,
+    Window,
+    pooled,
+    split,
+)
 from fedloom.experiments.catalogue.data_by_name import data
 from fedloom.experiments.words import coerce
 from fedloom.wire.registration import class_numbers
@@ -45,6 +59,51 @@ def augment(text: str, train: Examples) -> Examples:
             f"data.augment = {text!r} needs images, and {train.name} holds examples of {tuple(train.shape)}"
         )
     return dataclasses.replace(train, augment=Augment.of(train.normalise, **settings))
+
+
+ARRIVALS: dict[str, tuple[str, type[Any], tuple[type, ...]]] = {
+    "growing": ("growing:START:BY", Growing, (float, int)),
+    "window": ("window:SHARE:BY", Window, (float, int)),
+}
+DRIFTS: dict[str, tuple[str, type[Any], tuple[type, ...]]] = {
+    "labels": ("labels:EVERY", LabelDrift, (int,)),
+    "rotation": ("rotation:EVERY", RotationDrift, (int,)),
+    "offset": ("offset:STEP", OffsetDrift, (float,)),
+}
+"""By name: what is written, the rule, the types of its values."""
+
+
+def changes(arrives: str, drift: str, seed: int) -> tuple[Arrival | None, Drift | None]:
+    """Return the rules by which data arrive and drift, by their names; None for `all` and `none`.
+
+    Raises:
+        SettingError: there is no such rule, or a value is missing, malformed or out of range.
+    """
+    arrival = _rule("data.arrives", arrives, "all", ARRIVALS, "", seed)
+    return arrival, _rule("data.drift", drift, "none", DRIFTS, ":SHARE", seed)
+
+
+def _rule(
+    key: str, text: str, nothing: str, known: dict[str, tuple[str, type[Any], tuple[type, ...]]], more: str, seed: int
+) -> Any:
+    """Return the rule of that name. `more`: the form of a share of clients, which may follow."""
+    if text == nothing:
+        return None
+    name, *values = text.split(":")
+    if name not in known:
+        raise SettingError(
+            f"unknown {key} = {text!r}{did_you_mean(name, [nothing, *known])}; there are {nothing}, "
+            + ", ".join(form for form, *_ in known.values())
+        )
+    form, kind, types = known[name]
+    if len(values) not in {len(types), len(types) + bool(more)}:
+        raise SettingError(f"{key} of this kind is written {form}{more and f' or {form}{more}'}, got {text!r}")
+    given = [coerce(value, type, f"{key} {form}") for value, type in zip(values, types, strict=False)]
+    share = [coerce(value, float, f"{key} {form}{more}") for value in values[len(types) :]]
+    try:
+        return kind(*given, seed=seed, **({"share": share[0]} if share else {}))
+    except ValueError as error:
+        raise SettingError(f"{key} = {text!r}: {error}") from None
 
 
 def take_out(dataset: Dataset, count: int, seed: int) -> tuple[Dataset, Examples]:

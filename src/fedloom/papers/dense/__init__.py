@@ -16,5 +16,6 @@ STUDY = Study(
     analyses=by_name(synthetic_images),
     remarks=claims.remarks,
     claims=claims.claims,
+    reduced={"dense-lambda1": "10,000 images, E = 10 or 3, epochs of 64 or 32 images, a generator of width 16"},
     figures={"dense-curves": student_curves.curves},
 )

@@ -90,6 +90,7 @@ ABOUT = {
     "dense-ldam": "clients that train with LDAM; the numbers are lost",
     "dense-rounds": "one to five rounds of uploads; the numbers are lost",
     "dense-ablation": "without L_BN, without L_div, without both; the numbers are lost",
+    "dense-lambda1": "L_BN by its weight, with 2 and with 8 BatchNorm layers; ours",
 }
 
 

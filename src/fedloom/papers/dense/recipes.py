@@ -63,6 +63,8 @@ NETWORKS = {
     "dense_cnn_cifar100": "cnn",
     "resnet18": "resnet18",
 }
+LAMBDA1 = (0.0, 0.01, 0.1, 1.0)
+SMALL_EPOCHS = 15  # of the server, where L_BN is weighed
 SAME_UPLOAD = ("dense", "fed_adi")
 """Methods whose settings matter to the server alone, which is in the same state after the upload."""
 SHAPES = ("schedule", "student", "distill.optimiser", "distill.momentum")
@@ -144,6 +146,7 @@ def recipes() -> dict[str, list[Recipe]]:
         "dense-ldam": _ldam(),
         "dense-rounds": _rounds(),
         "dense-ablation": _ablation(),
+        "dense-lambda1": _lambda1(),
     }
     out: dict[str, list[Recipe]] = {}
     for table in ABOUT:
@@ -161,7 +164,8 @@ def recipes() -> dict[str, list[Recipe]]:
 def _upload(recipe: Recipe) -> Beginning:
     """Return the round of uploads of a recipe."""
     e, task = recipe.experiment, f"-{recipe.experiment.task}"
-    made = dataclasses.replace(e, algorithm="dense", settings={"dense": dense(e.model)}).changed("run.rounds", 1)
+    own = dense(e.model) | (_small(e.model) if recipe.table == "dense-lambda1" else {})
+    made = dataclasses.replace(e, algorithm="dense", settings={"dense": own}).changed("run.rounds", 1)
     return Beginning(f"{recipe.table}/{recipe.column}/uploads{task.removesuffix('-classification')}", made, SHAPES)
 
 
@@ -280,6 +284,27 @@ def _ablation() -> Iterator[Recipe]:
                 method = Method("dense", dense(model, **own), above=above)
                 column = f"{data}-a{alpha:g}-m5-{NETWORKS[model]}"
                 yield _recipe("dense-ablation", column, row, method, data, alpha, 5, model, LOCAL_EPOCHS, [lost])
+
+
+def _lambda1() -> Iterator[Recipe]:
+    """Yield recipes of DENSE over the weight of L_BN, of networks with few and with many BatchNorm layers; small."""
+    for column, model, alpha, epochs in (
+        ("fmnist10k-a0.1-m5-cnn", "dense_cnn_mnist", 0.1, 10),
+        ("fmnist10k-a0.5-m5-cnn", "dense_cnn_mnist", 0.5, 10),
+        ("fmnist10k-a0.1-m5-deep", "dense_cnn_mnist_deep", 0.1, 3),
+    ):
+        for weight in LAMBDA1:
+            own = dense(model, lambda1=weight) | _small(model)
+            run = {"data.examples": 10_000, "local.batch_size": 32}
+            method = Method("dense", own, run, rounds=1 + SMALL_EPOCHS)
+            row = f"dense-lambda{weight:g}"
+            yield _recipe("dense-lambda1", column, row, method, "fmnist", alpha, 5, model, epochs, ["ours"])
+
+
+def _small(model: str) -> dict[str, Any]:
+    """Return sizes of what the server makes and learns from, for a computer without a GPU."""
+    batch = 32 if model.endswith("_deep") else 64
+    return {"synthesis.batch_size": batch, "distill.batch_size": batch, "ngf": 16}
 
 
 def _recipe(

@@ -28,6 +28,7 @@ ABOUT = {
     "ktpfl-same": "the same with one architecture, LeNet, and weights as knowledge; the numbers are lost",
     "ktpfl-small": "four small architectures, 20,000 images; ours",
     "ktpfl-groups": "whether the coefficients find two groups of clients with like data; ours",
+    "ktpfl-useful": "whether it pays to learn from clients with like data, before and after distillation; ours",
     "ktpfl-networks": "that the paper's own networks run, two rounds of 2,000 images; ours",
     "ktpfl-sweeps": "rho, E, distillation epochs and P, as the released code has configurations; the numbers are lost",
 }
@@ -77,6 +78,7 @@ SETTINGS = {"two": "label_blocks:2", "all": "label_blocks:10"}  # classes of a c
 
 FULL = Scale(PAPER, 30, 20, 128, 3000, 0, 256, 0.0, 10_000, 20)
 SMALL = Scale(OURS, 20, 2, 32, 1000, 2000, 64, 0.9, 100, 5, labelled=2000)
+GROUPS = dataclasses.replace(SMALL, model="lenet,dense_cnn1,mlp")
 CHECK = Scale(PAPER, 2, 1, 32, 200, 400, 50, 0.0, 10, 1, labelled=400)
 
 _FEDMD = (
@@ -128,6 +130,7 @@ def recipes() -> dict[str, list[Recipe]]:
         "ktpfl-same": _columns("ktpfl-same", ("emnist_aj", "fmnist", "cifar10"), _with(FULL, model="ktpfl_lenet")),
         "ktpfl-small": _columns("ktpfl-small", ("fmnist20k", "cifar20k"), SMALL),
         "ktpfl-groups": _groups(),
+        "ktpfl-useful": _useful(),
         # With every class a client, 2,000 images would be ten of each for everybody, and too few for FedMD's row.
         "ktpfl-networks": _columns("ktpfl-networks", ("fmnist2k", "cifar2k"), CHECK, ("two",)),
         "ktpfl-sweeps": _sweeps(),
@@ -168,12 +171,26 @@ def _groups() -> Iterator[Recipe]:
 
     There are three architectures, so that each is in both groups.
     """
-    scale = _with(SMALL, model="lenet,dense_cnn1,mlp")
     for name in ("fmnist20k", "cifar20k"):
-        kt_pfl = methods(scale, DATA[name].lr)["kt_pfl"]
+        kt_pfl = methods(GROUPS, DATA[name].lr)["kt_pfl"]
         for rho in (0.1, 0.7):
             method = dataclasses.replace(kt_pfl, own={**kt_pfl.own, "rho": rho}, above=())
-            yield _recipe("ktpfl-groups", name, "groups", f"kt_pfl-rho{rho:g}", method, scale)
+            yield _recipe("ktpfl-groups", name, "groups", f"kt_pfl-rho{rho:g}", method, GROUPS)
+
+
+def _useful() -> Iterator[Recipe]:
+    """Yield recipes of the same clients, judged before distillation too, and of what KT-pFL must be better than."""
+    for name in ("fmnist20k", "cifar20k"):
+        rows = methods(GROUPS, DATA[name].lr)
+        made = {
+            "kt_pfl": dataclasses.replace(
+                rows["kt_pfl"], own={**rows["kt_pfl"].own, "rho": 0.1}, above=("fedmd_kt", "local_only")
+            ),
+            "fedmd_kt": rows["fedmd_kt"],
+            "local_only": dataclasses.replace(rows["local_only"], caveat=None),
+        }
+        for row, method in made.items():
+            yield _recipe("ktpfl-useful", name, "groups", row, method, GROUPS)
 
 
 def _sweeps() -> Iterator[Recipe]:
@@ -220,6 +237,7 @@ def _recipe(table: str, name: str, setting: str, row: str, method: Method, scale
             rounds=scale.rounds,
             cohort_size=CLIENTS,
             monitor="personal_accuracy",
+            per_client=True,  # which has accuracies before distillation
             checkpoint_every=5,
             keep_every=1000,
         ),

@@ -8,13 +8,12 @@ import functools
 
 from fedloom.analyses import by_name
 from fedloom.papers import Study
-from fedloom.papers.pfedsd import claims, initialisation, recovery, spread
-from fedloom.papers.pfedsd.scenarios import ABOUT, recipes
+from fedloom.papers.pfedsd import changing, claims, initialisation, recovery, scenarios, spread
 
 STUDY = Study(
     title="pFedSD (Jin et al., IEEE TPDS 2023)",
-    tables=ABOUT,
-    recipes=recipes,
+    tables={**scenarios.ABOUT, **changing.ABOUT},
+    recipes=lambda: {**scenarios.recipes(), changing.TABLE: list(changing.recipes())},
     analyses=by_name(recovery),
     remarks=claims.remarks,
     evidence=(claims.RECOVERY,),
@@ -25,5 +24,5 @@ STUDY = Study(
         "pfedsd-a-spread": functools.partial(spread.spread, "pfedsd-a"),
         "pfedsd-b-spread": functools.partial(spread.spread, "pfedsd-b"),
     },
-    reduced={"pfedsd-a": "clients and skews ours", "pfedsd-b": "clients and skews ours"},
+    reduced=dict.fromkeys(("pfedsd-a", "pfedsd-b", changing.TABLE), "clients and skews ours"),
 )

@@ -48,7 +48,7 @@ def measure(run: AnalysedRun) -> AnalysisResult:
             f"no client that trained in round {m.number} has a personal model of an earlier round that can be judged: "
             "name a later round, of a run with data.test_fraction above 0"
         )
-    steps = doubling(min(_steps(run, k) for k in clients))
+    steps = doubling(min(_steps(run, k, m.number) for k in clients))
     variants: dict[str, dict[str, Any]] = {"as in the run": {}}
     if any(getattr(algorithm, name) != value for name, value in algorithm.neutral.items()):
         variants["without the term"] = dict(algorithm.neutral)
@@ -126,10 +126,10 @@ def typical(steps: Floats) -> float:
     return float(np.sort(np.nan_to_num(steps, nan=np.inf))[(len(steps) - 1) // 2])
 
 
-def _steps(run: AnalysedRun, client: int) -> int:
-    """Count the batches of a client's local training."""
-    local = run.job.algorithm.local
-    return local.steps or local.epochs * -(-int(run.job.federation.partition.sizes[client]) // local.batch_size)
+def _steps(run: AnalysedRun, client: int, number: int) -> int:
+    """Count the batches of a client's local training in a round."""
+    local, sizes = run.job.algorithm.local, run.job.federation.there(number - 1).sizes
+    return local.steps or local.epochs * -(-int(sizes[client]) // local.batch_size)
 
 
 def draw(clients: Sequence[int], v: Floats, at: Sequence[int], curves: Mapping[str, Floats]) -> Figure:

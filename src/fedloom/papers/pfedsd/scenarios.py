@@ -102,6 +102,24 @@ def recipes() -> dict[str, list[Recipe]]:
     return {table: list(_of(table, scenario)) for table, scenario in SCENARIOS.items()}
 
 
+def protocol(images: Images, partition: str, clients: int, ratio: float, rounds: int) -> Experiment:
+    """Return the experiment of the authors' code, whatever the method; `ratio`: of the clients, asked in a round."""
+    return Experiment(
+        model=images.model,
+        data=DataSettings(
+            **images.data, merge=True, partition=partition, clients=clients, partition_seed=PARTITION_SEED
+        ),
+        local=Local(epochs=5, batch_size=64, optimiser=SGD(lr=0.01, momentum=0.9, weight_decay=1e-5)),
+        run=RunSettings(
+            rounds=rounds,
+            cohort_size=math.floor(ratio * clients + 0.5),
+            monitor="personal_accuracy",
+            checkpoint_every=5,
+            keep_every=1000,
+        ),
+    )
+
+
 def _of(table: str, scenario: Scenario) -> Iterator[Recipe]:
     for name, images in DATA.items():
         skews = {f"s{s}": f"pathological:{s}" for s in images.classes}
@@ -109,25 +127,7 @@ def _of(table: str, scenario: Scenario) -> Iterator[Recipe]:
         for skew, partition in skews.items():
             for ratio in scenario.ratios:
                 column = f"{name}-{skew}-r{ratio:g}"
-                data = DataSettings(
-                    **images.data,
-                    merge=True,
-                    partition=partition,
-                    clients=scenario.clients,
-                    partition_seed=PARTITION_SEED,
-                )
-                experiment = Experiment(
-                    model=images.model,
-                    data=data,
-                    local=Local(epochs=5, batch_size=64, optimiser=SGD(lr=0.01, momentum=0.9, weight_decay=1e-5)),
-                    run=RunSettings(
-                        rounds=scenario.rounds,
-                        cohort_size=math.floor(ratio * scenario.clients + 0.5),
-                        monitor="personal_accuracy",
-                        checkpoint_every=5,
-                        keep_every=1000,
-                    ),
-                )
+                experiment = protocol(images, partition, scenario.clients, ratio, scenario.rounds)
                 for row, method in methods(images).items():
                     above = ABOVE if row == "pfedsd" else ()
                     yield method.recipe(

@@ -1,0 +1,88 @@
+"""`fedloom predict` and `fedloom evaluate`: a trained model on new rows."""
+
+from __future__ import annotations
+
+import argparse
+import math
+
+from rich.console import Console
+from rich.table import Table
+
+from fedloom.cli.options import print_code
+from fedloom.core.task_measures import TaskMeasure
+from fedloom.display.terminal import table
+from fedloom.evaluate.bootstrap import LEAST_ROWS, Interval
+from fedloom.experiments.predictions import check_new, predict as predict_rows
+from fedloom.experiments.run_evaluation import evaluate_run
+
+
+def predict(args: argparse.Namespace, console: Console) -> int:
+    """Write what a model of a run says of new rows."""
+    check_new(args.out, args.overwrite)
+    print_code(args.directory, args, console)
+    said = predict_rows(
+        args.directory,
+        args.data,
+        client=args.client,
+        at=args.at,
+        model=args.model,
+        allow_code=args.allow_code,
+    )
+    path = said.csv(args.out, overwrite=args.overwrite)
+    text = f"{said.whose} after round {said.round} on {len(said):,} rows: {path}"
+    console.print(text, markup=False, soft_wrap=True)
+    return 0
+
+
+def evaluate(args: argparse.Namespace, console: Console) -> int:
+    """Print the measures of a model of a run on new rows; with --out, write them with those of all sites."""
+    if args.out is not None:
+        check_new(args.out, args.overwrite)
+    print_code(args.directory, args, console)
+    found = evaluate_run(
+        args.directory,
+        args.data,
+        client=args.client,
+        at=args.at,
+        model=args.model,
+        measures=() if args.measures is None else args.measures.split(","),
+        seed=args.seed,
+        allow_code=args.allow_code,
+    )
+    console.print(f"{found.whose} after round {found.round} on {found.rows:,} rows", markup=False, soft_wrap=True)
+    out = _table("All rows", "measure")
+    for name, of in found.measures.items():
+        out.add_row(found.described[name].title, *_shown(of, found.described[name]))
+    console.print(out)
+    if found.by_site:
+        first = next(iter(found.measures))
+        out = _table(f"By site: {found.described[first].title}", "site", "rows")
+        for site, measured in found.by_site.items():
+            out.add_row(site, f"{found.sizes[site]:,}", *_shown(measured[first], found.described[first]))
+        console.print(out)
+    if found.few:
+        listed = ", ".join(f"{site} ({rows})" for site, rows in found.few.items())
+        text = f"sites with fewer than {LEAST_ROWS} rows are not measured by themselves: {listed}"
+        console.print(text, markup=False, soft_wrap=True)
+    if args.out is not None:
+        console.print(f"measures: {found.csv(args.out, overwrite=args.overwrite)}", markup=False, soft_wrap=True)
+    return 0
+
+
+def _table(title: str, first: str, *others: str) -> Table:
+    out = table(title)
+    out.add_column(first)
+    for name in (*others, "value", "95 % interval"):
+        out.add_column(name, justify="right")
+    return out
+
+
+def _shown(of: Interval, measure: TaskMeasure) -> tuple[str, str]:
+    """Return a value and its interval; shares in percent."""
+    if not math.isfinite(of.value):
+        return "undefined", "-"
+
+    def text(value: float) -> str:
+        return f"{100 * value:.2f} %" if measure.unit == "%" else f"{value:.4g}"
+
+    return text(of.value), f"{text(of.low)} to {text(of.high)}" if math.isfinite(of.low) else "-"

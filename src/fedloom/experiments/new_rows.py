@@ -1,0 +1,238 @@
+"""New rows for a trained model, made into inputs as the run's own rows were."""
+
+from __future__ import annotations
+
+import functools
+import os
+import zipfile
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from fedloom.core.errors import SettingError
+from fedloom.data import Dataset, Examples, from_arrays
+from fedloom.data.arrays import read_arrays
+from fedloom.data.formats import refuse
+from fedloom.experiments import catalogue
+from fedloom.experiments.experiment import Experiment
+from fedloom.experiments.new_tables import RunTable, TableRows, arguments, check_names, class_places, some_names
+from fedloom.wire.registration import RemoteExamples
+
+_Places = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class NewRows:
+    """Rows as a model of a run takes them.
+
+    Attributes:
+        examples: inputs, and targets where they were asked for; else class 0 for all.
+        places: the line of each row in its file, or its number from 0.
+        counted: what places are, "line" or "row".
+        sites: the client or site of each row; nothing where rows have none.
+    """
+
+    examples: Examples
+    places: _Places
+    counted: str = "row"
+    sites: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class RowReader:
+    """Read new rows for the models of a run.
+
+    Args:
+        train: the run's examples.
+        experiment: how the run was asked for; None where it was started from Python with objects of its own.
+    """
+
+    train: Examples
+    experiment: Experiment | None = None
+
+    def read(self, data: Any, *, with_targets: bool) -> NewRows:
+        """Return new rows.
+
+        `data`: a table (.csv, .tsv, .parquet, or a pattern of them; `?label=y&client=site&drop=id` says what else its
+        columns are), a .npz file with x and y, or any other data source by name; or an array, a data frame of pandas,
+        `Examples` or a `Dataset`. Of a source with test rows these are taken.
+
+        Raises:
+            ValueError: columns, shapes, values or classes are not those of the run.
+        """
+        if isinstance(data, str | os.PathLike):
+            return self._of_source(os.fspath(data), with_targets)
+        if hasattr(data, "iloc") and hasattr(data, "columns"):
+            return self._of_table(self._table.of_frame(data, with_targets))
+        if isinstance(data, Examples):
+            data = Dataset(data, None)
+        if isinstance(data, Dataset):
+            return self._of_dataset(data, with_targets)
+        if isinstance(data, np.ndarray | Tensor):
+            if with_targets:
+                raise SettingError(
+                    "to evaluate takes targets, got an array of inputs alone: make examples of both, "
+                    "fedloom.from_arrays(x, y)"
+                )
+            return self._of_dataset(Dataset(_inputs(data, "array"), None), False)
+        raise SettingError(
+            f"data are a file or source by name, a data frame, an array, Examples or a Dataset, got "
+            f"{type(data).__name__}: pass one of these"
+        )
+
+    def _of_source(self, source: str, with_targets: bool) -> NewRows:
+        path, _, written = source.partition("?")
+        if catalogue.is_table(source):
+            return self._of_table(self._table.read(path, arguments(source, written), with_targets))
+        if path.endswith(".npz") and "x" in _arrays_in(Path(path)):
+            return self._of_arrays(Path(path), with_targets)
+        return self._of_dataset(catalogue.data(source, whole=True), with_targets)
+
+    def _of_arrays(self, path: Path, with_targets: bool) -> NewRows:
+        if with_targets and "y" not in _arrays_in(path):
+            refuse(path, "to evaluate takes the arrays x and y", "x alone", "save y too: numpy.savez(path, x=x, y=y)")
+        found = read_arrays(path, ("x", "y") if with_targets else ("x",))
+        if not len(found["x"]):
+            refuse(path, "x must have rows", "none", "save some")
+        made = _inputs(found["x"], path.stem)
+        if with_targets:
+            y = found["y"]
+            if len(y) != len(made):
+                refuse(
+                    path, "x and y must have as many rows", f"{len(made)} and {len(y)}", "save them of the same rows"
+                )
+            if self.train.y.is_floating_point():
+                made = replace(made, y=torch.from_numpy(y.astype(np.float32)), num_classes=self.train.num_classes)
+            else:
+                if y.ndim != 1 or y.dtype.kind not in "iuf" or (y != np.round(y)).any() or y.min() < 0:
+                    rule = "y must hold class numbers (N,), whole numbers from 0, as the run's data number classes"
+                    refuse(path, rule, f"{y.dtype} of shape {y.shape}", "number classes so")
+                made = replace(made, y=torch.from_numpy(y.astype(np.int64)), num_classes=int(y.max()) + 1)
+        return self._of_dataset(Dataset(made, None), with_targets)
+
+    def _of_dataset(self, found: Dataset, with_targets: bool) -> NewRows:
+        """Return the test rows of a data set, all rows where it has none."""
+        part, owners = found.train, found.owners
+        if found.held_out is not None:
+            rows = np.flatnonzero(found.held_out)
+            part, owners = part.select(rows), None if owners is None else owners[rows]
+        elif found.test is not None:
+            part, owners = found.test, None
+        if not len(part):
+            raise SettingError(f"data must have rows, got none in {part.name}: name others")
+        if self._table.preparation is not None:
+            if part.preparation is None:
+                raise SettingError(
+                    f"the run was trained on a table that is prepared, got arrays in {part.name}: give a table with "
+                    f"its columns, {some_names(self._table.columns)}"
+                )
+            x = torch.from_numpy(self._table.preparation.new_rows(part.preparation.frame))
+            part = replace(part, x=x, preparation=None, columns=())
+        elif part.columns and self.train.columns and part.columns != self.train.columns:
+            if sorted(part.columns) != sorted(self.train.columns):
+                check_names(part.name, part.columns, self.train.columns)
+            part = replace(part, x=part.x[:, [part.columns.index(name) for name in self.train.columns]])
+        y = self._numbered(part) if with_targets else None
+        names = () if owners is None else tuple(part.owners[k] if part.owners else str(k) for k in owners.tolist())
+        return NewRows(self._inputs_of(part, y), np.arange(len(part)), "row", names)
+
+    def _of_table(self, read: TableRows) -> NewRows:
+        y = torch.zeros(len(read.x), dtype=torch.int64)
+        made = Examples(torch.from_numpy(read.x), y, 1, name=read.name)
+        targets = None if read.y is None else torch.from_numpy(read.y)
+        return NewRows(self._inputs_of(made, targets), read.places, read.counted, read.sites)
+
+    def _numbered(self, part: Examples) -> Tensor:
+        """Return targets as the run has them; classes by their names."""
+        floats = self.train.y.is_floating_point()
+        if floats != part.y.is_floating_point() or (floats and part.y.shape[1:] != self.train.y.shape[1:]):
+            raise SettingError(
+                f"targets of the run are {_kind(self.train)}, got {_kind(part)} in {part.name}: give such targets"
+            )
+        if floats:
+            return part.y.to(self.train.y.dtype)
+        if not (part.classes and self.train.classes):
+            if int(part.y.max()) >= self.train.num_classes:
+                raise SettingError(
+                    f"classes of the run are the numbers 0 to {self.train.num_classes - 1}, got {int(part.y.max())} in "
+                    f"{part.name}: number classes as the run's data do"
+                )
+            return part.y
+        used = [part.classes[k] for k in np.unique(part.y.numpy())]
+        places = class_places(self.train, part.name, used)
+        return torch.tensor([places.get(name, 0) for name in part.classes])[part.y]
+
+    def _inputs_of(self, part: Examples, y: Tensor | None) -> Examples:
+        """Return rows with targets `y` as the run's examples are: of their shape, and normalised as they are."""
+        train = self.train
+        if tuple(part.shape) != tuple(train.shape):
+            raise SettingError(
+                f"rows must have the shape of the run's, {_shape(train)}, got {_shape(part)} in {part.name}: give the "
+                "same features in the same order, or images of the same size"
+            )
+        stored = train if not self._by_places else self._unstandardised.train
+        if (part.x.dtype == torch.uint8) != (stored.x.dtype == torch.uint8):
+            raise SettingError(
+                f"rows must be stored as the run's, {_dtype(stored)}, got {_dtype(part)} in {part.name}: give values "
+                f"of that type and scale"
+            )
+        if not torch.isfinite(part.x.float()).all():
+            raise SettingError(
+                f"rows must be finite, got NaN or infinity in {part.name}: fill them in or leave them out"
+            )
+        if self._by_places:
+            part = self._unstandardised._replace(test=replace(part, y=part.y)).standardised().test or part
+        x = part.x if part.x.dtype == torch.uint8 else part.x.to(train.x.dtype)
+        targets = torch.zeros(len(x), dtype=torch.int64) if y is None else y
+        if isinstance(train, RemoteExamples):  # devices have their own way from stored values to inputs
+            assert self.experiment is not None
+            own = catalogue.normalise(self.experiment.data.normalise, Dataset(part, None)).train.normalise
+            return replace(part, x=x, y=targets, num_classes=train.num_classes, classes=train.classes, normalise=own)
+        return replace(train, x=x, y=targets, preparation=None, groups=None, augment=None, name=part.name)
+
+    @property
+    def _by_places(self) -> bool:
+        return self.experiment is not None and self.experiment.data.normalise == "places"
+
+    @functools.cached_property
+    def _table(self) -> RunTable:
+        source = "" if self.experiment is None else self.experiment.data.source
+        kept = (self._unstandardised.train if self._by_places else self.train).preparation
+        return RunTable(self.train, source if catalogue.is_table(source) else "", kept)
+
+    @functools.cached_property
+    def _unstandardised(self) -> Dataset:
+        """The run's data before each place was standardised."""
+        assert self.experiment is not None
+        data = replace(self.experiment.data, normalise="source", public=0, public_source=None, augment="none")
+        return replace(self.experiment, data=data).dataset()[0]
+
+
+def _arrays_in(path: Path) -> set[str]:
+    """Return the names of the arrays in a file; what is wrong with it, its reader says."""
+    try:
+        with zipfile.ZipFile(path) as archive:
+            return {name.removesuffix(".npy") for name in archive.namelist()}
+    except (OSError, zipfile.BadZipFile):
+        return set()
+
+
+def _inputs(x: Any, name: str) -> Examples:
+    return from_arrays(x, np.zeros(len(x), np.int64), num_classes=1, name=name)
+
+
+def _kind(examples: Examples) -> str:
+    return f"{examples.num_classes} columns of numbers" if examples.y.is_floating_point() else "classes"
+
+
+def _shape(examples: Examples) -> str:
+    return " x ".join(map(str, examples.shape))
+
+
+def _dtype(examples: Examples) -> str:
+    return str(examples.x.dtype).removeprefix("torch.")

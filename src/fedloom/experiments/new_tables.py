@@ -1,0 +1,335 @@
+"""Tables of new rows, with the columns of the table that a run was trained on."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from fedloom.core.errors import SettingError
+from fedloom.core.naming import did_you_mean
+from fedloom.data import Examples
+from fedloom.data.columns import Columns, NoColumnError, class_labels
+from fedloom.data.formats import refuse
+from fedloom.data.parquet import is_parquet, read_frame
+from fedloom.data.preparation import MISSING, Preparation
+from fedloom.data.roles import Roles
+from fedloom.data.sites import is_pattern, site_files, site_names
+from fedloom.data.tables import columns_of_frame
+from fedloom.data.text_table import TextTable, read_columns, ungrouped
+
+_ROLES = ("label", "target", "client", "split", "group", "drop", "gaps")  # of columns that are no features
+_SHOWN = 12  # names in a message
+
+
+@dataclass(frozen=True)
+class TableRows:
+    """Features [N, D] of new rows as the run's are, and their targets where they were asked for.
+
+    `places`: the line of each row in its file, or its number from 0; `counted` says which. `sites`: of each row.
+    """
+
+    name: str
+    x: npt.NDArray[np.float32]
+    y: npt.NDArray[Any] | None
+    places: npt.NDArray[np.int64]
+    counted: str
+    sites: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class RunTable:
+    """The table that a run was trained on, by which tables of new rows are read.
+
+    Args:
+        train: the run's examples.
+        source: the table as `data.source` names it; "" where it was no table, or the run was started from Python.
+        preparation: what made features of its columns; None where they are numbers as they are.
+    """
+
+    train: Examples
+    source: str
+    preparation: Preparation | None
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """The columns of features as tables have them."""
+        kept = self.preparation
+        return self.train.columns if kept is None else tuple(map(str, kept.frame.columns))
+
+    def _said(self) -> dict[str, str]:
+        """Return what the run's source says of columns."""
+        return dict(pair.partition("=")[::2] for pair in self.source.partition("?")[2].split("&") if pair)
+
+    def _roles(self, given: Mapping[str, str]) -> tuple[Roles, frozenset[str]]:
+        """Return the roles of columns, and the words that mean a gap: as of the run where nothing else is given."""
+        said = self._said()
+
+        def of(name: str) -> str | None:
+            return given.get(name, said.get(name))
+
+        targets = tuple((of("target") or "").split(",")) if of("target") else self.train.targets
+        if self.train.y.is_floating_point() and targets:
+            label = None
+        else:
+            label, targets = of("label") or "label", ()
+        drop = {*(said.get("drop") or "").split(","), *(given.get("drop") or "").split(",")} - {""}
+        read = {} if self.preparation is None else self.preparation.read
+        gaps = {*(of("gaps") or "").split(","), *read.get("gaps", ())} - {""}
+        roles = Roles(label, targets, of("client"), of("split"), of("group"), tuple(sorted(drop)), ())
+        return roles, frozenset(gaps)
+
+    def read(self, path: str, given: Mapping[str, str], with_targets: bool) -> TableRows:
+        """Return the rows of a file, or of the files of a pattern, each of which is a site then.
+
+        `given`: what is said of the columns of these files, where it is not as in the run's table.
+        """
+        several = is_pattern(path)
+        files = site_files(path) if several else [Path(path)]
+        sites = site_names(files)
+        roles, gaps = self._roles(given)
+        if "client" in given and several:
+            raise SettingError(f"each file of {path} is a site, got client={given['client']}: leave it out")
+        if not self.columns:
+            raise SettingError(
+                f"the run was trained on rows whose features have no names, got the table {path}: "
+                "give a .npz file with x, or examples from Python"
+            )
+        parts = []
+        for site, file in zip(sites, files, strict=True):
+            if is_parquet(file):
+                part = self._of_frame(file, read_frame(file), roles, with_targets, "client" in given)
+            else:
+                part = self._of_text(file, roles, gaps, with_targets, "client" in given)
+            parts.append(replace(part, sites=(site,) * len(part.places)) if several else part)
+        if len(parts) == 1:
+            return parts[0]
+        y = None if parts[0].y is None else np.concatenate([part.y for part in parts if part.y is not None])
+        return TableRows(
+            name=Path(path).stem,
+            x=np.concatenate([part.x for part in parts]),
+            y=y,
+            places=np.concatenate([part.places for part in parts]),
+            counted=parts[0].counted,
+            sites=tuple(site for part in parts for site in part.sites),
+        )
+
+    def of_frame(self, frame: Any, with_targets: bool) -> TableRows:
+        """Return the rows of a data frame of pandas."""
+        return self._of_frame(Path("data frame"), frame, self._roles({})[0], with_targets)
+
+    def _of_text(self, path: Path, roles: Roles, gaps: frozenset[str], with_targets: bool, named: bool) -> TableRows:
+        if not path.is_file():
+            raise SettingError(f"there is no file {str(path)!r}; give the path of a table with a header line")
+        if not path.stat().st_size:
+            refuse(path, "a table must have a header line and rows", "an empty file", "write both")
+        try:
+            text = TextTable.recognised(path, (), self.columns)
+        except NoColumnError:  # `check_names` says all that is wrong
+            text = TextTable.recognised(path, (), ())
+        text = replace(text, gaps=gaps)
+        roles = self._there(path, text.header, roles, with_targets, named)
+        marked = self._thousands(roles.targets)
+        words = {*roles.words, *self._words(), *marked} & {*text.header}
+        read = read_columns(text, words, set(roles.drop))
+        if not len(read.lines):
+            refuse(path, "the table must have rows", "a header alone", "add some")
+        for name, shown in marked.items():
+            if name in read.words:
+                cells = read.words.pop(name)
+                found = ungrouped([*cells, shown])  # by the marks of the run's table, which one cell does not tell
+                if found is None:
+                    bad = next(cell for cell in cells if cell not in MISSING and ungrouped([cell, shown]) is None)
+                    refuse(
+                        path, f"{name!r} must hold numbers as in the run's table ({shown})", repr(bad), "write it alike"
+                    )
+                read.numbers[name] = found[0][:-1]
+        return self._made(path, read, roles, with_targets)
+
+    def _of_frame(self, place: Path, frame: Any, roles: Roles, with_targets: bool, named: bool = False) -> TableRows:
+        header = [str(name) for name in frame.columns]
+        if not self.columns:
+            raise SettingError(
+                "the run was trained on rows whose features have no names, got a data frame: give an array"
+            )
+        roles = self._there(place, header, roles, with_targets, named)
+        words = tuple(name for name in self._words() if name in header)
+        read, bad = columns_of_frame(place, frame, replace(roles, categories=words))
+        if not len(frame):
+            refuse(place, "the table must have rows", "a header alone", "add some")
+        if wrong := [bad[name] for name in self.columns if name in bad]:
+            refuse(place, "columns of features must be as in the run's table", "; ".join(wrong), "convert them")
+        return self._made(place, read, roles, with_targets)
+
+    def _there(self, path: Path, header: Sequence[str], roles: Roles, with_targets: bool, named: bool) -> Roles:
+        """Return the roles of the columns that a table has; what is neither feature nor of a role is refused.
+
+        `named`: the column of clients was named for this table, so it must be there.
+        """
+        columns, there = self.columns, set(header)
+        wanted = [*([roles.label] if roles.label else []), *roles.targets]
+        if with_targets and (lacks := [name for name in wanted if name not in there]):
+            refuse(
+                path, f"to evaluate takes the columns {some_names(wanted)}", f"none called {some_names(lacks)}",
+                "name it (?label=NAME, ?target=NAME), or predict alone",
+            )  # fmt: skip
+        if named and roles.client not in there:
+            refuse(path, f"the column {roles.client!r} must be there", some_names(tuple(header)), "name one that is")
+        check_names(str(path), [n for n in header if n not in {*roles.named, *roles.drop}], columns)
+        unused = [] if with_targets else wanted
+        unused += [name for name in (roles.split, roles.group) if name]
+        return Roles(
+            roles.label if with_targets else None,
+            roles.targets if with_targets else (),
+            roles.client if roles.client in there else None,
+            None,
+            None,
+            tuple(name for name in (*roles.drop, *unused) if name in there and name not in columns),
+            (),
+        )
+
+    def _words(self) -> list[str]:
+        """Return the columns that hold words in the run's table."""
+        prepared = self.preparation
+        return [] if prepared is None else [str(n) for n, of in prepared.frame.items() if of.dtype.kind != "f"]
+
+    def _thousands(self, targets: Sequence[str]) -> dict[str, str]:
+        """Return the columns in which marks part thousands in the run's table, and a cell of each that shows it."""
+        known = None if self.preparation is None else self.preparation.read.get("thousands", {})
+        names = {*targets, *(self.columns if known is None else ())}  # of which nothing is written down
+        source = self.source.partition("?")[0]
+        out: dict[str, str] = dict(known or {})
+        if source and names:
+            for file in site_files(source) if is_pattern(source) else [Path(source)]:
+                if not is_parquet(file):
+                    text = TextTable.recognised(file, (), self.columns)
+                    out |= read_columns(text, set(), {*text.header} - names).grouped
+        return out
+
+    def _made(self, path: Path, read: Columns, roles: Roles, with_targets: bool) -> TableRows:
+        """Return rows of the columns of a table."""
+        columns, words = self.columns, set(self._words())
+        x: npt.NDArray[Any]
+        for name in columns:
+            if name not in words:
+                _check_numbers(path, read, name)
+        if (prepared := self.preparation) is not None:
+            import pandas as pd
+
+            frame = {
+                name: [np.nan if cell in MISSING else cell for cell in read.words[name]]
+                if name in words
+                else read.numbers[name]
+                for name in columns
+            }
+            kinds = {name: object if name in words else float for name in columns}
+            x = prepared.new_rows(pd.DataFrame({name: pd.Series(of, dtype=kinds[name]) for name, of in frame.items()}))
+        else:
+            x = np.stack([read.numbers[name] for name in columns], 1)
+            if (gaps := np.isnan(x)).any():
+                row, column = np.argwhere(gaps)[0]
+                refuse(
+                    path, "rows must have a number in each column, as in the run's table, which is not prepared",
+                    f"a gap in {columns[column]!r} in {read.at(int(row))}",
+                    "fill it in, leave the row out, or train with prepare=standard",
+                )  # fmt: skip
+        y = self._targets(path, read, roles) if with_targets else None
+        sites = () if roles.client is None else tuple(read.words[roles.client])
+        return TableRows(path.stem, x.astype(np.float32), y, np.asarray(read.lines), read.counted, sites)
+
+    def _targets(self, path: Path, read: Columns, roles: Roles) -> npt.NDArray[Any]:
+        if roles.label is None:
+            for name in roles.targets:
+                _check_numbers(path, read, name)
+            numbers = np.stack([read.numbers[name] for name in roles.targets], 1).astype(np.float32)
+            if (empty := np.isnan(numbers)).any():
+                row, column = np.argwhere(empty)[0]
+                refuse(
+                    path, "targets must be a number in every row",
+                    f"{roles.targets[column]!r} without a value in {read.at(int(row))}", "leave the row out",
+                )  # fmt: skip
+            shaped = numbers[:, 0] if self.train.y.ndim == 1 else numbers
+            if shaped.shape[1:] != self.train.y.shape[1:]:
+                raise SettingError(
+                    f"the run has {self.train.num_classes} targets, got {some_names(roles.targets)} in {path}: name as "
+                    "many"
+                )
+            return shaped
+        cells = read.words[roles.label]
+        if gaps := [row for row, cell in enumerate(cells) if cell in MISSING]:
+            refuse(
+                path, f"{roles.label!r} must have a class in every row to evaluate", f"a gap in {read.at(gaps[0])}",
+                "leave the row out",
+            )  # fmt: skip
+        y, classes = class_labels(path, roles.label, cells)
+        places = class_places(self.train, str(path), classes)
+        return np.array([places[name] for name in classes])[y]
+
+
+def arguments(source: str, written: str) -> dict[str, str]:
+    """Return what is said of the columns of a new table."""
+    out: dict[str, str] = {}
+    for pair in written.split("&") if written else ():
+        key, _, value = pair.partition("=")
+        if key not in _ROLES or not value or key in out:
+            raise SettingError(
+                f"of a table of new rows one says, each once, some of {', '.join(_ROLES)}, as in "
+                f"FILE.csv?label=y&drop=id, got {pair!r} in {source!r}{did_you_mean(key, set(_ROLES) - {key})}: how "
+                "columns are prepared, the run says"
+            )
+        out[key] = value
+    return out
+
+
+def class_places(train: Examples, where: str, names: Sequence[str]) -> dict[str, int]:
+    """Return the number of each class of a run by its name; `names` must be among them."""
+    known = train.classes or tuple(map(str, range(train.num_classes)))
+    if unknown := [name for name in names if name not in known]:
+        raise SettingError(
+            f"classes of the run are {some_names(known)}, got {unknown[0]!r} in {where}"
+            f"{did_you_mean(unknown[0], known)}: spell classes as the run's data do"
+        )
+    return {name: k for k, name in enumerate(known)}
+
+
+def check_names(where: str, given: Sequence[str], wanted: Sequence[str]) -> None:
+    """Refuse features that a model does not know, and those that it misses, in one message."""
+    lacks = [name for name in wanted if name not in set(given)]
+    extra = [name for name in given if name not in set(wanted)]
+    if not (lacks or extra):
+        return
+    said = [f"no {name!r}{did_you_mean(name, extra)}" for name in lacks[:_SHOWN]]
+    said += [f"and {len(lacks) - _SHOWN} more missing"] * (len(lacks) > _SHOWN)
+    if extra:
+        said.append(f"{some_names(extra)} besides")
+    remedies = ["name columns as in the table that was trained on"] * bool(lacks)
+    remedies += [f"leave out what is no feature: ?drop={','.join(extra[:_SHOWN])}"] * bool(extra)
+    raise SettingError(
+        f"{where}: rows must have the columns {some_names(wanted)}, in any order, got {', '.join(said)}: "
+        + "; ".join(remedies)
+    )
+
+
+def _check_numbers(path: Path, read: Columns, name: str) -> None:
+    """Refuse words in a column of numbers."""
+    if name in read.mixed:
+        row, word, _ = read.mixed[name]
+    elif name in read.numbers:
+        return
+    else:
+        row, word = next(((i, c) for i, c in enumerate(read.words[name]) if c not in MISSING), (-1, ""))
+        if row < 0:  # gaps alone
+            read.numbers[name] = np.full(len(read.lines), np.nan)
+            return
+    refuse(
+        path, f"{name!r} must hold numbers, as in the run's table", f"{word[:60]!r} in {read.at(row)}",
+        f"write numbers, or name words that mean a gap (?gaps={word[:20]})",
+    )  # fmt: skip
+
+
+def some_names(names: Sequence[str]) -> str:
+    return ", ".join(map(repr, names[:_SHOWN])) + f" and {len(names) - _SHOWN} more" * (len(names) > _SHOWN)

@@ -1,0 +1,210 @@
+"""What a trained model says of new rows."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+import numpy.typing as npt
+from torch import Tensor
+
+from fedloom.coordinator.run import Job
+from fedloom.core.batch import Batch
+from fedloom.core.errors import SettingError
+from fedloom.core.task import Task, targets_of
+from fedloom.core.task_measures import Score, TaskMeasure
+from fedloom.data import Examples
+from fedloom.evaluate.accuracy import evaluate_rows
+from fedloom.experiments.experiment import Experiment
+from fedloom.experiments.new_rows import RowReader
+from fedloom.experiments.trained_model import TrainedModel, job_of, trained_model
+from fedloom.storage.output import as_csv, publish
+from fedloom.tasks import Hinge
+
+
+@dataclass(frozen=True, eq=False)
+class Predictions:
+    """What a trained model says of N rows.
+
+    Attributes:
+        values: class numbers [N] int64; of a regression [N, D] float64 in the unit of the targets; of several labels
+            [N, L] bool.
+        probabilities: of each class or label, [N, C] float64; None where the task has none.
+        names: of the classes, the targets or the labels.
+        places: the line of each row in its file, or its number from 0, [N].
+        counted: what `places` are, "line" or "row".
+        sites: the client or site of each row; nothing where rows have none.
+        whose: "global model", or "model of client 3".
+        round: after which it was taken.
+    """
+
+    values: npt.NDArray[Any]
+    probabilities: npt.NDArray[np.float64] | None
+    names: tuple[str, ...]
+    places: npt.NDArray[np.int64]
+    counted: str
+    sites: tuple[str, ...]
+    whose: str
+    round: int
+
+    def __len__(self) -> int:
+        return len(self.values)
+
+    @property
+    def labels(self) -> list[str]:
+        """The name of the class that is said of each row.
+
+        Raises:
+            SettingError: the task has no classes.
+        """
+        if self.values.ndim != 1:
+            raise SettingError("labels are names of classes, and these predictions are of another task: take values")
+        return [self.names[k] for k in self.values]
+
+    def rows(self) -> Iterator[list[object]]:
+        """Yield the header of a table, then each row."""
+        classes = self.values.ndim == 1
+        said = ["prediction"] if classes else list(self.names)
+        likely = [] if self.probabilities is None else [f"probability {name}" for name in self.names]
+        yield [self.counted, *["site"] * bool(self.sites), *said, *likely]
+        values = self.labels if classes else self.values.astype(np.int64 if self.values.dtype == bool else np.float64)
+        for k, place in enumerate(self.places.tolist()):
+            own = [values[k]] if isinstance(values, list) else values[k].tolist()
+            p = [] if self.probabilities is None else self.probabilities[k].tolist()
+            yield [place, *self.sites[k : k + 1], *own, *p]
+
+    def csv(self, path: str | os.PathLike[str], *, overwrite: bool = False) -> Path:
+        """Write a table: the place of each row, its site, what is said, and probabilities; return the path.
+
+        Raises:
+            SettingError: the file exists, unless `overwrite`.
+        """
+        return write_table(path, self.rows(), overwrite)
+
+
+def check_new(path: str | os.PathLike[str], overwrite: bool) -> None:
+    """Raise SettingError where a file would be replaced that may not be."""
+    if os.path.lexists(path) and not (overwrite and Path(path).is_file()):
+        raise SettingError(f"{path} exists; choose another name, or replace a file with overwrite=True (--overwrite)")
+
+
+def write_table(path: str | os.PathLike[str], rows: Iterator[list[object]], overwrite: bool) -> Path:
+    """Write rows as CSV, whole or not at all.
+
+    Raises:
+        SettingError: the file exists, unless `overwrite`.
+    """
+    check_new(path, overwrite)
+    path = Path(path)
+    return publish(path.parent, path.name, as_csv(rows).encode())
+
+
+@dataclass(frozen=True)
+class _Logits:
+    """In the place of a task, for logits of rows that have no targets."""
+
+    targets: ClassVar[str] = "classes"
+
+    def loss(self, logits: Tensor, batch: Batch) -> Tensor:
+        return logits.new_zeros(())
+
+    @property
+    def measures(self) -> tuple[TaskMeasure, ...]:
+        return (Score(name="logits", title="", meaning="", outputs=_same, values=_none),)
+
+
+def _same(logits: Tensor) -> Tensor:
+    return logits
+
+
+def _none(outputs: Tensor, y: Tensor, real: Tensor) -> Tensor:
+    raise NotImplementedError
+
+
+def logits_of(found: TrainedModel, examples: Examples) -> Tensor:
+    """Return the outputs of a trained model, [N, ...]."""
+    return evaluate_rows(found.model, found.weights, _Logits(), ("logits",), examples).outputs["logits"]
+
+
+def opened(run: str | os.PathLike[str], job: Job | None, allow_code: bool) -> tuple[Job, Experiment | None]:
+    """Return the job of a run, and how it was asked for: by words, or None where `job` is given."""
+    if job is not None:
+        return job, None
+    experiment = Experiment.from_directory(Path(run), allow_code=allow_code)
+    return job_of(experiment, run), experiment
+
+
+def predict(
+    run: str | os.PathLike[str],
+    data: Any,
+    *,
+    client: int | str | None = None,
+    at: int | str | None = None,
+    model: str | None = None,
+    job: Job | None = None,
+    allow_code: bool = False,
+) -> Predictions:
+    """Return what a model of a finished run says of new rows, which are prepared as the rows that it trained on.
+
+    Args:
+        run: the run's directory.
+        data: a table with the run's columns of features, in any order (`new.csv`, `new.csv?drop=id`, a pattern of
+            files), a .npz file with x, any other source as of `--data`; or an array, a data frame, or `Examples`. Of a
+            source with test rows these are taken. Targets may be missing.
+        client: number or name of a client, for its personal model; None: the global model.
+        at: a round that was kept, or "best": the best round on validation data; None: the last.
+        model: which architecture of the global model, where there are several.
+        job: what the run was, where it was started from Python with objects of its own.
+        allow_code: whether code that the run's settings name may be imported.
+
+    Raises:
+        SettingError: there is no such model or round, rows do not have the columns, shape or types of the run's, or the
+            data that it trained on changed or are gone.
+        StorageError: a file of the run is damaged.
+        ValueError: a file breaks a rule of its format.
+    """
+    job, experiment = opened(run, job, allow_code)
+    found = trained_model(run, job, client=client, at=at, model=model)
+    train, task = job.federation.train, found.job.task
+    if not hasattr(task, "predicted") and not hasattr(task, "probabilities"):
+        raise SettingError(
+            f"the task {type(task).__name__} does not say what a model predicts: give it a method predicted(logits), "
+            "and probabilities(logits) where classes have them"
+        )
+    new = RowReader(train, experiment).read(data, with_targets=False)
+    logits = logits_of(found, new.examples)
+    values = _predicted(task, logits)
+    # a margin is no probability
+    likely = task.probabilities(logits) if hasattr(task, "probabilities") and not isinstance(task, Hinge) else None
+    return Predictions(
+        values=values.numpy(),
+        probabilities=None if likely is None else likely.numpy(),
+        names=_names(task, train, values),
+        places=new.places,
+        counted=new.counted,
+        sites=new.sites,
+        whose=found.whose,
+        round=found.round,
+    )
+
+
+def _predicted(task: Any, logits: Tensor) -> Tensor:
+    if hasattr(task, "predicted"):
+        said: Tensor = task.predicted(logits)
+    else:
+        said = task.probabilities(logits).argmax(-1)
+    return said.long() if targets_of(task) == "classes" else said
+
+
+def _names(task: Task, train: Examples, values: Tensor) -> tuple[str, ...]:
+    """Return the names of classes or targets; their numbers where they have none."""
+    if targets_of(task) == "classes":
+        return train.classes or tuple(map(str, range(train.num_classes)))
+    names = tuple(train.targets)
+    return names or (
+        ("prediction",) if values.shape[1] == 1 else tuple(f"prediction {k}" for k in range(values.shape[1]))
+    )

@@ -1,0 +1,137 @@
+"""The measures of a trained model on new rows, with intervals, over all rows and by site."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fedloom.coordinator.run import Job
+from fedloom.core.errors import SettingError
+from fedloom.core.task import targets_of
+from fedloom.core.task_measures import TaskMeasure, chosen_measures, measures_of
+from fedloom.evaluate.accuracy import evaluate_rows
+from fedloom.evaluate.bootstrap import LEAST_ROWS, RESAMPLES, Interval, intervals
+from fedloom.experiments.new_rows import RowReader
+from fedloom.experiments.predictions import opened, write_table
+from fedloom.experiments.trained_model import trained_model
+
+
+@dataclass(frozen=True, eq=False)
+class RunEvaluation:
+    """Measures of a trained model on N rows, each with its 95 % bootstrap interval.
+
+    Attributes:
+        measures: over all rows, by name.
+        by_site: over the rows of each client or site, of those with 30 rows or more; nothing where rows have none.
+        few: the sites with fewer rows, and how many they have.
+        sizes: the number of rows of each site.
+        rows: N.
+        loss: mean loss over all rows.
+        whose: "global model", or "model of client 3".
+        round: after which it was taken.
+        described: what the measures are, by name.
+    """
+
+    measures: dict[str, Interval]
+    by_site: dict[str, dict[str, Interval]]
+    few: dict[str, int]
+    sizes: dict[str, int]
+    rows: int
+    loss: float
+    whose: str
+    round: int
+    described: dict[str, TaskMeasure]
+
+    def table(self) -> Iterator[list[object]]:
+        """Yield the header of a table, then a row for each site and measure; the site of all rows is ""."""
+        yield ["site", "rows", "measure", "value", "low", "high", "resamples"]
+        for site, measured in {"": self.measures, **self.by_site}.items():
+            size = self.sizes[site] if site else self.rows
+            for name, of in measured.items():
+                yield [site, size, name, *(_cell(v) for v in (of.value, of.low, of.high)), of.defined]
+
+    def csv(self, path: str | os.PathLike[str], *, overwrite: bool = False) -> Path:
+        """Write the table of all measures, with empty cells where one is undefined, and return the path.
+
+        Raises:
+            SettingError: the file exists, unless `overwrite`.
+        """
+        return write_table(path, self.table(), overwrite)
+
+
+def _cell(value: float) -> object:
+    return value if np.isfinite(value) else ""
+
+
+def evaluate_run(
+    run: str | os.PathLike[str],
+    data: Any,
+    *,
+    client: int | str | None = None,
+    at: int | str | None = None,
+    model: str | None = None,
+    measures: Sequence[str] = (),
+    resamples: int = RESAMPLES,
+    seed: int = 0,
+    job: Job | None = None,
+    allow_code: bool = False,
+) -> RunEvaluation:
+    """Return the measures of a model of a finished run on new rows with targets, each with its 95 % interval.
+
+    The interval is the percentile bootstrap's: rows are drawn again with replacement, `resamples` times. Sites are the
+    clients that the data name: a column `client`, the files of a pattern, or the natural clients of a source.
+
+    Args:
+        run: the run's directory.
+        data: rows as of `predict`, with their classes or targets.
+        client: number or name of a client, for its personal model; None: the global model.
+        at: a round that was kept, or "best": the best round on validation data; None: the last.
+        model: which architecture of the global model, where there are several.
+        measures: names of measures of the run's task; none: all.
+        resamples: of each interval.
+        seed: of the resamples.
+        job: what the run was, where it was started from Python with objects of its own.
+        allow_code: whether code that the run's settings name may be imported.
+
+    Raises:
+        SettingError: as of `predict`, the task has no such measure, or classes are not those of the run.
+        ValueError: a file breaks a rule of its format, or there are no targets.
+    """
+    if resamples < 1:
+        raise SettingError(f"resamples must be at least 1, got {resamples}: 1000 is usual")
+    job, experiment = opened(run, job, allow_code)
+    found = trained_model(run, job, client=client, at=at, model=model)
+    task = job.task
+    names = chosen_measures(task, measures or tuple(measures_of(task)))
+    new = RowReader(job.federation.train, experiment).read(data, with_targets=True)
+    if targets_of(task) == "labels" and not bool(((y := new.examples.y) == 0).logical_or(y == 1).all()):
+        other = y[(y != 0) & (y != 1)][0]
+        raise SettingError(
+            f"labels are 0 or 1, got {float(other):g} in {new.examples.name}: mend its columns of labels"
+        )
+    results = evaluate_rows(found.model, found.weights, task, names, new.examples)
+    sites = np.array(new.sites, object)
+    sizes = {site: int((sites == site).sum()) for site in dict.fromkeys(new.sites)}
+    few = {site: size for site, size in sizes.items() if size < LEAST_ROWS}
+    by_site = {
+        site: intervals(results.select(np.flatnonzero(sites == site)), task, resamples=resamples, seed=seed)
+        for site in sizes
+        if site not in few
+    }
+    known = measures_of(task)
+    return RunEvaluation(
+        measures=intervals(results, task, resamples=resamples, seed=seed),
+        by_site=by_site,
+        few=few,
+        sizes=sizes,
+        rows=len(new.examples),
+        loss=results.loss,
+        whose=found.whose,
+        round=found.round,
+        described={name: known[name] for name in names},
+    )

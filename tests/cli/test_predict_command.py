@@ -1,0 +1,83 @@
+"""`fedloom predict` and `fedloom evaluate`, as a person uses them."""
+
+from __future__ import annotations
+
+import csv
+from pathlib import Path
+
+import pytest
+
+from commands import call, error
+from fedloom.cli import main as cli
+from fedloom.experiments.run_evaluation import evaluate_run
+from runs_of_tables import LABEL, tables, trained
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    made = tmp_path_factory.mktemp("clinic")
+    whole, _, _ = tables(made)
+    trained(made, f"{whole}?{LABEL}")
+    return made
+
+
+def test_predictions_are_written_once(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    argv = ["predict", str(folder / "run"), "--data", str(folder / "new.csv"), "--out", str(tmp_path / "said.csv")]
+    status, out, _ = call(capsys, *argv, "--client", "Kiel", "--at", "2")
+    assert (status, out) == (0, f"model of client Kiel after round 2 on 245 rows: {tmp_path / 'said.csv'}\n")
+    with (tmp_path / "said.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    assert len(rows) == 245
+    assert {row["prediction"] for row in rows} <= {"no", "yes"}
+    before = (tmp_path / "said.csv").read_bytes()
+    message = f"{tmp_path}/said.csv exists; choose another name, or replace a file with overwrite=True (--overwrite)"
+    assert error(capsys, *argv) == message
+    assert error(capsys, "evaluate", *argv[1:]) == message
+    assert (tmp_path / "said.csv").read_bytes() == before
+    assert call(capsys, *argv, "--at", "0", "--overwrite")[0] == 0
+    assert (tmp_path / "said.csv").read_bytes() != before
+
+
+@pytest.mark.usefixtures("_eighty_columns")
+def test_measures_are_printed_and_written(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    argv = ["evaluate", str(folder / "run"), "--data", str(folder / "new.csv"), "--measures", "accuracy,log_loss"]
+    status, out, _ = call(capsys, *argv, "--seed", "1", "--out", str(tmp_path / "measures.csv"))
+    assert status == 0
+    found = evaluate_run(folder / "run", folder / "new.csv", measures=["accuracy", "log_loss"], seed=1)
+    accuracy, loss = found.measures.values()
+    own = found.by_site["Hamburg"]["accuracy"]
+    lines = [" ".join(line.split()) for line in out.splitlines()]
+    assert lines[0] == "global model after round 2 on 245 rows"
+    for line in (
+        f"accuracy {100 * accuracy.value:.2f} % {100 * accuracy.low:.2f} % to {100 * accuracy.high:.2f} %",
+        f"log loss {loss.value:.4g} {loss.low:.4g} to {loss.high:.4g}",
+        "By site: accuracy",
+        f"Hamburg 90 {100 * own.value:.2f} % {100 * own.low:.2f} % to {100 * own.high:.2f} %",
+        "sites with fewer than 30 rows are not measured by themselves: Kiel (24)",
+        f"measures: {tmp_path / 'measures.csv'}",
+    ):
+        assert line in lines
+    with (tmp_path / "measures.csv").open() as file:
+        assert len(list(csv.DictReader(file))) == 10
+
+
+def test_a_score_that_is_undefined_is_said(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    lines = (folder / "new.csv").read_text().splitlines(keepends=True)
+    (tmp_path / "yes.csv").write_text("".join([lines[0], *(line for line in lines if ",yes," in line)]))
+    _, out, _ = call(capsys, "evaluate", str(folder / "run"), "--data", f"{tmp_path}/yes.csv", "--measures", "auc")
+    assert ["AUC", "undefined", "-"] in [line.split() for line in out.splitlines()]
+
+
+def test_mistakes_are_said(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run, new, out = str(folder / "run"), str(folder / "new.csv"), str(tmp_path / "said.csv")
+    assert error(capsys, "predict", run, "--data", new, "--out", out, "--at", "7").startswith(
+        f"{run} has no checkpoint of"
+    )
+    said = error(capsys, "predict", run, "--data", new, "--out", out, "--client", "Kil")
+    assert said.endswith("'Luebeck', 'Rostock', got 'Kil' (did you mean 'Kiel'?)")
+    said = error(capsys, "evaluate", run, "--data", new, "--measures", "rmse")
+    assert said.startswith("measures are some of those of the task Classification, accuracy, ")
+    assert not Path(out).exists()
+    with pytest.raises(SystemExit):
+        cli.main(["predict", run, "--data", new])
+    assert "the following arguments are required: --out" in capsys.readouterr().err

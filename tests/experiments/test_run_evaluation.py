@@ -1,0 +1,120 @@
+"""Measures of a trained model on new rows, over all of them and by site."""
+
+from __future__ import annotations
+
+import csv
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from sklearn.metrics import accuracy_score, f1_score, mean_absolute_error, roc_auc_score, root_mean_squared_error
+
+import fedloom as fl
+from fedloom.core.errors import SettingError
+from fedloom.core.task_measures import measures_of
+from fedloom.experiments.predictions import predict
+from fedloom.experiments.run_evaluation import evaluate_run
+from runs_of_tables import LABEL, TARGET, tables, trained
+from tiny import federation, linear
+
+
+@pytest.fixture(scope="module")
+def classes(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    folder = tmp_path_factory.mktemp("classes")
+    whole, new, rows = tables(folder)
+    return {"run": trained(folder, f"{whole}?{LABEL}"), "new": new, "rows": rows}
+
+
+def of_site(rows: list[dict[str, str]], site: str) -> Any:
+    return np.flatnonzero([row["client"] == site for row in rows])
+
+
+def test_measures_and_intervals_of_classes(classes: dict[str, Any], tmp_path: Path) -> None:
+    run, new, rows = classes["run"], classes["new"], classes["rows"]
+    found = evaluate_run(run, new, resamples=50, seed=3)
+    said = predict(run, new)
+    y = np.array([row["readmitted"] == "yes" for row in rows])
+    assert said.probabilities is not None
+    p = said.probabilities[:, 1]
+    assert list(found.measures) == list(measures_of(fl.Classification()))
+    assert found.measures["accuracy"].value == accuracy_score(y, said.values == 1)
+    assert found.measures["macro_f1"].value == pytest.approx(f1_score(y, said.values, average="macro"))
+    assert found.measures["auc"].value == pytest.approx(roc_auc_score(y, p))
+    rng = np.random.default_rng(3)
+    each = [roc_auc_score(y[rows], p[rows]) for rows in (rng.integers(0, len(y), len(y)) for _ in range(50))]
+    auc = found.measures["auc"]
+    np.testing.assert_allclose((auc.low, auc.high), np.quantile(each, (0.025, 0.975)))
+    assert (found.rows, found.whose, found.round) == (len(rows), "global model", 2)
+    # sites: of Kiel there are 24 rows
+    assert found.few == {"Kiel": 24}
+    assert list(found.by_site) == ["Bremen", "Hamburg", "Luebeck", "Rostock"]
+    own = of_site(rows, "Rostock")
+    assert found.by_site["Rostock"]["accuracy"].value == accuracy_score(y[own], said.values[own])
+    assert found.by_site["Rostock"]["auc"].value == pytest.approx(roc_auc_score(y[own], p[own]))
+    with found.csv(tmp_path / "measures.csv").open() as file:
+        read = list(csv.DictReader(file))
+    assert len(read) == 5 * len(found.measures)
+    assert {row["site"]: row["rows"] for row in read} == {
+        "": "245", "Bremen": "60", "Hamburg": "90", "Luebeck": "40", "Rostock": "31",
+    }  # fmt: skip
+    assert float(read[0]["value"]) == found.measures["accuracy"].value
+
+
+def test_thirty_rows_make_an_interval(classes: dict[str, Any], tmp_path: Path) -> None:
+    lines = classes["new"].read_text().splitlines(keepends=True)
+    (tmp_path / "30.csv").write_text("".join(lines[:31]))
+    (tmp_path / "29.csv").write_text("".join([lines[0], *lines[31:60]]))
+    found = evaluate_run(classes["run"], f"{tmp_path}/*.csv", measures=["accuracy"], resamples=5)
+    assert (list(found.by_site), found.few) == (["30"], {"29": 29})
+    assert list(found.measures) == ["accuracy"]
+
+
+def test_measures_of_numbers_are_in_the_unit_of_the_target(tmp_path: Path) -> None:
+    whole, new, rows = tables(tmp_path)
+    run = trained(tmp_path, f"{whole}?{TARGET}", task="regression")
+    found, said = evaluate_run(run, new, resamples=20), predict(run, new)
+    days = np.array([float(row["los_days"]) for row in rows])
+    assert found.measures["rmse"].value == pytest.approx(root_mean_squared_error(days, said.values[:, 0]))
+    assert found.measures["mae"].value == pytest.approx(mean_absolute_error(days, said.values[:, 0]))
+    assert 1 < found.measures["rmse"].value < 10
+    assert found.measures["rmse"].low < found.measures["rmse"].value < found.measures["rmse"].high
+
+
+def test_a_federations_own_examples(tmp_path: Path) -> None:
+    """The test set of a run gives the number that the run logged."""
+    whole = federation()
+    settings = fl.RunSettings(rounds=1, cohort_size=2)
+    job = fl.Job(algorithm=fl.FedAvg(), federation=whole, model=linear, settings=settings)
+    history = job.run(tmp_path / "run")
+    found = evaluate_run(tmp_path / "run", whole.test, job=job, resamples=10)
+    assert found.measures["accuracy"].value == history.last("global_accuracy")
+    assert found.loss == pytest.approx(history.last("global_loss"))
+    owners = np.arange(len(whole.train)) % 2
+    found = evaluate_run(tmp_path / "run", fl.Dataset(whole.train, None, owners), job=job, resamples=10)
+    assert found.sizes == {"0": 45, "1": 45}
+    with pytest.raises(SettingError, match="to evaluate takes targets, got an array of inputs alone"):
+        evaluate_run(tmp_path / "run", whole.train.x.numpy(), job=job)
+    with pytest.raises(SettingError, match="resamples must be at least 1, got 0"):
+        evaluate_run(tmp_path / "run", whole.test, job=job, resamples=0)
+    with pytest.raises(SettingError, match=r"got 'acuracy' \(did you mean 'accuracy'\?\)"):
+        evaluate_run(tmp_path / "run", whole.test, job=job, measures=["acuracy"])
+
+
+def test_labels_are_zero_or_one(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    x, y = rng.normal(size=(40, 4)).astype(np.float32), rng.integers(0, 2, (40, 3)).astype(np.float32)
+    train = fl.Examples(torch.from_numpy(x), torch.from_numpy(y), 3, targets=("a", "b", "c"))
+    job = fl.Job(
+        algorithm=fl.FedAvg(), federation=fl.federate(train, fl.iid(train.y, 4, seed=0)), model=linear,
+        settings=fl.RunSettings(rounds=1, cohort_size=2), task=fl.MultiLabel(),
+    )  # fmt: skip
+    job.run(tmp_path / "run")
+    found, said = evaluate_run(tmp_path / "run", train, job=job, resamples=5), predict(tmp_path / "run", train, job=job)
+    assert found.measures["label_accuracy"].value == pytest.approx((said.values == (y > 0.5)).mean())
+    assert said.names == ("a", "b", "c")
+    assert next(iter(said.rows())) == ["row", "a", "b", "c", "probability a", "probability b", "probability c"]
+    other = fl.Examples(train.x, 2 * train.y, 3, name="scores")
+    with pytest.raises(SettingError, match="labels are 0 or 1, got 2 in scores"):
+        evaluate_run(tmp_path / "run", other, job=job)
