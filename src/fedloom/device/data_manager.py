@@ -61,7 +61,8 @@ def warn_about_own_scale(source: str, dataset: Dataset) -> None:
     Raises:
         SettingError: they were to be prepared by the statistics of all clients.
     """
-    if dataset.train.preparation is not None and isinstance(dataset.train.preparation.transformer, CommonPreparation):
+    made = dataset.train.preparation
+    if made is not None and isinstance(made.transformer, CommonPreparation):
         raise SettingError(
             f"devices do not exchange statistics of their columns yet, got {source!r}: scale the columns of all tables "
             "by the same numbers and leave prepare out, or simulate with fedloom run"
