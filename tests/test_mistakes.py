@@ -256,9 +256,9 @@ PYTHON = {
     ),
     "regression": Mistake(
         lambda: run(federation=fl.federate(train(y=X[:, 0]), fl.iid(Y, 4, 0))),
-        "must be class numbers",
-        "got floating-point targets",
-        "not supported",
+        "are class numbers (integers)",
+        "got float32 of shape (N,)",
+        "--task regression",
     ),
     "too large a cohort": Mistake(
         lambda: run(settings=fl.RunSettings(rounds=1)),

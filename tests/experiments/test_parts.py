@@ -34,6 +34,8 @@ def others(value: Any, kind: Any, key: str) -> list[Any]:
     if get_origin(kind) is tuple:
         if int in several:
             return [tuple(v + 3 for v in value)]
+        if not value:  # of measures
+            return [("auc", "log_loss")]
         return [value[:1] if isinstance(value[0], str) else tuple(v / 2 if v else 3 for v in value)]
     if isinstance(value, bool):
         return [not value]
