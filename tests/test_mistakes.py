@@ -277,7 +277,10 @@ PYTHON = {
     ),
     "another algorithm's setting": Mistake(lambda: fl.FedAvg(mu=0.1), "FedAvg has no setting", "'mu'", "it has local"),
     "percent as target": Mistake(
-        lambda: fl.RunSettings(target=90), "is a share in [0, 1]", "got 90", "write 0.9 for 90 %"
+        lambda: run(settings=fl.RunSettings(rounds=1, cohort_size=2, target=90)),
+        "is a share in [0, 1]",
+        "got 90",
+        "write 0.9 for 90 %",
     ),
     "a misspelt measure": Mistake(
         lambda: run().to_target("global_acuracy", 0.5), "no round has measured", "'global_acuracy'", "measured: "
