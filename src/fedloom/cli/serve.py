@@ -30,7 +30,7 @@ from fedloom.wire.reception import register_devices, send_public
 from fedloom.wire.registration import Registry
 from fedloom.wire.start import Start
 
-_OF_DEVICES = {"test_fraction", "val_fraction", "normalise", "augment", "classes", "partition_seed"}
+_OF_DEVICES = {"test_fraction", "val_fraction", "normalise", "augment", "classes", "partition_seed", "arrives", "drift"}
 _OF_SERVER = {"public_source", "public", "public_labels"}
 
 

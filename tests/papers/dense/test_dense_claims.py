@@ -118,7 +118,7 @@ def test_the_weight_of_the_statistics_is_judged_by_accuracy_and_by_distance(tmp_
     """L_BN at a weight beside none: which student is better, and whose images lie nearer."""
     column = "fmnist10k-a0.5-m5-cnn"
     for row, accuracy, distance in (("dense-lambda0", 60.0, 6.0), ("dense-lambda0.1", 70.0, 1.5)):
-        place = made(tmp_path, cell("dense-lambda1", column, row), 0, accuracy, rounds=20)
+        place = made(tmp_path, cell("dense-lambda1", column, row), 0, accuracy, rounds=16)
         lines = [json.loads(line) for line in (place / "metrics.jsonl").read_text().splitlines()]
         lines = [line | ({"server_bn": distance + line["round"] % 2} if line["round"] > 1 else {}) for line in lines]
         lines[-1]["server_bn"] = distance + 1  # as many above as at it
