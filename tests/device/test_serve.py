@@ -256,6 +256,12 @@ def test_a_server_bounds_uploads_unless_it_is_told_otherwise(tmp_path: Path) -> 
     )
 
 
+def test_a_server_may_name_rules_by_which_devices_change_their_data() -> None:
+    rules = {"arrives": "window:0.4:5", "drift": "labels:2:0.5"}
+    data = settings_of({"data": {**rules, "classes": 3}}).data
+    assert (data.arrives, data.drift) == (rules["arrives"], rules["drift"])
+
+
 def test_who_serves_and_who_joins(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
