@@ -98,6 +98,22 @@ def test_a_round_is_that_of_a_federation_with_the_examples_that_are_there(
         assert same(*ends)
 
 
+def test_a_server_sees_the_sizes_of_its_round() -> None:
+    f, seen = federation(**ARRIVING), []
+
+    class Sees(FedAvg):
+        def round(self, server: Any, cohort: Any) -> Any:
+            seen.append(cohort.sizes.tolist())
+            return super().round(server, cohort)
+
+    run = Loop(population(linear, f), Sees(local=LOCAL))
+    server = run.init()
+    for t in range(3):
+        server = run.round(server, (0, 2), t)
+    assert seen == [[int(f.at(t).partition.sizes[k]) for k in (0, 2)] for t in range(3)]
+    assert seen[0] != seen[2]
+
+
 def test_what_clients_and_server_see_follows_the_examples() -> None:
     """Sizes, weights of a mean, steps, labels that a task counts."""
     f = federation(drift=LabelDrift(1), **ARRIVING)
