@@ -19,7 +19,7 @@ from fedloom.core.cohort import Predict
 from fedloom.core.errors import SettingError
 from fedloom.core.random import generator
 from fedloom.core.task import targets_of
-from fedloom.core.task_measures import Sum, measures_of, values_of_sums
+from fedloom.core.task_measures import Sum, measures_of, sign, values_of_sums
 from fedloom.core.types import Weights
 from fedloom.data import Examples, Partition
 from fedloom.engines.engine import Engine
@@ -127,8 +127,8 @@ class Evaluation:
         found, main = self._clients(server, round, "test"), self.main.name
         if rate := {k: of.values[main] for k, of in found.items()}:
             values = np.array([rate[k] for k in self.panel if k in rate])
-            sign = 1 if self.main.better == "high" else -1
-            worst = sign * np.sort(sign * values)[: max(1, len(values) // 10)]
+            up = sign(self.main.better)
+            worst = up * np.sort(up * values)[: max(1, len(values) // 10)]
             out = {
                 f"personal_{main}": float(values.mean()),
                 f"personal_{main}_by_samples": self._by_samples(main, found.values()),
@@ -196,13 +196,13 @@ class Evaluation:
         each |= self._columns("global", [shared[k] for k in panel]) if shared else {}
         if not shared:
             return each, {}
-        main, sign = self.main.name, 1 if self.main.better == "high" else -1
+        main, up = self.main.name, sign(self.main.better)
         both = [(self._of(first[k]), self._of(shared[k])) for k in panel if shared[k].examples]
         return each, {
             "global_on_clients": mean(theirs.values[main] for _, theirs in both),
             "global_on_clients_by_samples": self._by_samples(main, [theirs for _, theirs in both]),
             "better_than_global": mean(
-                float(sign * mine.values[main] > sign * theirs.values[main]) for mine, theirs in both
+                float(up * mine.values[main] > up * theirs.values[main]) for mine, theirs in both
             ),
         }
 
@@ -233,11 +233,11 @@ class Evaluation:
             "trained": [new[k] for k in clients],
         }
         size = {k: int(after[k].examples) if self._counts else 1 for k in clients if after[k].examples}
-        sign = 1 if self.main.better == "high" else -1
+        up = sign(self.main.better)
         means: Record = {
             f"received_{self.main.name}": mean(received[k] / n for k, n in size.items()),
             f"trained_{self.main.name}": mean(new[k] / n for k, n in size.items()),
-            "drop": mean(sign * (self.previous[k] - received[k]) / n for k, n in size.items() if k in self.previous),
+            "drop": mean(up * (self.previous[k] - received[k]) / n for k, n in size.items() if k in self.previous),
         }
         self.previous.update(new)
         return each, means

@@ -18,7 +18,7 @@ from fedloom.coordinator.evaluation import panel_of
 from fedloom.coordinator.job import Plan
 from fedloom.core import tree
 from fedloom.core.algorithm import Algorithm
-from fedloom.core.batch import Batch, padded
+from fedloom.core.batch import padded, probe
 from fedloom.core.errors import first_line
 from fedloom.core.fronts import Front, same_bits
 from fedloom.core.layout import by_pixels
@@ -260,10 +260,6 @@ class _Choice:
         y = train.y[:B].to(p.device)
         features = table[:B].to(p.device)
         inputs = self.some[:B], by_pixels(features) if p.device.type == "cpu" else features
-        real, key = (
-            torch.ones(B, dtype=torch.bool, device=p.device),
-            torch.zeros((), dtype=torch.int64, device=p.device),
-        )
         read: list[bool] = []
         params = self.weights.params
 
@@ -272,7 +268,7 @@ class _Choice:
             return self.some[:B].clone()
 
         def gradient(model: Model, x: Tensor) -> list[Tensor]:
-            batch = Batch(x=x, y=y, mask=real, key=key, notes=notes_of(task, y, p.dtype), full=True)
+            batch = probe(x, y, notes_of(task, y, p.dtype))
 
             def loss(params: Params) -> tuple[Tensor, Any]:
                 logits, moved = model.train(Weights(params, self.weights.buffers), batch)

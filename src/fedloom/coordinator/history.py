@@ -19,7 +19,7 @@ from fedloom.coordinator.proof import unproved
 from fedloom.core.errors import SettingError
 from fedloom.core.naming import did_you_mean
 from fedloom.core.renamed import OF_HISTORY, keep_old_names
-from fedloom.core.task_measures import TaskMeasure, headline
+from fedloom.core.task_measures import TaskMeasure, headline, sign
 from fedloom.display.lines import lines
 from fedloom.evaluate.measure import VALIDATION, Measure, lower_is_better, measures_for
 from fedloom.storage import files
@@ -333,8 +333,8 @@ def validated_round(records: Iterable[Record], measure: TaskMeasure | None = Non
 
     Round 0 counts: the initial weights may be the best. Test data choose no round.
     """
-    name, sign = (VALIDATION, 1) if measure is None else (f"val_{measure.name}", 1 if measure.better == "high" else -1)
-    measured = [(sign * m[name], -m["round"]) for m in records if m.get(name) is not None]
+    name, up = (VALIDATION, 1) if measure is None else (f"val_{measure.name}", sign(measure.better))
+    measured = [(up * m[name], -m["round"]) for m in records if m.get(name) is not None]
     return -max(measured)[1] if measured else None
 
 

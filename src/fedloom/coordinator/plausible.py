@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
-from fedloom.core.batch import Batch
+from fedloom.core.batch import probe
 from fedloom.core.errors import SettingError, SettingWarning, warn
 from fedloom.core.model import Model
 from fedloom.core.network_makers import own_defaults
@@ -208,11 +208,8 @@ def _check_scales(train: Examples) -> None:
 
 def _check_answers(model: Model, answers: Tensor, x: Tensor, y: Tensor, task: Task) -> None:
     """Warn where a task takes the cross-entropy of what are probabilities already."""
-    batch = Batch(
-        x=x, y=y, mask=torch.ones(len(y), dtype=torch.bool), key=torch.zeros((), dtype=torch.int64), full=True
-    )
     with _Watch({"cross_entropy"}) as watch:
-        task.loss(answers, batch)
+        task.loss(answers, probe(x, y))
     for _, given in watch.calls:
         if (
             given.ndim == 2

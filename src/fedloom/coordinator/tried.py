@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from fedloom.coordinator.job import Plan
-from fedloom.core.batch import Batch
+from fedloom.core.batch import probe
 from fedloom.core.errors import SettingError, first_line
 from fedloom.core.losses import objective
 from fedloom.core.model import Model
@@ -93,8 +93,7 @@ def _measured(model: Model, weights: Weights, task: Task, x: Tensor, y: Tensor, 
 
     `each`: the shape of an example's logits in evaluation.
     """
-    real, key = torch.ones(len(y), dtype=torch.bool), torch.zeros((), dtype=torch.int64)
-    batch = Batch(x=x, y=y, mask=real, key=key, notes=notes_of(task, y, x.dtype), full=True)
+    batch = probe(x, y, notes_of(task, y, x.dtype))
     params = Params({n: p.detach().requires_grad_() for n, p in weights.params.items()})
     logits, buffers = model.train(Weights(params, weights.buffers), batch)
     if not isinstance(logits, Tensor):

@@ -90,10 +90,14 @@ def lend(batch: Batch, inputs: Callable[[], Tensor] | None = None) -> Batch:
     return lent
 
 
-def probe(x: Tensor) -> Batch:
-    """Return a batch of inputs that are all real, with label 1 and key 0, to try a network in training mode."""
+def probe(x: Tensor, y: Tensor | None = None, notes: Notes | None = None) -> Batch:
+    """Return a batch of rows that are all real, with key 0: to evaluate, or to try a network in training mode.
+
+    `y`: targets [B, ...]; None: label 1 each.
+    """
     real = torch.ones(len(x), dtype=torch.bool, device=x.device)
-    return Batch(x=x, y=real.long(), mask=real, key=real.new_zeros((), dtype=torch.int64), full=True)
+    labels, key = real.long() if y is None else y, real.new_zeros((), dtype=torch.int64)
+    return Batch(x=x, y=labels, mask=real, key=key, notes=notes or {}, full=True)
 
 
 @state

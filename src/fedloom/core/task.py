@@ -8,7 +8,7 @@ from typing import Any, Literal, NamedTuple, Protocol, runtime_checkable
 import torch
 from torch import Tensor
 
-from fedloom.core.batch import Batch, lend
+from fedloom.core.batch import Batch, lend, probe
 from fedloom.core.errors import SettingError
 from fedloom.core.types import Params
 
@@ -122,7 +122,7 @@ def check_padding(task: Task, logits: Tensor, x: Tensor, y: Tensor) -> None:
     notes = notes_of(task, y, logits.dtype)
     key = torch.zeros((), dtype=torch.int64, device=y.device)
     real = torch.ones(len(y), dtype=torch.bool, device=y.device)
-    plain = loss_of(task, logits, Batch(x=x, y=y, mask=real, key=key, notes=notes, full=True))
+    plain = loss_of(task, logits, probe(x, y, notes))
 
     def behind(rows: Tensor) -> Tensor:  # padding is copies of the first row
         return torch.cat([rows, rows[:1].expand_as(rows)])

@@ -31,6 +31,11 @@ class TaskMeasure:
     """Shares (0..1 in records) are printed in %, other numbers as they are."""
 
 
+def sign(better: Literal["high", "low"]) -> int:
+    """Return 1 or -1, by which values of a measure are multiplied so that the highest is the best."""
+    return 1 if better == "high" else -1
+
+
 def share(total: Tensor, count: int) -> float:
     """Return a total over examples divided by their number."""
     return float(total) / count

@@ -338,10 +338,8 @@ def personal(
     def predict(weights: Any, x: Tensor) -> Tensor:
         return model(weights, x)
 
-    none, zero = (
-        (zero_sums, torch.zeros((), dtype=torch.int64, device=device)),
-        torch.zeros((), dtype=torch.float64, device=device),
-    )
+    none = zero_sums, torch.zeros((), dtype=torch.int64, device=device)
+    zero = torch.zeros((), dtype=torch.float64, device=device)
 
     def of(rows: Batches) -> Batches:
         return replace(rows, x=client.val.x, y=client.val.y)

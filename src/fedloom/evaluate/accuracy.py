@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 from fedloom.core import tree
-from fedloom.core.batch import Batch
+from fedloom.core.batch import probe
 from fedloom.core.layout import by_pixels
 from fedloom.core.model import Model
 from fedloom.core.network_makers import own_defaults
@@ -201,12 +201,7 @@ def _pass(
             rows = slice(start, start + batch_size)
             x, y = inputs(rows), examples.y[rows].to(device)
             logits = predict(x)
-            batch = Batch(x=x, y=y, mask=_ones(y), key=torch.zeros((), dtype=torch.int64), full=True)
-            total += loss_of(task, logits, batch, functools.partial(inputs, rows)).double() * len(y)
+            total += loss_of(task, logits, probe(x, y), functools.partial(inputs, rows)).double() * len(y)
             parts.append((sums_of(task, measures, logits, y), outputs_of(task, measures, logits)))
     sums, outputs = tree.map_tree(lambda *each: torch.cat(each).cpu(), *parts)
     return RowResults(sums, outputs, examples.y.cpu(), float(total) / len(examples))
-
-
-def _ones(y: Tensor) -> Tensor:
-    return torch.ones(y.shape[:1], dtype=torch.bool, device=y.device)

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from fedloom.coordinator.history import newest
-from fedloom.core.task_measures import TaskMeasure
+from fedloom.core.task_measures import TaskMeasure, sign
 from fedloom.evaluate.measure import Measure
 from fedloom.report.grouping import differences
 from fedloom.report.methods import Floats, Method, Run, evaluation_seconds, is_local_only, training_seconds
@@ -94,8 +94,8 @@ def local_only_values(run: Run, methods: Sequence[Method]) -> dict[str, float]:
 def gains(run: Run, methods: Sequence[Method]) -> list[float]:
     """Return how much better each client's model is than by local-only training, sorted; empty without such a run."""
     mine, theirs = last_personal(run), local_only_values(run, methods)
-    sign = 1 if run.history.headline.better == "high" else -1
-    return sorted(sign * (mine[k] - theirs[k]) for k in mine.keys() & theirs.keys())
+    up = sign(run.history.headline.better)
+    return sorted(up * (mine[k] - theirs[k]) for k in mine.keys() & theirs.keys())
 
 
 def all_gains(method: Method, methods: Sequence[Method]) -> Floats:
@@ -185,9 +185,9 @@ def targets(methods: Sequence[Method], metric: str) -> Table | None:
     if not measured:
         return None
     measure = methods[0].measures[metric]
-    sign, share = 1 if measure.better == "high" else -1, measure.unit == "%"
-    best = [min(float((sign * run.history.series(metric)).max()) for run in m.counted_runs) for m in measured]
-    start = max(float(sign * run.history.series(metric)[0]) for m in measured for run in m.counted_runs)
+    up, share = sign(measure.better), measure.unit == "%"
+    best = [min(float((up * run.history.series(metric)).max()) for run in m.counted_runs) for m in measured]
+    start = max(float(up * run.history.series(metric)[0]) for m in measured for run in m.counted_runs)
     levels: list[float] = []
     if max(best) <= start:
         return None
@@ -204,7 +204,7 @@ def targets(methods: Sequence[Method], metric: str) -> Table | None:
         return None
     columns = [Column("method", "method")]
     for level in levels:
-        level = sign * level
+        level = up * level
         tag = f"{round(100 * level)}" if share else f"{level:.6g}"
         at = with_unit(tag, measure.unit)
         columns += [
@@ -216,7 +216,7 @@ def targets(methods: Sequence[Method], metric: str) -> Table | None:
     for m in measured:
         row: list[Any] = [m.label]
         for level in levels:
-            reached = [run.history.to_target(metric, sign * level) for run in m.counted_runs]
+            reached = [run.history.to_target(metric, up * level) for run in m.counted_runs]
             costs = [r for r in reached if r is not None]
             if len(costs) < len(reached):
                 row += [None, None, None]

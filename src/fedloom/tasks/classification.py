@@ -51,7 +51,7 @@ class ClassTask:
                 meaning="Mean over the classes that occur of the share of their examples that are right.",
             ),
             Sum(
-                name="macro_f1", title="macro F1", rows=self._confusion, value=_macro_f1,
+                name="macro_f1", title="macro F1", rows=self._confusion, value=macro_f1,
                 meaning="Mean of F1 over the classes that occur or are said.",
             ),
             Score(
@@ -204,9 +204,14 @@ def _balanced(total: Tensor, count: int) -> float:
     return float((right / true)[true > 0].mean())
 
 
-def _macro_f1(total: Tensor, count: int) -> float:
+def macro_f1(total: Tensor, count: int) -> float:
+    """Return the mean of F1 over the classes or labels that occur or are said; NaN where none does.
+
+    `total`: how often each is right, said and true, [3, C].
+    """
     right, said, true = total.double()
-    return float((2 * right / (said + true))[said + true > 0].mean())
+    known = said + true > 0
+    return float((2 * right / (said + true))[known].mean()) if bool(known.any()) else math.nan
 
 
 def _calibration_error(total: Tensor, count: int) -> float:

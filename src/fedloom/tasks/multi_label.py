@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -15,6 +14,7 @@ from fedloom.core.choices import Positive, check_choices
 from fedloom.core.errors import SettingError
 from fedloom.core.task import TargetKind
 from fedloom.core.task_measures import Score, Sum, TaskMeasure
+from fedloom.tasks.classification import macro_f1
 from fedloom.tasks.ranking import average_precision, mean_where_defined, roc_auc
 
 
@@ -65,7 +65,7 @@ class MultiLabel:
                 meaning="Share of examples all of whose labels are right.",
             ),
             Sum(
-                name="macro_f1", title="macro F1", rows=self._confusion, value=_macro_f1,
+                name="macro_f1", title="macro F1", rows=self._confusion, value=macro_f1,
                 meaning="Mean of F1 over the labels that occur or are said.",
             ),
             Score(
@@ -104,9 +104,3 @@ class _each_label:  # noqa: N801  # a function that can be compared, for program
 
 def _mean(total: Tensor, count: int) -> float:
     return float(total.double().mean()) / count
-
-
-def _macro_f1(total: Tensor, count: int) -> float:
-    right, said, true = total.double()
-    known = said + true > 0
-    return float((2 * right / (said + true))[known].mean()) if bool(known.any()) else math.nan

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.func import grad_and_value
 
-from fedloom.core.batch import Batch
+from fedloom.core.batch import Batch, probe
 from fedloom.core.model import Model
 from fedloom.core.task import Task, loss_of
 from fedloom.core.types import Params, Weights
@@ -45,8 +45,7 @@ def losses(
         rows = slice(start, start + batch_size)
         x = examples.normalise(examples.x[rows].to(like.device), like.dtype)
         y = examples.y[rows].to(like.device)
-        mask = torch.ones(len(y), dtype=torch.bool, device=y.device)
-        batch = Batch(x=x, y=y, mask=mask, key=torch.zeros((), dtype=torch.int64), full=True)
+        batch = probe(x, y)
 
         def loss(params: Params, batch: Batch = batch) -> Tensor:
             return loss_of(task, model(Weights(params=params, buffers=weights.buffers), batch.x), batch)
