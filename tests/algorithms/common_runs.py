@@ -13,13 +13,14 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from fedloom.core import tree
 from fedloom.core.batches import Batches
 from fedloom.core.model import Model
 from fedloom.core.optimiser import SGD, Local
 from fedloom.core.types import Weights, replace
 from fedloom.data import Federation, Partition, from_arrays
 from fedloom.engines.engine import Engine
-from fedloom.engines.message import EVALUATING, Request
+from fedloom.engines.message import EVALUATING, Call, Request
 from small import InOrder
 
 PEOPLE = range(4)
@@ -161,6 +162,16 @@ class Followed:
             logits = self.model(weights[k], torch.from_numpy(self.g[f"data_x{k}"]))
             close(F.cross_entropy(logits, y), self.g[f"r{r}_eval_loss"][k])
             close((logits.argmax(1) == y).double().mean(), self.g[f"r{r}_eval_acc"][k])
+
+    def fine_tuned(self, r: int) -> tuple[dict[int, Weights], dict[int, Tensor]]:
+        """The models by which clients are judged after a round, and the losses of the training that makes each."""
+        algorithm, models, losses = self.run.algorithm, dict[int, Weights](), dict[int, Tensor]()
+        sent = algorithm.evaluation_payload(self.server["net"], self.model)
+        call = Call("personal", (sent,), r, EVALUATING, algorithm.local.rate(r))
+        for request, _, answer in self.run.answers(call, [*PEOPLE], lambda clients: ()):
+            for i, k in enumerate(request.clients):
+                models[k], losses[k] = tree.take(answer.upload, i), answer.losses[0][i, : answer.steps[0][i]]
+        return models, losses
 
 
 def close(found: Any, stored: Any) -> None:

@@ -42,9 +42,11 @@ def test_rounds_and_fine_tuning(case: str, finetune: Any, engine: Any) -> None:
         there.judged(r, dict.fromkeys(PEOPLE, w))  # before fine-tuning
         for one in (w, *there.run.states.values()):
             assert all(torch.equal(t, begun.params[n]) for n, t in of_head(one).items())
-    for k, tuned in there.run.personal(there.server, PEOPLE, rounds - 1).items():
-        close(flatten(tuned.params), g[f"finetuned_{finetune}"][k])
-        logits = there.model(tuned, torch.from_numpy(g[f"data_x{k}"]))
+    tuned, losses = there.fine_tuned(rounds - 1)
+    for k in PEOPLE:
+        close(losses[k], g[f"rF_k{k}_losses_{finetune}"])
+        close(flatten(tuned[k].params), g[f"finetuned_{finetune}"][k])
+        logits = there.model(tuned[k], torch.from_numpy(g[f"data_x{k}"]))
         close(F.cross_entropy(logits, torch.from_numpy(g[f"data_y{k}"])), g[f"finetuned_{finetune}_loss"][k])
     there.run.close()
 
