@@ -7,8 +7,8 @@ https://arxiv.org/abs/2012.04221, Algorithm 1.
                  w_k: E epochs of SGD on F_k from w
     server       w <- sum_k (n_k / n) w_k                                          over the clients that answered
 
-The two trainings have batches, momentum and BatchNorm statistics of their own; the term enters the gradient before
-momentum. Where `local.steps` is given, v_k takes the share of steps that its epochs are of `local.epochs`. A client is
+The two trainings have momentum, BatchNorm statistics and batches of their own, of which a round plans those of w_k
+first; the term enters the gradient before momentum. Where `local.steps` is given, v_k takes the share of steps that its epochs are of `local.epochs`. A client is
 evaluated by v_k. A round computes about as much as two of FedAvg.
 
 Down: w. Up: w_k. Kept by the client: v_k, at first the common initial model. The server's model is that of FedAvg, bit
@@ -32,7 +32,7 @@ class Ditto(fl.Algorithm[fl.Weights, fl.Weights]):
     """Hold a personal model of each client near FedAvg's."""
 
     lam: fl.NonNegative = 0.1
-    """Pull of v_k to w; 0: none."""
+    """Pull of v_k to w; 0: none. The paper chooses it by data set."""
     personal_epochs: fl.Count | None = None
     """Passes over the client's examples that train v_k; none: as many as `local.epochs`."""
     aggregation: fl.Aggregation = "samples"

@@ -41,7 +41,7 @@ class FedBABU(FedPer):
     finetune: Literal["full", "head", "body"] = "full"
     """Layers that fine-tuning trains: `full`, all of them, as is the paper's default; the `head`; or the `body`."""
     finetune_epochs: fl.Count = 5
-    """Passes over the client's examples in fine-tuning."""
+    """Passes over the client's examples in fine-tuning, also where rounds have `local.steps`."""
 
     neutral: ClassVar[Mapping[str, Any]] = {"personal_layers": "", "finetune": "full"}
     trains_for_evaluation: ClassVar[bool] = True

@@ -7,9 +7,9 @@ Collins, Hassani, Mokhtari, Shakkottai. *Exploiting Shared Representations for P
                  b_k: `local.epochs` of SGD on F_k(b, h_k) from b, h_k fixed as it now is
     server       b <- mean_k b_k                                                   over the clients that answered
 
-What is fixed has no step, no weight decay and no momentum; each of the two trainings has batches and momentum of its
-own. BatchNorm statistics move in both. Where `local.steps` is given, the head takes the share of steps that its epochs
-are of `local.epochs`.
+What is fixed has no step, no weight decay and no momentum; each of the two trainings has momentum and batches of its
+own, of which a round plans those of the head first. BatchNorm statistics move in both. Where `local.steps` is given,
+the head takes the share of steps that its epochs are of `local.epochs`.
 
 Down: the representation b. Up: b_k. Kept by the client: its head, at first that of the common initial model, and never
 replaced. `personal_layers = ""` with `head_epochs = 0` is FedAvg with `aggregation = "uniform"`.
