@@ -8,8 +8,8 @@ https://arxiv.org/abs/2012.04221, Algorithm 1.
     server       w <- sum_k (n_k / n) w_k                                          over the clients that answered
 
 The two trainings have momentum, BatchNorm statistics and batches of their own, of which a round plans those of w_k
-first; the term enters the gradient before momentum. Where `local.steps` is given, v_k takes the share of steps that its epochs are of `local.epochs`. A client is
-evaluated by v_k. A round computes about as much as two of FedAvg.
+first; the term enters the gradient before momentum. Where `local.steps` is given, v_k takes the share of steps that its
+epochs are of `local.epochs`. A client is evaluated by v_k. A round computes about as much as two of FedAvg.
 
 Down: w. Up: w_k. Kept by the client: v_k, at first the common initial model. The server's model is that of FedAvg, bit
 for bit, whatever `lam`; with lam = 0 v_k is that of local training.
