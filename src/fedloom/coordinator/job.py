@@ -17,7 +17,7 @@ from fedloom.coordinator.task_targets import check_targets, target_moments
 from fedloom.core.algorithm import Algorithm
 from fedloom.core.errors import SettingError
 from fedloom.core.model import Model
-from fedloom.core.task import FitsTargets, Task, check_task, targets_of
+from fedloom.core.task import FitsTargets, Task, require_task, targets_of
 from fedloom.core.task_measures import headline
 from fedloom.data import Federation
 from fedloom.engines.faults import Faults
@@ -52,7 +52,7 @@ class Plan:
     def __post_init__(self) -> None:
         federation, settings, algorithm = self.federation, self.settings, self.algorithm
         _check_kinds(self)
-        check_task(self.task)
+        require_task(self.task)
         for name, what in (("sampler", "fedloom.Uniform(seed=0)"), ("faults", "fedloom.Unreliable(lost=0.1)")):
             if (given := getattr(self, name)) is not None and (isinstance(given, type) or not callable(given)):
                 raise SettingError(f"{name} must be an object that can be called, such as {what}, got {given!r}")

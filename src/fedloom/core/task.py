@@ -80,7 +80,7 @@ class ScheduledLoss(Protocol):
     def paced_by(self) -> str | None: ...
 
 
-def check_task(task: object, name: str = "task") -> None:
+def require_task(task: object, name: str = "task") -> None:
     """Raise SettingError unless this is an object with a loss and a way to measure models."""
     lacks = [] if callable(getattr(task, "loss", None)) else ["loss"]
     if not (callable(getattr(task, "correct", None)) or hasattr(task, "measures")):

@@ -13,7 +13,7 @@ from torch import nn
 from fedloom.algorithms.shared.ldam import LDAM
 from fedloom.core.errors import SettingError
 from fedloom.core.naming import by_python_name, did_you_mean
-from fedloom.core.task import Task, check_task
+from fedloom.core.task import Task, require_task
 from fedloom.data import Examples
 from fedloom.experiments.catalogue.algorithms_by_name import label
 from fedloom.models import MODELS, build
@@ -102,7 +102,7 @@ def task(text: str) -> Task:
         )
     found = by_python_name(text, "task")
     found = found() if isinstance(found, type) else found
-    check_task(found, f"task {text!r}")
+    require_task(found, f"task {text!r}")
     made: Task = found
     return made
 
