@@ -232,7 +232,7 @@ def nothing_is_overwritten(subject: TaskSubject) -> None:
 
 def engines_agree(subject: TaskSubject) -> None:
     """Check that loop, stack and a traced stack train and measure alike, to 1e-9 in float64."""
-    method = FedAvg(local=Local(epochs=2, batch_size=4, optimiser=SGD(lr=0.05, momentum=0.9)))
+    method = FedAvg(local=Local(epochs=2, batch_size=4, optimiser=SGD(lr=0.005, momentum=0.9)))
     model = Model(lambda: nn.Linear(FEATURES, subject.outputs), name="linear")
     found = []
     kinds: tuple[tuple[type[Engine], Compilation, str], ...] = (
