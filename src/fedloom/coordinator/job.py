@@ -13,7 +13,7 @@ from torch import nn
 from fedloom.coordinator.newcomers import NewClients, no_training_rows
 from fedloom.coordinator.sampler import Arriving, DeviceSampler, FixedList
 from fedloom.coordinator.settings import RunSettings
-from fedloom.coordinator.task_targets import check_targets, target_moments
+from fedloom.coordinator.task_targets import check_targets, check_validation, target_moments
 from fedloom.core.algorithm import Algorithm
 from fedloom.core.errors import SettingError
 from fedloom.core.model import Model
@@ -57,6 +57,7 @@ class Plan:
             if (given := getattr(self, name)) is not None and (isinstance(given, type) or not callable(given)):
                 raise SettingError(f"{name} must be an object that can be called, such as {what}, got {given!r}")
         check_targets(federation, self.task)
+        check_validation(federation, self.task)
         if algorithm.needs_classes and (kind := targets_of(self.task)) != "classes":
             raise SettingError(
                 f"{type(algorithm).__name__} compares the probabilities of classes, and targets of the task "
