@@ -24,6 +24,7 @@ from fedloom.experiments.experiment import Experiment
 from fedloom.experiments.federations import Federations
 from fedloom.experiments.trackers import track, tracker
 from fedloom.report import comparison_table, readings_table, summary
+from fedloom.report.console import fit_terminal
 from fedloom.report.grouping import group_by_problem, with_titles
 from fedloom.report.methods import Run, is_local_only
 from fedloom.report.order import ordered_runs, write_order
@@ -287,7 +288,13 @@ def _show(results: Results, out: str | None, console: Console) -> None:
                 by_method.setdefault(_SEED.sub("", name) or _method_of(history), []).append(history)
         totals = summary(by_method) if by_method else None
         console.print()
-        console.print(totals if totals is not None and totals.several else readings_table(results))
+        if totals is not None and totals.several:
+            console.print(totals)
+        else:
+            console.print(readings_table(results))
+            for caption, recall in totals.recalls() if totals is not None else []:
+                console.print()
+                console.print(fit_terminal(caption, recall, split=True))
         if out is not None:
             if totals is not None and len(results) > 1:
                 paths = totals.write(out)
