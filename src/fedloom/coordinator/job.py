@@ -58,7 +58,9 @@ class Plan:
                 raise SettingError(f"{name} must be an object that can be called, such as {what}, got {given!r}")
         check_targets(federation, self.task)
         check_validation(federation, self.task)
-        if algorithm.needs_classes and (kind := targets_of(self.task)) != "classes":
+        kind = targets_of(self.task)
+        compares = algorithm.needs_classes and not (kind == "labels" and algorithm.takes_labels)
+        if compares and kind != "classes":
             raise SettingError(
                 f"{type(algorithm).__name__} compares the probabilities of classes, and targets of the task "
                 f"{type(self.task).__name__} are {kind}: take an algorithm that needs only a loss, such as FedAvg, or "
