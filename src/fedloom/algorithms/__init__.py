@@ -9,6 +9,8 @@ from fedloom.algorithms.centralised import Centralised as Centralised
 from fedloom.algorithms.dense import DENSE as DENSE
 from fedloom.algorithms.fed_adi import FedADI as FedADI
 from fedloom.algorithms.fed_dafl import FedDAFL as FedDAFL
+from fedloom.algorithms.fedadagrad import FedAdagrad as FedAdagrad
+from fedloom.algorithms.fedadam import FedAdam as FedAdam
 from fedloom.algorithms.fedalign import FedAlign as FedAlign
 from fedloom.algorithms.fedavg import FedAvg as FedAvg
 from fedloom.algorithms.fedavg_ft import FedAvgFT as FedAvgFT
@@ -28,6 +30,7 @@ from fedloom.algorithms.fedntd import FedNTD as FedNTD
 from fedloom.algorithms.fedntd_mse import FedNTDMSE as FedNTDMSE
 from fedloom.algorithms.fedper import FedPer as FedPer
 from fedloom.algorithms.fedprox import FedProx as FedProx
+from fedloom.algorithms.fedyogi import FedYogi as FedYogi
 from fedloom.algorithms.kd_ntd import KDNTD as KDNTD
 from fedloom.algorithms.kt_pfl import KTpFL as KTpFL
 from fedloom.algorithms.kt_pfl_weights import KTpFLWeights as KTpFLWeights
@@ -44,7 +47,21 @@ from fedloom.algorithms.topk_pfl import TopKPFL as TopKPFL
 from fedloom.core.algorithm import Algorithm
 
 FAMILIES: dict[str, tuple[type[Algorithm[Any, Any]], ...]] = {
-    "one global model": (FedAvg, FedAvgM, FedProx, FedNova, Scaffold, FedDyn, MOON, FedCurv, FedCurvNi, FedAlign),
+    "one global model": (
+        FedAvg,
+        FedAvgM,
+        FedAdam,
+        FedYogi,
+        FedAdagrad,
+        FedProx,
+        FedNova,
+        Scaffold,
+        FedDyn,
+        MOON,
+        FedCurv,
+        FedCurvNi,
+        FedAlign,
+    ),
     "distillation against forgetting": (FedNTD, KDNTD, FedNTDMSE),
     "the server trains, too": (FedDF, FedBE),
     "one round of uploads": (DENSE, FedDAFL, FedADI),

@@ -19,7 +19,7 @@ from fedloom.experiments.words import coerce
 _NOT_HERE = {
     "ditto", "fedrep", "fedbabu", "fedrod", "fedbn", "fedamp", "fedphp", "fedala", "fedproto", "feddistill",
     "fedgen", "fedkd", "fml", "fedgh", "fedpcl", "fedcp", "gpfl", "fedpac", "fedcac", "fedgc", "fedas",
-    "feddbe", "fedavgdbe", "fedmtl", "mocha", "apple", "fedadam", "fedyogi", "fedadagrad", "fedlc", "fedlaw",
+    "feddbe", "fedavgdbe", "fedmtl", "mocha", "apple", "fedlc", "fedlaw",
 }  # fmt: skip
 
 
