@@ -18,6 +18,7 @@ from fedloom import algorithms
 from fedloom.algorithms import (
     KDNTD,
     MOON,
+    APFLDeng,
     APFLNi,
     FedAlign,
     FedAvg,
@@ -134,6 +135,8 @@ ALGORITHMS: dict[str, Any] = {
     "dense_paper_several_uploads": dataclasses.replace(ONE_SHOT["dense"], schedule="paper", epochs=1),
     "fedalign": FedAlign(mu=0.3, width=0.5),
     "apfl_ni": APFLNi(mu=0.5, lam=0.5, z=0, forced_rounds=(0, 1), window=2, delta_mu=9.0, delta_sigma=9.0),
+    "apfl_deng": APFLDeng(alpha_init=0.4, alpha_update="every_step", lr_alpha=0.2),
+    "apfl_deng_first_step": APFLDeng(alpha_update="first_step_of_round", aggregation="samples"),
     "apfl_ni_watches_everyone": APFLNi(
         z=0, decomposition="third", estimator="per_batch", forced_rounds=(0,), window_loss="global_all_clients"
     ),
@@ -162,6 +165,7 @@ VARIANTS = frozenset(
         "pfedsd_weights",
         "fedavg_ft_head",
         "fedmeta_first",
+        "apfl_deng_first_step",
         "apfl_ni_watches_everyone",
         "feddf_uniform_losses",
         "feddf_validated",

@@ -43,7 +43,7 @@ MODEL = Model(Net, name="net")
 
 @dataclass(frozen=True, eq=False)
 class Ordered(InOrder):
-    """Clients that visit their examples in the orders of a file, or the first of these batches."""
+    """Clients that visit their examples in the orders of a file; those who take more steps begin again."""
 
     g: Any = None
 
@@ -53,7 +53,7 @@ class Ordered(InOrder):
         for i, k in enumerate(request.clients):
             if f"r{round}_k{k}_order" in self.g:  # else it is only judged
                 real = batches.mask[i]
-                order[i][real] = torch.from_numpy(self.g[f"r{round}_k{k}_order"].ravel()[: int(real.sum())])
+                order[i][real] = torch.from_numpy(np.resize(self.g[f"r{round}_k{k}_order"], int(real.sum())))
         return replace(batches, order=order)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from fedloom.algorithms.apfl_deng import APFLDeng as APFLDeng
 from fedloom.algorithms.apfl_ni import APFLNi as APFLNi
 from fedloom.algorithms.centralised import Centralised as Centralised
 from fedloom.algorithms.dense import DENSE as DENSE
@@ -68,6 +69,7 @@ FAMILIES: dict[str, tuple[type[Algorithm[Any, Any]], ...]] = {
     "personal models": (
         PFedSD,
         APFLNi,
+        APFLDeng,
         FedPer,
         LGFedAvg,
         FedAvgStored,
