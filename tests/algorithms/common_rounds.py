@@ -61,6 +61,15 @@ def examples(g: Mapping[str, Any], k: int) -> tuple[Tensor, Tensor]:
     return torch.from_numpy(g[f"data_x{k}"]), torch.from_numpy(g[f"data_y{k}"])
 
 
+def step_of(g: Mapping[str, Any], r: int, k: int, s: int) -> tuple[Tensor, Tensor]:
+    """The examples of step s of a client in a round."""
+    size, order = int(g["batch_size"]), g[f"r{r}_k{k}_order"]
+    epoch, at = divmod(s, -(-order.shape[1] // size))
+    rows = torch.from_numpy(order[epoch, at * size : (at + 1) * size])
+    x, y = examples(g, k)
+    return x[rows], y[rows]
+
+
 def population_of(g: Mapping[str, Any]) -> Ordered:
     x, y = (torch.cat(parts).numpy() for parts in zip(*(examples(g, k) for k in PEOPLE), strict=True))
     ends = np.cumsum([0, *g["sizes"]])

@@ -14,11 +14,11 @@ from common_rounds import (
     PEOPLE,
     assert_evaluated,
     begun,
-    examples,
     flat,
     local_of,
     rounds,
     sampled,
+    step_of,
     watched,
     weights_of,
 )
@@ -53,15 +53,10 @@ def algorithm_of(g: Any, steps: int | None = None) -> APFLDeng:
 
 def assert_step(g: Any, r: int, k: int, s: int, w: Weights, own: Own) -> None:
     """The losses that step s begins with, and the gradient of alpha, at what s steps have made."""
-    x, y = examples(g, k)
-    size, (epochs, n) = int(g["batch_size"]), g[f"r{r}_k{k}_order"].shape
-    per_epoch = -(-n // size)
-    epoch, at = divmod(s, per_epoch)
-    rows = torch.from_numpy(g[f"r{r}_k{k}_order"][epoch, at * size : (at + 1) * size])
-    assert epoch < epochs
+    x, y = step_of(g, r, k, s)
 
     def loss(params: Any) -> Any:
-        return F.cross_entropy(MODEL(Weights(params), x[rows]), y[rows])
+        return F.cross_entropy(MODEL(Weights(params), x), y)
 
     v, w_k, alpha = own.v.params, w.params, own.alpha
     slope, mixed = grad_and_value(loss)(alpha * v + (1 - alpha) * w_k)

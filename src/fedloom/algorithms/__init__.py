@@ -31,6 +31,7 @@ from fedloom.algorithms.fedntd import FedNTD as FedNTD
 from fedloom.algorithms.fedntd_mse import FedNTDMSE as FedNTDMSE
 from fedloom.algorithms.fedper import FedPer as FedPer
 from fedloom.algorithms.fedprox import FedProx as FedProx
+from fedloom.algorithms.fedrod import FedRoD as FedRoD
 from fedloom.algorithms.fedyogi import FedYogi as FedYogi
 from fedloom.algorithms.kd_ntd import KDNTD as KDNTD
 from fedloom.algorithms.kt_pfl import KTpFL as KTpFL
@@ -71,6 +72,7 @@ FAMILIES: dict[str, tuple[type[Algorithm[Any, Any]], ...]] = {
         APFLNi,
         APFLDeng,
         FedPer,
+        FedRoD,
         LGFedAvg,
         FedAvgStored,
         FedAvgFT,
