@@ -30,6 +30,7 @@ from fedloom.algorithms.fednova import FedNova as FedNova
 from fedloom.algorithms.fedntd import FedNTD as FedNTD
 from fedloom.algorithms.fedntd_mse import FedNTDMSE as FedNTDMSE
 from fedloom.algorithms.fedper import FedPer as FedPer
+from fedloom.algorithms.fedproto import FedProto as FedProto
 from fedloom.algorithms.fedprox import FedProx as FedProx
 from fedloom.algorithms.fedrod import FedRoD as FedRoD
 from fedloom.algorithms.fedyogi import FedYogi as FedYogi
@@ -82,6 +83,7 @@ FAMILIES: dict[str, tuple[type[Algorithm[Any, Any]], ...]] = {
         PerFedAvg,
         PFedDF,
     ),
+    "several architectures, prototypes": (FedProto,),
     "several architectures, public data": (KTpFL, KTpFLWeights, SimPFL, TopKPFL, FedMD, FedMDKT),
     "references": (LocalOnly, Centralised),
 }

@@ -14,7 +14,10 @@ from fedloom.core.batches import Batches
 from fedloom.core.errors import SettingError
 from fedloom.core.model import Model
 from fedloom.core.patterns import layers
+from fedloom.core.types import Weights
 from fedloom.data import Examples
+
+_FAR = -1e9
 
 
 @dataclass(frozen=True)
@@ -44,6 +47,14 @@ class LinearHead:
         """Return W z + b, [B, C]; `params` have these by their names."""
         return F.linear(z, params[self.weight], params.get(self.bias))
 
+    def nearest(self, centres: Tensor, known: Tensor) -> Weights:
+        """Return W and b with which the largest logit is that of the class whose centre is nearest to z.
+
+        Logits are 2 <z, C_j> - |C_j|^2, which differ from -|z - C_j|^2 by what is the same for all classes. `centres`:
+        [C, D]; `known` [C] bool: the others are far from everything.
+        """
+        return Weights({self.weight: 2 * centres, self.bias: torch.where(known, -centres.square().sum(1), _FAR)})
+
 
 def linear_head(model: Model, examples: Examples, method: str) -> LinearHead:
     """Return the last layer of a network, for a method that needs it to be linear.
@@ -68,6 +79,27 @@ def linear_head(model: Model, examples: Examples, method: str) -> LinearHead:
         f"of {model.name} is {layer!r}, a {type(last).__name__} that is another, frozen or not the end: take a "
         "network that ends so, such as mlp"
     )
+
+
+def linear_heads(models: Mapping[str, Model], examples: Examples, method: str, *, bias: bool) -> dict[str, LinearHead]:
+    """Return the last layer of each network, by its name, for a method that compares what these layers are given.
+
+    Raises:
+        SettingError: as `linear_head`, or their widths differ, or `bias` says that each needs one, and one has none.
+    """
+    heads = {name: linear_head(model, examples, method) for name, model in models.items()}
+    if len({head.width for head in heads.values()}) > 1:
+        raise SettingError(
+            f"{method} compares features of all networks, whose last layers must have equally many inputs, got "
+            f"{', '.join(f'{head.width} of {name}' for name, head in heads.items())}: give each network a last hidden "
+            "layer of the same width"
+        )
+    if bias and (without := [name for name, head in heads.items() if head.bias not in models[name].params]):
+        raise SettingError(
+            f"{method} puts prototypes into the last layer, which must have a bias for it, and that of {without[0]} "
+            "has none: write nn.Linear(..., bias=True)"
+        )
+    return heads
 
 
 def class_sums(z: Tensor, batch: Batch, num_classes: int) -> Tensor:
