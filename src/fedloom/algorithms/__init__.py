@@ -8,6 +8,7 @@ from fedloom.algorithms.apfl_deng import APFLDeng as APFLDeng
 from fedloom.algorithms.apfl_ni import APFLNi as APFLNi
 from fedloom.algorithms.centralised import Centralised as Centralised
 from fedloom.algorithms.dense import DENSE as DENSE
+from fedloom.algorithms.ditto import Ditto as Ditto
 from fedloom.algorithms.fed_adi import FedADI as FedADI
 from fedloom.algorithms.fed_dafl import FedDAFL as FedDAFL
 from fedloom.algorithms.fedadagrad import FedAdagrad as FedAdagrad
@@ -17,7 +18,9 @@ from fedloom.algorithms.fedavg import FedAvg as FedAvg
 from fedloom.algorithms.fedavg_ft import FedAvgFT as FedAvgFT
 from fedloom.algorithms.fedavg_stored import FedAvgStored as FedAvgStored
 from fedloom.algorithms.fedavgm import FedAvgM as FedAvgM
+from fedloom.algorithms.fedbabu import FedBABU as FedBABU
 from fedloom.algorithms.fedbe import FedBE as FedBE
+from fedloom.algorithms.fedbn import FedBN as FedBN
 from fedloom.algorithms.fedcurv import FedCurv as FedCurv
 from fedloom.algorithms.fedcurv_ni import FedCurvNi as FedCurvNi
 from fedloom.algorithms.feddf import FedDF as FedDF
@@ -32,6 +35,7 @@ from fedloom.algorithms.fedntd_mse import FedNTDMSE as FedNTDMSE
 from fedloom.algorithms.fedper import FedPer as FedPer
 from fedloom.algorithms.fedproto import FedProto as FedProto
 from fedloom.algorithms.fedprox import FedProx as FedProx
+from fedloom.algorithms.fedrep import FedRep as FedRep
 from fedloom.algorithms.fedrod import FedRoD as FedRoD
 from fedloom.algorithms.fedyogi import FedYogi as FedYogi
 from fedloom.algorithms.kd_ntd import KDNTD as KDNTD
@@ -74,10 +78,14 @@ FAMILIES: dict[str, tuple[type[Algorithm[Any, Any]], ...]] = {
         APFLDeng,
         FedPer,
         FedRoD,
+        FedRep,
+        FedBABU,
+        FedBN,
         LGFedAvg,
         FedAvgStored,
         FedAvgFT,
         PFedMe,
+        Ditto,
         FedFomo,
         FedMeta,
         PerFedAvg,
