@@ -25,9 +25,10 @@ from fedloom.engines.population import Population
 from fedloom.engines.runtime import Runtime
 from fedloom.testing.compare import same
 from fedloom.testing.in_process import DevicesInProcess, InProcess, fleet_of, population_of, token_of
+from fedloom.wire.device_registry import Registry, RemoteExamples
 from fedloom.wire.devices import Devices
 from fedloom.wire.fleet import Audit, RankFleet
-from fedloom.wire.registration import CAP, Registration, Registry, RemoteExamples, cap_of
+from fedloom.wire.registration import CAP, Registration, cap_of
 from fedloom.wire.transport import head_of, pack, seal, unpack, unseal, with_checksum
 from tampering import HARMLESS, HARMS, tamper_with, with_weight
 from tiny import LOCAL, federation, mlp, population

@@ -15,6 +15,7 @@ from fedloom.coordinator import Job, RunSettings, check_free
 from fedloom.coordinator.directory import RunDirectory
 from fedloom.core.errors import CodecError, SettingError
 from fedloom.core.naming import forbid_imports
+from fedloom.core.task import FitsTargets
 from fedloom.device.data_manager import warn_about_own_scale
 from fedloom.engines.norms import LEAST, MEDIAN_BOUND
 from fedloom.experiments import catalogue
@@ -24,10 +25,10 @@ from fedloom.experiments.sections import DataSettings
 from fedloom.experiments.settings_file import flat, read_settings
 from fedloom.report import comparison_table
 from fedloom.storage import files
+from fedloom.wire.device_registry import Registry
 from fedloom.wire.fleet import TRUSTED, Audit, RankFleet
 from fedloom.wire.launched import communication, meeting_point, rank_here
 from fedloom.wire.reception import register_devices, send_public
-from fedloom.wire.registration import Registry
 from fedloom.wire.start import Start
 
 _OF_DEVICES = {"test_fraction", "val_fraction", "normalise", "augment", "classes", "partition_seed", "arrives", "drift"}
@@ -83,7 +84,8 @@ def serve(args: argparse.Namespace, console: Console) -> int:
 
         devices = register_devices(
             fleet, registry, settings, experiment.model.split(","), test=args.test, cap=args.most_examples,
-            public=d.public_source is not None, start=experiment.start is not None, check_fit=check_fit, wait=args.wait,
+            public=d.public_source is not None, start=experiment.start is not None,
+            moments=isinstance(catalogue.task(experiment.task), FitsTargets), check_fit=check_fit, wait=args.wait,
             min_devices=args.least,
         )  # fmt: skip
         (job,) = jobs

@@ -25,7 +25,6 @@ from fedloom.engines.population import Population
 from fedloom.evaluate.measure import Measure, monitored, task_measures_for
 from fedloom.tasks import Classification
 from fedloom.wire.fleet import Fleet
-from fedloom.wire.registration import RemoteExamples
 
 Models = Model | nn.Module | Callable[[], nn.Module] | Mapping[str, Model | nn.Module | Callable[[], nn.Module]]
 
@@ -63,7 +62,7 @@ class Plan:
                 f"{type(self.task).__name__} are {kind}: take an algorithm that needs only a loss, such as FedAvg, or "
                 "a task for classes"
             )
-        if isinstance(self.task, FitsTargets) and not isinstance(federation.train, RemoteExamples):
+        if isinstance(self.task, FitsTargets):
             object.__setattr__(self, "task", self.task.fit(target_moments(federation)))
         if settings.cohort_size > (there := federation.num_clients):
             raise SettingError(
