@@ -13,7 +13,7 @@ import pytest
 
 from fedloom.coordinator.history import History
 from fedloom.coordinator.run import Job
-from fedloom.core.task import FitsTargets
+from fedloom.core.task import needs_moments
 from fedloom.device import Membership
 from fedloom.experiments import catalogue
 from fedloom.experiments.experiment import Experiment
@@ -100,7 +100,7 @@ def serve(folder: Path, words: dict[str, Any], manager: CommunicationManager, te
 
     register_devices(
         fleet, path, experiment.described(), [experiment.model], test=test,
-        moments=isinstance(catalogue.task(experiment.task), FitsTargets), check_fit=check_fit, **more,
+        moments=needs_moments(catalogue.task(experiment.task)), check_fit=check_fit, **more,
     )  # fmt: skip
     return dataclasses.replace(jobs[0], fleet=fleet)
 

@@ -110,6 +110,16 @@ def test_a_preparation_of_other_columns_is_refused(tmp_path: Path) -> None:
             own.prepare(CommonPreparation(1, numbers, words))
 
 
+def test_a_preparation_that_fills_the_memory_is_refused(tmp_path: Path) -> None:
+    rows = [f"{i},w{i % 9},{i * i % 7}.5,train" for i in range(2000)]
+    own = manager(tmp_path, rows)
+    words = {f"c{k}": tuple(map(str, range(1000))) for k in range(600)}
+    with pytest.raises(
+        RefusedError, match=r"at most 1,073,741,824 features of all rows together, got 1,200,000,000 by"
+    ):
+        own.prepare(CommonPreparation(1, {}, words))
+
+
 def test_a_device_counts_by_totals_of_which_it_is_a_part(tmp_path: Path) -> None:
     own = manager(tmp_path, ROWS)
     with pytest.raises(RefusedError, match="a device counts its columns after it has sent their totals: register it"):

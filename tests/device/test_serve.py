@@ -166,6 +166,7 @@ def test_five_tables_are_prepared_by_the_statistics_of_all(algorithm: str, tmp_p
     site_devices.write_settings(tmp_path, words)
     found = launching.ended(launching.gloo(site_devices.commands(tmp_path)))
     assert [status for status, _ in found] == [0] * 6, found
+    assert "tables are prepared by the statistics of 5 devices, " in found[0][1]
     site_devices.simulated(tmp_path, words)
     site_devices.check_same_run(tmp_path / "out", tmp_path / "simulated", exactly=algorithm == "fedper")
     if algorithm == "fedper":  # which has no global model

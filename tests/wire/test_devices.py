@@ -422,6 +422,14 @@ def test_an_engine_of_devices_needs_devices() -> None:
 # ---- registration
 
 
+def test_the_file_of_devices_with_classes_is_that_of_earlier_versions() -> None:
+    """Its digest belongs to a run, which goes on."""
+    described = Registry.of(RUN, registrations(), ["net"]).described()
+    assert [*described] == ["run", "devices", "test", "cap"]
+    known = ["id", "train", "test", "val", "shape", "dtype", "model", "classes", "columns"]
+    assert [*described["devices"][0]] == known
+
+
 def test_a_registry_is_the_same_whoever_came_first(tmp_path: Path) -> None:
     there = registrations()
     registry = Registry.of(RUN, there[::-1], ["net", "other"])

@@ -88,6 +88,9 @@ def test_targets_that_are_no_classes_need_no_prepared_table(task: str, columns: 
     got = serve(tmp_path, words, InProcess([*ours]), f"{tmp_path}/test.csv?{columns},part").run()
     same(want.server, got.server, "the server state")
     assert got.metrics == want.metrics
+    registry = Registry.read(tmp_path / "devices.json")
+    assert (registry.moments is not None) == (task == "regression")
+    assert "statistics_digest" not in registry.devices[0].described() or registry.moments is not None
 
 
 # ---- who does not take part

@@ -45,8 +45,8 @@ def target_moments(federation: Federation) -> TargetMoments:
     if isinstance(federation.train, RemoteExamples):
         if (known := federation.train.registry.get("moments")) is None:
             raise SettingError(
-                "devices send the sums of their targets when they register, got none of this run: begin it anew, or "
-                "take a task that standardises nothing (--task 'regression?standardise=false')"
+                "a task that standardises its targets needs their sums, which devices send when they register, got "
+                "none of this run: begin it anew, or set task = 'regression?standardise=false'"
             )
         return TargetMoments(tuple(known["mean"]), tuple(known["deviation"]))
     columns = target_columns(federation.train.y.cpu().numpy())

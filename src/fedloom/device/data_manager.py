@@ -17,6 +17,8 @@ from fedloom.experiments.sections import DataSettings
 from fedloom.wire.device_statistics import CommonTotals, FirstStatistics, SecondStatistics
 from fedloom.wire.registration import Registration, check_names
 
+_MOST_VALUES = 1 << 30  # that the server's preparation makes of a table
+
 
 class DataManager:
     """Examples of one device.
@@ -59,9 +61,6 @@ class DataManager:
         """Return the statistics of the training rows for the server; None where it needs none.
 
         `moments`: whether the task asks for sums of targets.
-
-        Raises:
-            SettingError: a column has too many words.
         """
         f = self.federation
         rows = f.partition.rows(0)
@@ -100,11 +99,16 @@ class DataManager:
         """Make features of the columns by the statistics of all devices.
 
         Raises:
-            RefusedError: the table has other columns.
+            RefusedError: the table has other columns, or too many features would be made of them.
         """
         f = self.federation
         made = f.train.preparation
         assert made is not None
+        if (count := len(made.frame) * len(common.get_feature_names_out())) > _MOST_VALUES:
+            raise RefusedError(
+                f"a table has at most {_MOST_VALUES:,} features of all rows together, got {count:,} by the preparation "
+                "of the server: leave columns with many words out on all devices (drop=)"
+            )
         try:
             made = replace(made, frame=common.conform(made.frame), transformer=common)
         except ValueError as error:

@@ -17,7 +17,7 @@ import torch
 from fedloom.coordinator.task_targets import check_targets
 from fedloom.core.errors import FedloomError, RankError, RefusedError, SettingError
 from fedloom.core.naming import forbid_imports
-from fedloom.core.task import FitsTargets, TargetMoments, Task
+from fedloom.core.task import FitsTargets, TargetMoments, Task, needs_moments
 from fedloom.device.controller import STEPS, Controller, too_many_steps
 from fedloom.device.data_manager import DataManager, load_examples
 from fedloom.device.model_manager import ModelManager
@@ -160,7 +160,7 @@ class Membership:
         """Return the registration of this device, with the statistics that the server's settings ask for."""
         self._prepare(message)
         registration = self.data.registration(self.id, self.model).described()
-        statistics = self.data.statistics(isinstance(self.task, FitsTargets))
+        statistics = self.data.statistics(needs_moments(self.task))
         own = {} if statistics is None else {"statistics": statistics.described()}
         return to_bytes({**registration, "start": True, **own})  # "start": it can take one
 
@@ -186,7 +186,7 @@ class Membership:
                 )
             self.data.prepare(read_preparation(welcome["preparation"]))
             self.models = self.experiment.models(self.data.federation.train)
-        if isinstance(self.task, FitsTargets):
+        if isinstance(self.task, FitsTargets) and needs_moments(self.task):
             columns = train.num_classes if train.y.is_floating_point() else 0
             self.task = self.task.fit(TargetMoments(*read_moments(welcome.get("moments"), columns)))
 

@@ -205,11 +205,18 @@ class Registry:
             raise StorageError(f"{path} does not say which devices a run has: {error}") from None
 
     def common_preparation(self) -> Preparation | None:
-        """Return the preparation of the devices' tables, without their rows; None if there is none."""
+        """Return the preparation of the devices' tables, without their rows; None if there is none.
+
+        Raises:
+            SettingError: pandas is not installed.
+        """
         if self.preparation is None:
             return None
         common = CommonPreparation.read(self.preparation)
-        return Preparation.without_rows(common, sum(sum(device.train) for device in self.devices))
+        try:
+            return Preparation.without_rows(common, sum(sum(device.train) for device in self.devices))
+        except ValueError as error:
+            raise SettingError(str(error)) from None
 
     def prepared(self, test: Examples) -> Examples:
         """Return examples of the server with the features that the devices' preparation makes of their columns.

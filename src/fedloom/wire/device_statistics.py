@@ -188,8 +188,11 @@ def read_preparation(fields: Any) -> CommonPreparation:
         numbers[name] = Scale(fill, mean, deviation, scale["gaps"])
     words = dict[str, tuple[str, ...]]()
     for name, each in _object(fields.get("words"), "words of columns").items():
-        if not isinstance(each, list) or len(set(map(str, each))) < len(each):
-            raise RefusedError(f"words of a column are a list without repetition, got {each!r:.80} of {name!r:.80}")
+        if not isinstance(each, list) or not len(set(map(str, each))) == len(each) <= MOST_CATEGORIES:
+            raise RefusedError(
+                f"words of a column are a list of at most {MOST_CATEGORIES:,} without repetition, got {each!r:.80} of "
+                f"{name!r:.80}: send another preparation"
+            )
         words[name] = tuple(_text(word, "a word") for word in each)
     _check_columns([*numbers, *words])
     if type(least) is not int or least < 1:

@@ -26,12 +26,10 @@ class CommonStatistics:
     Attributes:
         preparation: of their tables, as JSON has it; None: they are not prepared by common statistics.
         moments: mean and deviation of each target, by these names; None: no task asks for them.
-        rows: training rows of all devices.
     """
 
     preparation: Mapping[str, Any] | None = None
     moments: Mapping[str, Sequence[float]] | None = None
-    rows: int = 0
 
 
 def exchange_statistics(
@@ -102,7 +100,7 @@ def _followed(
     if means is not None:
         deviations = np.sqrt(mean_in_order([np.array(each.targets) for each in seconds], rows))
         moments = {"mean": [*means], "deviation": deviations.tolist()}
-    return CommonStatistics(preparation, moments, rows)
+    return CommonStatistics(preparation, moments)
 
 
 def aligned(firsts: Sequence[tuple[str, FirstStatistics]]) -> list[FirstStatistics]:
