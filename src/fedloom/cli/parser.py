@@ -77,6 +77,15 @@ def parser() -> argparse.ArgumentParser:
         action="store_true",
         help="train without each natural client in turn and evaluate on what it holds out, a run each",
     )
+    compare.add_argument(
+        "--tuned", nargs="?", type=int, const=8, metavar="TRIES",
+        help="tune each method first: the same number of tries (8) on validation data, of its paper's values and of "
+        "learning rates; then run it as given and tuned, with every seed; needs --out and --val-fraction",
+    )  # fmt: skip
+    compare.add_argument(
+        "--tune-with", choices=("grid", "optuna"), default="grid",
+        help="what picks the tries: points of the grid, each value about equally often, or Optuna (default: grid)",
+    )  # fmt: skip
 
     resume = command("resume", "continue the runs in a directory, bit for bit", "train.resume")
     resume.add_argument("directory", type=directory, help="the directory of --out")
@@ -190,7 +199,19 @@ def parser() -> argparse.ArgumentParser:
     )  # fmt: skip
     drawn.add_argument("--out", type=directory, metavar="DIR", help="where NAME.png, .svg, .pdf and .csv go")
     drawn.add_argument("--list", action="store_true", help="list what can be drawn")
-    command("algorithms", "list the algorithms and their settings", "list_algorithms.show")
+    algorithms = command("algorithms", "list the algorithms, their settings and their facts", "list_algorithms.show")
+    algorithms.add_argument("names", nargs="*", metavar="algorithm", help="print all facts of these alone")
+    whose = algorithms.add_mutually_exclusive_group()
+    for kind, judged in (("personal", "models of their own"), ("global", "the global model")):
+        whose.add_argument(
+            f"--{kind}", dest="whose", action="store_const", const=kind, help=f"whose clients are judged by {judged}"
+        )
+    algorithms.add_argument("--one-shot", action="store_true", help="with one round of uploads")
+    algorithms.add_argument(
+        "--needs", action="append", default=[], choices=("public", "validation", "classes", "state", "nothing"),
+        help="which need public examples, validation examples on clients, class numbers, a state that stays with the "
+        "client, or none of these; repeatable",
+    )  # fmt: skip
     completion = command(
         "completion", "a script that completes commands, flags and values in a shell", "completion.show"
     )
