@@ -70,8 +70,8 @@ def write_numbers(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("task", "columns"),
     [
-        ("regression", "target=days&drop=up,far"),
         ("regression?standardise=false", "target=days&drop=up,far"),
+        ("regression", "target=days&drop=up,far"),
         ("multi_label", "target=up,far&drop=days"),
     ],
 )
