@@ -70,8 +70,13 @@ def test_each_site_is_left_out_once_and_the_table_has_its_mean(
 
 
 def test_two_algorithms_have_columns_each(sites: str, capsys: pytest.CaptureFixture[str]) -> None:
-    status, said, _ = call(capsys, "compare", "fedavg", "fedprox", "--leave-one-site-out", "--data", sites, *FEW)
+    command = ["compare", "fedavg", "fedprox", "--leave-one-site-out", "--data", sites, *FEW]
+    status, said, _ = call(capsys, *command, "--measures", "auc,log_loss")
     assert status == 0
+    first = f"DIR/fedavg/without-{next(iter(SIZES))}"
+    assert (
+        f"not measured on the site that was left out: auc,log_loss; fedloom evaluate {first} --data ITS_ROWS does it"
+    ) in said
     assert "run 10 of 10, fedprox/without-Rostock" in said
     heading = next(line for line in said.splitlines() if line.split() == ["fedavg", "fedavg", "fedprox", "fedprox"])
     assert heading
@@ -116,7 +121,7 @@ def test_measures_that_are_no_shares_are_shown_as_they_are(tmp_path: Path, capsy
             "new_by_client": {"global": {str(site): error}},
         }
         federation = {"shown": [0, 1], "client_names": ["Kiel", "Bremen"]}
-        made = SimpleNamespace(metrics=[last], settings={}, algorithm="fedavg", federation=federation)
+        made = SimpleNamespace(metrics=[last], settings={}, algorithm="fedavg", federation=federation, task_measures=())
         return "fedavg", made  # type: ignore[return-value]
 
     show_sites([run(0, 4.0), run(1, 5.123456)], str(tmp_path), Console(width=80))

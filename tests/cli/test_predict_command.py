@@ -52,6 +52,7 @@ def test_measures_are_printed_and_written(folder: Path, tmp_path: Path, capsys: 
         f"accuracy {100 * accuracy.value:.2f} % {100 * accuracy.low:.2f} % to {100 * accuracy.high:.2f} %",
         f"log loss {loss.value:.4g} {loss.low:.4g} to {loss.high:.4g}",
         "By site: accuracy",
+        "By site: log loss",
         f"Hamburg 90 {100 * own.value:.2f} % {100 * own.low:.2f} % to {100 * own.high:.2f} %",
         "sites with fewer than 30 rows are not measured by themselves: Kiel (24)",
         f"measures: {tmp_path / 'measures.csv'}",

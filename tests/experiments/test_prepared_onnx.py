@@ -87,6 +87,22 @@ def test_numbers_are_in_the_unit_of_the_target_on_the_command_line(
     assert wanted.mean() > 1.5  # days, not deviations
 
 
+def test_of_two_classes_the_logit_is_the_one_that_predict_takes(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    whole, new, rows = tables(tmp_path)
+    run = trained(tmp_path, f"{whole}?{LABEL}", task="binary?threshold=validation", data={"val_fraction": 0.2})
+    assert call(capsys, "export", str(run), str(tmp_path / "model.onnx"))[0] == 0
+    session = onnxruntime.InferenceSession(tmp_path / "model.onnx")
+    (logits,) = session.run(["logits"], inputs(session, rows))
+    said, facts = predict(run, new), session.get_modelmeta().custom_metadata_map
+    assert logits.shape == (len(rows), 1)  # the network has two
+    assert said.probabilities is not None
+    np.testing.assert_allclose(1 / (1 + np.exp(-logits[:, 0])), said.probabilities[:, 1], atol=1e-6, rtol=0)
+    assert json.loads(facts["classes"]) == ["no", "yes"]
+    assert float(facts["threshold"]) == said.threshold
+
+
 @pytest.mark.slow
 def test_a_table_of_numbers_alone_has_one_input(tmp_path: Path) -> None:
     whole, new, rows = tables(tmp_path)

@@ -65,6 +65,19 @@ def test_the_mean_of_the_last_rounds_stands_beside_the_last() -> None:
     assert "mean" not in shown(comparison_table([("short", history(rounds=3, **FULL))]))
 
 
+def test_no_measure_that_was_asked_for_is_lost_on_a_narrow_terminal() -> None:
+    asked = {"accuracy": "accuracy", "auc": "AUC", "average_precision": "average precision", "recall": "recall"}
+    measured = {f"{whose}_{name}": 0.5 for whose in ("global", "personal") for name in asked}
+    run = history(**FULL | measured, threshold=0.2)
+    run.manifest["measures"] = [{"name": name, "title": title, "meaning": ""} for name, title in asked.items()]
+    for width in (60, 80, 180):
+        out = shown(comparison_table([("fedavg", run)]), width)
+        for title in [*asked.values()][1:]:
+            assert out.count(title) == 2
+        assert "thresh-" in out
+        assert ("engine" in out) == (width == 180)
+
+
 def test_seconds_mean_the_same_as_in_a_report(tmp_path: Path) -> None:
     folder = made_run(tmp_path / "run")
     (method,), _ = read_methods([folder])

@@ -99,6 +99,10 @@ def show_sites(results: Results, out: str | None, console: Console) -> None:
     made.add_row("mean of sites", *(_cell(mean, measure) for mean in whole), style="bold")
     console.print()
     console.print(made)
+    if others := ",".join(one.name for one in results[0][1].task_measures[1:]):
+        run = Path("DIR" if out is None else out, results[0][0])
+        text = f"not measured on the site that was left out: {others}; fedloom evaluate {run} --data ITS_ROWS does it"
+        console.print(text, markup=False, soft_wrap=True)
     if out is not None:
         header = ("method", "site", "seed", "model", "measure", "value")
         lines = [(row.method, row.site, row.seed, row.way, row.measure, repr(row.value)) for row in rows]

@@ -55,11 +55,10 @@ def evaluate(args: argparse.Namespace, console: Console) -> int:
     for name, of in found.measures.items():
         out.add_row(found.described[name].title, *_shown(of, found.described[name]))
     console.print(out)
-    if found.by_site:
-        first = next(iter(found.measures))
-        out = _table(f"By site: {found.described[first].title}", "site", "rows")
+    for name in [*found.measures][: None if args.measures else 1] if found.by_site else []:
+        out = _table(f"By site: {found.described[name].title}", "site", "rows")
         for site, measured in found.by_site.items():
-            out.add_row(site, f"{found.sizes[site]:,}", *_shown(measured[first], found.described[first]))
+            out.add_row(site, f"{found.sizes[site]:,}", *_shown(measured[name], found.described[name]))
         console.print(out)
     if found.few:
         listed = ", ".join(f"{site} ({rows})" for site, rows in found.few.items())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import json
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -19,7 +20,7 @@ from fedloom.display.terminal import table
 from fedloom.evaluate import evaluate_rows, measured
 from fedloom.experiments.experiment import Experiment
 from fedloom.experiments.export import export as write_model
-from fedloom.experiments.trained_model import trained_model, validated_round
+from fedloom.experiments.trained_model import task_of, trained_model, validated_round
 from fedloom.report import summary, write_report
 
 
@@ -100,8 +101,11 @@ def export(args: argparse.Namespace, console: Console) -> int:
         "round": str(found.round),
         "model": found.name,
         "whose": found.whose,
+        **({"classes": json.dumps(train.classes)} if train.classes else {}),
     }
     onnx = Path(args.file).suffix == ".onnx"
+    if onnx and (threshold := task_of(found, args.directory)[1]) is not None:
+        facts["threshold"] = repr(threshold)
     prepared, said = _inside(experiment, job) if onnx else (None, "")
     path = write_model(
         found.model,

@@ -60,7 +60,8 @@ def export(
             are: numbers as `x` [B, N] float64 with NaN for gaps, and for each word its place in the list of its column
             as `words` [B, W] int64 (any other number for an unknown word). `columns` and `words` of the metadata have
             the order and the lists.
-        task: of the network: where it learns numbers, the ONNX output is `prediction`, in the unit of the targets.
+        task: of the network: where it learns numbers, the ONNX output is `prediction`, in the unit of the targets;
+            with `Binary`, `logits` [B, 1] are the log-odds of class 1.
         metadata: text that goes into the header; a state_dict has no place for it.
         overwrite: replace a file that is there.
 

@@ -17,6 +17,7 @@ from fedloom.core.model import Model
 from fedloom.core.task import Task, targets_of
 from fedloom.data import Normalise
 from fedloom.data.statistics import CommonPreparation
+from fedloom.tasks import Binary
 
 _LIMIT = 2**31  # of a protocol buffer, in bytes
 
@@ -64,6 +65,17 @@ class _InUnit(nn.Module):
         return self.task.predicted(self.network(*inputs))
 
 
+class _OneLogit(nn.Module):
+    """Gives the one logit that the task learns, [B, 1]: a network for two classes has another, without a meaning."""
+
+    def __init__(self, network: nn.Module) -> None:
+        super().__init__()
+        self.network = network
+
+    def forward(self, *inputs: Tensor) -> Any:
+        return self.network(*inputs)[:, :1]
+
+
 def as_onnx(
     model: Model,
     network: nn.Module,
@@ -78,7 +90,7 @@ def as_onnx(
 
     With `columns`, inputs are those of a table instead: its numbers as `x` [B, N] float64, and where it has words, the
     place of each in its list as `words` [B, W] int64. With a `task` of numbers, the output is `prediction`, in their
-    unit.
+    unit; with the task `Binary` the output is `logits` [B, 1], the log-odds of class 1.
 
     Raises:
         SettingError: a package is missing, a setting contradicts the weights, or PyTorch cannot write the network.
@@ -110,6 +122,8 @@ def as_onnx(
     output = "logits"
     if task is not None and targets_of(task) == "numbers" and hasattr(task, "predicted"):
         wrapped, output = _InUnit(wrapped, task).eval(), "prediction"
+    if isinstance(task, Binary):
+        wrapped = _OneLogit(wrapped).eval()
     try:
         with torch.no_grad():
             wrapped(*given.values())
@@ -129,7 +143,7 @@ def as_onnx(
                 wrapped,
                 tuple(given.values()),
                 dynamo=True,
-                dynamic_shapes=_any_batch(len(given), isinstance(wrapped, _Columns | _InUnit)),
+                dynamic_shapes=_any_batch(len(given), isinstance(wrapped, _Columns | _InUnit | _OneLogit)),
                 input_names=list(given),
                 output_names=[output],
                 verbose=False,

@@ -22,12 +22,13 @@ class _Column(NamedTuple):
     heading: str
     cells: list[str]
     leaves: int  # columns with higher numbers are left out first; 0: never
+    below: bool = False  # where it is left out, it stands in a table below
 
 
 class _FittedTable:
     """Table with a row for each run and as many columns as a terminal has room for; columns of dashes are left out.
 
-    `split`: columns without room go into a table below instead of being left out.
+    `split`: all columns without room go into a table below instead of being left out, not only those with `below`.
     """
 
     def __init__(self, title: str, labels: Sequence[str], columns: Sequence[_Column], *, split: bool = False) -> None:
@@ -38,7 +39,7 @@ class _FittedTable:
         shown, first = list(self.columns), _widest(["algorithm", *self.labels])
         left_out: list[_Column] = []
         while first + sum(2 + _widest([c.heading, *c.cells]) for c in shown) > options.max_width:
-            least_important = max(shown, key=lambda c: c.leaves)
+            least_important = max(reversed(shown), key=lambda c: c.leaves)
             if not least_important.leaves:
                 break
             shown.remove(least_important)
@@ -52,8 +53,8 @@ class _FittedTable:
         for label, *cells in zip(self.labels, *(column.cells for column in shown), strict=True):
             out.add_row(escape(label), *cells)
         yield out
-        if self.split and left_out:
-            yield _FittedTable("", self.labels, [left_out[0]._replace(leaves=0), *left_out[1:]], split=True)
+        if rest := [c for c in left_out if self.split or c.below]:
+            yield _FittedTable("", self.labels, [rest[0]._replace(leaves=0), *rest[1:]], split=self.split)
 
 
 def fit_terminal(title: str, numbers: Table, *, split: bool = False) -> ConsoleRenderable:
@@ -70,7 +71,8 @@ def comparison_table(results: Sequence[tuple[str, History]], prefix: str = "") -
     """Return one row per run: its last measures and its cost.
 
     New clients, and the number of lost responses, have columns if there are any. On a narrow terminal whole columns are
-    left out, the least important first; no number is cut off. `prefix` stands before the title.
+    left out, the least important first; measures beside the headline, and the threshold that they are at, stand in a
+    table below. No number is cut off. `prefix` stands before the title.
     """
     histories = [history for _, history in results]
     last_rounds = newest(min((h.metrics[-1]["round"] for h in histories), default=0))
@@ -82,7 +84,7 @@ def comparison_table(results: Sequence[tuple[str, History]], prefix: str = "") -
     new_clients = [_Column(f"new\n{heading}", numbers(f"new_{way}_{{}}"), 2) for way, heading in _NEW.items()]
     others = {one.name: one.title for history in histories for one in history.task_measures[1:]}
     beside = [
-        _Column(f"{whose}\n{title}", numbers(f"{whose}_{name}"), 2)
+        _Column(f"{whose}\n{title}", numbers(f"{whose}_{name}"), 2, below=True)
         for name, title in others.items()
         for whose in ("global", "personal")
     ]
@@ -99,6 +101,7 @@ def comparison_table(results: Sequence[tuple[str, History]], prefix: str = "") -
         _Column("personal\nlast", numbers("personal_{}"), 1),
         _Column("worst\ndecile", numbers("personal_worst_tenth"), 3),
         *beside,
+        _Column("thresh-\nold", numbers("threshold"), 2, below=True),
         *[column for column in new_clients if set(column.cells) != {_number(math.nan)}],
         _Column("MB a\nround", [f"{m:.2f}" for m in megabytes], 6),
         _Column("train s\na round", [_number(training_seconds(h), 2) for h in histories], 5),

@@ -126,7 +126,7 @@ def partitions_text(methods: Sequence[Method]) -> str:
     if kinds == {True}:
         return "one partition for all seeds, which vary initial weights, cohorts and batches"
     if kinds == {False}:
-        return "every seed draws its own partition (data.partition_seed fixes one)"
+        return "every seed draws its own partition and held-out examples (data.partition_seed fixes them)"
     return "whether seeds share a partition is not known of all runs" if None in kinds else "some share a partition"
 
 
