@@ -26,6 +26,7 @@ from fedloom.core.batch import Batch as Batch
 from fedloom.core.batches import Batches as Batches
 from fedloom.core.choices import (
     Count as Count,
+    Grid as Grid,
     NonNegative as NonNegative,
     Positive as Positive,
     WholeNumber as WholeNumber,

@@ -15,7 +15,7 @@ EDITS = read()
 PARTS = (
     *("fold", "ldam", "optimiser", "surface", "cohort", "evaluation", "partition", "codec", "runs", "studies"),
     *("ranks", "devices", "given", "names", "readers", "frozen", "front", "changes", "sites", "fedntd_figures"),
-    *("tasks", "predict", "statistics", "robust"),
+    *("tasks", "predict", "statistics", "tuning", "robust"),
 )
 
 

@@ -90,8 +90,8 @@ Measured = tuple[
 class APFLNi(fl.Algorithm[Server, Own]):
     """Decompose weights into a shared and a personal part, and consolidate the shared one."""
 
-    mu: fl.NonNegative = 1.0
-    """Weight of the consolidation; 0: importance is neither measured nor sent."""
+    mu: Annotated[fl.NonNegative, fl.Grid(0.01, 0.1, 1.0, 10.0)] = 1.0
+    """Weight of the consolidation; 0: importance is neither measured nor sent. Its grid is ours."""
     lam: Annotated[float, Ge(0), Le(1)] = 1.0
     """Share of F that remains when importance is measured anew."""
     z: fl.WholeNumber = 2

@@ -35,7 +35,7 @@ class Server:
 class FedAvgM(fl.Algorithm[Server, tuple[()]]):
     """Average models with momentum on the server."""
 
-    momentum: Annotated[float, Ge(0), Lt(1)] = 0.7
+    momentum: Annotated[float, Ge(0), Lt(1), fl.Grid(0.0, 0.7, 0.9, 0.97, 0.99, 0.997)] = 0.7
     """Momentum of the server, as in the FedNTD authors' repository. The paper tries 0 to 0.997. In the long run a
     change of the mean acts 1 / (1 - momentum) times, so large values need a smaller learning rate."""
     server_lr: fl.Positive = 1.0

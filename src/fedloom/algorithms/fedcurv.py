@@ -53,9 +53,9 @@ class Server:
 class FedCurv(fl.Algorithm[Server, Report]):
     """Hold local weights near what other clients have learnt, by their Fisher information."""
 
-    lam: fl.NonNegative = 1.0
+    lam: Annotated[fl.NonNegative, fl.Grid(0.01, 0.1, 1.0, 10.0)] = 1.0
     """Weight of the penalty, without a factor 1/2; 1 as in FedNTD's paper and code. With plain SGD, steps overshoot
-    once lr * lam * max(P_k) exceeds 1. The sums grow with the number of clients."""
+    once lr * lam * max(P_k) exceeds 1. The sums grow with the number of clients. Its grid is ours."""
     fisher_size: fl.Count = 500
     """Examples after which a client stops to measure F. After training, it squares the gradients of its batches (of
     `local.batch_size`, true labels, evaluation mode) in the first pass over its examples, and takes their mean. It

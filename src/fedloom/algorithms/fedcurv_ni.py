@@ -34,8 +34,9 @@ class Server:
 class FedCurvNi(fl.Algorithm[Server, tuple[()]]):
     """Hold local weights near the last global model, by the mean Fisher information."""
 
-    mu: fl.NonNegative = 1.0
-    """Weight of the penalty; 1 as in the paper. The pull is stable only while lr * mu * max(F) < 2."""
+    mu: Annotated[fl.NonNegative, fl.Grid(0.01, 0.1, 1.0, 10.0)] = 1.0
+    """Weight of the penalty; 1 as in the paper. The pull is stable only while lr * mu * max(F) < 2. Its grid is
+    ours."""
     aggregation: fl.Aggregation = "samples"
     """Weight of a client in the mean: its number of `samples`, or `uniform`."""
 

@@ -24,6 +24,7 @@ Differences from the FedNTD authors' code: its mean of w_k is weighted by sample
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Annotated
 
 import fedloom as fl
 
@@ -38,7 +39,7 @@ class Server:
 class FedDyn(fl.Algorithm[Server, fl.Params]):
     """Regularise local training dynamically, so that the optima of clients and server agree."""
 
-    alpha: fl.Positive = 0.1
+    alpha: Annotated[fl.Positive, fl.Grid(0.001, 0.01, 0.1)] = 0.1
     """Weight of the regularisation; 0.1 as in the FedNTD authors' repository. The paper searches 0.001 to 0.1. The
     server's step -h / alpha is large where alpha is small."""
 

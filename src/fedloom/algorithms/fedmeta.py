@@ -43,10 +43,11 @@ from fedloom.core.derivatives import objective_gradient, objective_hessian_times
 class FedMeta(fl.Algorithm[fl.Weights, tuple[()]]):
     """Learn an initialisation from which a client adapts in a few steps."""
 
-    alpha: fl.Positive = 0.01
-    """Learning rate of the inner steps; the comparison of APFL takes each data set's learning rate for it."""
-    beta: fl.Positive = 0.01
-    """Learning rate of the server."""
+    alpha: Annotated[fl.Positive, fl.Grid(0.001, 0.01, 0.1)] = 0.01
+    """Learning rate of the inner steps; the comparison of APFL takes each data set's learning rate for it.
+    The grid is ours."""
+    beta: Annotated[fl.Positive, fl.Grid(0.001, 0.01, 0.1)] = 0.01
+    """Learning rate of the server; the grid is ours."""
     inner_steps: fl.Count = 1
     """Number of inner steps, of adaptation. Each costs a product with the Hessian."""
     order: Literal["second", "first"] = "second"

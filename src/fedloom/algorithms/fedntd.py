@@ -21,6 +21,7 @@ Differences from the authors' code: none.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Annotated
 
 from torch import Tensor
 
@@ -33,8 +34,8 @@ from fedloom.core.losses import not_true
 class FedNTD(TaughtByReceived):
     """Distil the not-true logits of the received model in local training."""
 
-    tau: fl.Positive = 1.0
-    """Temperature of the distillation, the paper's."""
+    tau: Annotated[fl.Positive, fl.Grid(0.3, 1.0, 3.0, 10.0)] = 1.0
+    """Temperature of the distillation, the paper's. Its grid is ours: the paper's values are lost."""
 
     @property
     def min_logits(self) -> int:

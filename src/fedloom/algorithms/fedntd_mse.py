@@ -17,7 +17,7 @@ Differences from the authors' code: there is none of it.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Annotated, Literal
 
 from torch import Tensor
 
@@ -30,7 +30,7 @@ from fedloom.core.losses import not_true
 class FedNTDMSE(TaughtByReceived):
     """Hold the not-true logits to those of the received model by their squared distance."""
 
-    beta: fl.NonNegative = 0.05
+    beta: Annotated[fl.NonNegative, fl.Grid(0.001, 0.005, 0.01, 0.05, 0.1, 0.3)] = 0.05
     """Weight of the squared distance; 0.05 is the best of the paper's sweep, which fails at 0.3."""
     reduction: Literal["mean", "class_sum"] = "mean"
     """Reduction of the squares. `mean`: over classes and batch. `class_sum`: added over the classes and averaged over

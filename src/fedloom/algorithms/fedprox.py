@@ -40,7 +40,7 @@ from fedloom.core.random import generator
 class FedProx(fl.Averaging[fl.Weights]):
     """Hold the local model near the received one by a proximal term."""
 
-    mu: fl.NonNegative = 0.1
+    mu: Annotated[fl.NonNegative, fl.Grid(0.001, 0.01, 0.1, 1.0)] = 0.1
     """Weight of the proximal term. 0.1 is in Table 5 of FedNTD; its configuration file says 1.0."""
     drop_percent: Annotated[float, Ge(0), Lt(1)] = 0.0
     """Share of each cohort that is slow: 0.9 is 90 %. A slow client does 1 to E - 1 epochs, drawn by the seed in each

@@ -34,9 +34,9 @@ from fedloom.core.losses import not_true
 class KDNTD(TaughtByReceived):
     """Mix ordinary and not-true distillation of the received model."""
 
-    lam: Annotated[float, Ge(0), Le(1)] = 0.5
+    lam: Annotated[float, Ge(0), Le(1), fl.Grid(0.0, 0.25, 0.5, 0.75, 1.0)] = 0.5
     """Share of FedNTD's term: 0 is FedAvg with distillation over all classes, 1 is FedNTD. The paper's accuracy rises
-    from one to the other."""
+    from one to the other. The values between are ours."""
     tau: fl.Positive = 1.0
     """Temperature of the distillation; the paper does not say it."""
 

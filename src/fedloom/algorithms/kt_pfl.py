@@ -33,6 +33,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Annotated
 
 import torch
 from torch import Tensor
@@ -50,7 +51,7 @@ class KTpFL(Transfer[Tensor]):
 
     lam: fl.NonNegative = 1.0
     """Weight of the distillation in eq. 7; the default is ours: sources are silent."""
-    rho: fl.NonNegative = 0.7
+    rho: Annotated[fl.NonNegative, fl.Grid(0.1, 0.3, 0.5, 0.7, 1.0, 1.5, 2.0, 2.5, 3.0)] = 0.7
     """Pull of the coefficients to uniform mixing in eq. 7, by default that of the released code. A step multiplies what
     C differs from 1/N by 1 - 2 eta3 rho, which no longer shrinks it from `eta3` * `rho` = 1 on: the product must stay
     below."""

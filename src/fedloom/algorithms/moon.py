@@ -23,7 +23,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import torch.nn.functional as F
 from torch import Tensor
@@ -35,9 +35,9 @@ import fedloom as fl
 class MOON(fl.Algorithm[fl.Weights, fl.Maybe[fl.Weights]]):
     """Contrast features with those of the global and of the previous local model."""
 
-    mu: fl.NonNegative = 1.0
+    mu: Annotated[fl.NonNegative, fl.Grid(0.1, 1.0, 5.0, 10.0)] = 1.0
     """Weight of the contrastive term. 1 is in Table 5 of FedNTD; its configuration file says 0.1; the paper has 5 for
-    CIFAR-10 and searches 0.001 to 10."""
+    CIFAR-10, of a grid from 0.1 to 10."""
     tau: fl.Positive = 0.5
     """Temperature of the contrastive term; 0.5 in the paper, and in FedNTD's table and file."""
     feature: str = "features"

@@ -28,7 +28,7 @@ follow the batches.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
 import torch
 from torch import Tensor
@@ -53,10 +53,10 @@ class Step:
 class PerFedAvg(fl.Averaging[fl.Weights]):
     """Learn a model that one step of a client adapts."""
 
-    alpha: fl.Positive = 0.01
-    """Learning rate of the adaptation."""
-    beta: fl.Positive = 0.01
-    """Learning rate of w."""
+    alpha: Annotated[fl.Positive, fl.Grid(0.001, 0.01, 0.1)] = 0.01
+    """Learning rate of the adaptation; the grid is ours."""
+    beta: Annotated[fl.Positive, fl.Grid(0.001, 0.01, 0.1)] = 0.01
+    """Learning rate of w; the grid is ours."""
     form: Literal["fo", "hf"] = "fo"
     """`fo`, of first order, or `hf`, with Hessians as differences of gradients."""
     delta: fl.Positive = 1e-3

@@ -32,7 +32,7 @@ selected do not train; every step has a dropout mask of its own, as theirs. Batc
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 from torch import Tensor
 from torch.func import grad
@@ -45,17 +45,17 @@ from fedloom.core.random import fold_in
 class PFedMe(fl.Algorithm[fl.Weights, fl.Maybe[fl.Weights]]):
     """Train personal models that a Moreau envelope holds near the client's global one."""
 
-    lam: fl.Positive = 15.0
-    """Pull of theta and w_k to each other; the default is that of the authors' code."""
+    lam: Annotated[fl.Positive, fl.Grid(5.0, 15.0, 30.0)] = 15.0
+    """Pull of theta and w_k to each other; the default is that of the authors' code, the grid ours."""
     K: fl.Count = 5
     """Steps of theta on a batch; the default is that of the authors' code."""
     alpha_p: fl.Positive = 0.09
     """Learning rate of theta; the default is that of the authors' code."""
-    eta: fl.Positive = 0.005
-    """Learning rate of w_k; the default is that of the authors' code."""
+    eta: Annotated[fl.Positive, fl.Grid(0.005, 0.01, 0.02)] = 0.005
+    """Learning rate of w_k; the default is that of the authors' code, the grid ours."""
     mu2: fl.NonNegative = 0.001
     """Weight decay of theta, in the authors' code alone; 0 is the paper."""
-    beta: fl.Positive = 1.0
+    beta: Annotated[fl.Positive, fl.Grid(1.0, 2.0, 4.0)] = 1.0
     """Step of the server towards the clients' mean; the default is that of the authors' code, and 2 their tuned value.
     """
     aggregation: fl.Aggregation = "uniform"

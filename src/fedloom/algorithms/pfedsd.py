@@ -47,7 +47,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
-from typing import Any, ClassVar, Literal, Self
+from typing import Annotated, Any, ClassVar, Literal, Self
 
 import torch
 from torch import Tensor
@@ -69,10 +69,11 @@ class Noted(Kept[Any]):
 class SelfDistilled(KeepsModel):
     """Add the distillation of (4) to the local loss of an algorithm that averages (abstract, a mixin)."""
 
-    lam: fl.NonNegative = 1.0
-    """Weight of the term, by default the authors'. A large lam * T^2 slows early rounds, whose teachers are poor."""
-    T: fl.Positive = 1.0
-    """Temperature of the distillation, by default the authors'; 1 to 4 is a sensible range to search."""
+    lam: Annotated[fl.NonNegative, fl.Grid(0.1, 0.5, 1.0, 2.0)] = 1.0
+    """Weight of the term, by default the authors'; the grid is ours, since theirs is lost. A large lam * T^2 slows
+    early rounds, whose teachers are poor."""
+    T: Annotated[fl.Positive, fl.Grid(1.0, 2.0, 3.0, 4.0)] = 1.0
+    """Temperature of the distillation, by default the authors'; the grid is ours."""
     teacher_max_age: fl.WholeNumber | None = None
     """Age of v_k, in rounds, beyond which a client trains without the term; none: no limit. The v_k of the round before
     is 1 old, so 0 leaves the term out for good."""

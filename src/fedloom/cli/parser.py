@@ -77,6 +77,15 @@ def parser() -> argparse.ArgumentParser:
         action="store_true",
         help="train without each natural client in turn and evaluate on what it holds out, a run each",
     )
+    compare.add_argument(
+        "--tuned", nargs="?", type=int, const=8, metavar="TRIES",
+        help="tune each method first: the same number of tries (8) on validation data, of its paper's values and of "
+        "learning rates; then run it as given and tuned, with every seed; needs --out and --val-fraction",
+    )  # fmt: skip
+    compare.add_argument(
+        "--tune-with", choices=("grid", "optuna"), default="grid",
+        help="what picks the tries: points of the grid, each value about equally often, or Optuna (default: grid)",
+    )  # fmt: skip
 
     resume = command("resume", "continue the runs in a directory, bit for bit", "train.resume")
     resume.add_argument("directory", type=directory, help="the directory of --out")

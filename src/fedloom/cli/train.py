@@ -7,11 +7,13 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from typing import Any
 
 from rich.console import Console, ConsoleRenderable
 
 from fedloom.cli.leave_one_out import show_sites, without_each_site
 from fedloom.cli.options import experiments, open_experiment, seeds_of, settings_of_method, with_seed
+from fedloom.cli.tune import SUFFIX, planned, tune
 from fedloom.coordinator import History, Job, RunSettings, check_free
 from fedloom.coordinator.history import showing
 from fedloom.coordinator.rounds import OnHistory
@@ -23,10 +25,13 @@ from fedloom.experiments.catalogue import label
 from fedloom.experiments.experiment import Experiment
 from fedloom.experiments.federations import Federations
 from fedloom.experiments.trackers import track, tracker
+from fedloom.experiments.trials import Train
 from fedloom.report import comparison_table, readings_table, summary
-from fedloom.report.grouping import group_by_problem, with_titles
+from fedloom.report.console import fit_terminal
+from fedloom.report.grouping import group_by_problem, methods_of, with_titles
 from fedloom.report.methods import Run, is_local_only
 from fedloom.report.order import ordered_runs, write_order
+from fedloom.report.tuned_methods import describe_tuning, tuning_table
 from fedloom.wire.launched import only_computes
 
 Results = list[tuple[str, History]]
@@ -41,7 +46,8 @@ def compare(args: argparse.Namespace, console: Console) -> int:
     """
     names = [*args.algorithms, *_reference_methods(args)]
     selected = experiments(args, names)
-    runs = {_run_folder(e, s, args, selected): with_seed(e, s) for e in selected for s in seeds_of(args.seeds, e)}
+    runs = _runs(args, [(label(e.algorithm), e) for e in selected])
+    sweeps = planned(args, selected) if args.command == "compare" and args.tuned is not None else {}
     federations = Federations()
     if leaves_out := args.command == "compare" and args.leave_one_site_out:
         runs = without_each_site(runs, federations)
@@ -73,6 +79,12 @@ def compare(args: argparse.Namespace, console: Console) -> int:
         write_order(args.out, list(dict.fromkeys(Path(place).parts[0] for place in jobs)))
     first = next(iter(jobs.values()))
     print_setup(first.federation, first.population.models, first.settings, console)
+    tuning: dict[str, Any] = {}
+    if sweeps := {name: sweep for name, sweep in sweeps.items() if any(Path(p).parts[0] == name for p in jobs)}:
+        tuned, tuning = tune(sweeps, args, console, _trials(console))
+        jobs |= {place: federations.job(e) for place, e in _runs(args, [*tuned.items()], several=True).items()}
+        order = [folder for name in sweeps for folder in (name, name + SUFFIX)]
+        jobs = dict(sorted(jobs.items(), key=lambda item: order.index(Path(item[0]).parts[0])))
     results: Results = []
     diverged: dict[str, str] = {}
     sequence = RunSequence([job.settings.rounds for job in jobs.values()])
@@ -85,6 +97,7 @@ def compare(args: argparse.Namespace, console: Console) -> int:
                 results.append((name, train(name, job, console, directory, **options)))
     finally:  # also show finished runs if one fails or is interrupted
         (show_sites if leaves_out else _show)(results, args.out, console)
+        _show_tuning(results, tuning, console)
         _show_diverged(diverged, console)
     return int(bool(diverged))
 
@@ -244,6 +257,15 @@ def describe_shape(examples: Examples) -> str:
     return " x ".join(map(str, examples.shape)) + " features" * (len(examples.shape) == 1)
 
 
+def _trials(console: Console) -> Train:
+    """Return what trains the runs of a sweep, with a progress bar each."""
+
+    def run(name: str, job: Job, directory: Path, *, resume: bool, on_round: OnHistory) -> History:
+        return train(name, job, console, directory, resume=resume, on_round=on_round)
+
+    return run
+
+
 def _reference_methods(args: argparse.Namespace) -> list[str]:
     """Return the methods that a comparison adds: local-only training, as the reference."""
     is_disabled = args.command != "compare" or len(args.algorithms) < 2 or args.no_local_only
@@ -251,11 +273,17 @@ def _reference_methods(args: argparse.Namespace) -> list[str]:
     return [] if is_disabled or any(is_local_only(name) for name in args.algorithms) else ["local_only"]
 
 
-def _run_folder(experiment: Experiment, seed: int, args: argparse.Namespace, selected: Sequence[Experiment]) -> str:
-    """Return the folder of a run below --out, which is also its name."""
-    parts = [label(experiment.algorithm)] if len(selected) > 1 else []
-    parts += [f"seed-{seed}"] if len(seeds_of(args.seeds, experiment)) > 1 else []
-    return "/".join(parts) or "."
+def _runs(
+    args: argparse.Namespace, methods: Sequence[tuple[str, Experiment]], several: bool = False
+) -> dict[str, Experiment]:
+    """Return a run for each method, given with its name, and each seed, by its folder below --out, which names it."""
+    out: dict[str, Experiment] = {}
+    for name, experiment in methods:
+        seeds = seeds_of(args.seeds, experiment)
+        for seed in seeds:
+            parts = [name] * (several or len(methods) > 1) + [f"seed-{seed}"] * (len(seeds) > 1)
+            out["/".join(parts) or "."] = with_seed(experiment, seed)
+    return out
 
 
 def _tracker_for_run(text: str, name: str) -> str:
@@ -274,6 +302,15 @@ def _comparison_tables(results: Results) -> Iterator[ConsoleRenderable]:
     for problem, group in zip(with_titles(groups), groups, strict=True):
         prefix = f"{problem.title}: " * (len(groups) > 1)
         yield comparison_table([(run.folder, run.history) for run in group], prefix)
+
+
+def _show_tuning(results: Results, tuning: Mapping[str, Any], console: Console) -> None:
+    if tuning and results:
+        methods = methods_of([Run(name, history) for name, history in results])
+        if (table := tuning_table(methods, tuning)) is not None:
+            console.print()
+            console.print(fit_terminal("What tuning moved", table, split=True))
+            console.print(describe_tuning(tuning), markup=False)
 
 
 def _show(results: Results, out: str | None, console: Console) -> None:

@@ -23,6 +23,28 @@ Count = Annotated[int, Ge(1)]
 WholeNumber = Annotated[int, Ge(0)]
 
 
+class Grid:
+    """Values of a setting that a comparison tries where it tunes each method, beside the bounds of an annotation.
+
+        mu: Annotated[fl.NonNegative, fl.Grid(0.001, 0.01, 0.1, 1.0)] = 0.1
+
+    They are those that the paper tries, unless the sentence beneath the setting says that they are ours.
+    """
+
+    def __init__(self, *values: Any) -> None:
+        self.values = values
+
+
+def grids(kind: type) -> dict[str, tuple[Any, ...]]:
+    """Return the values of `Grid` of a class's fields that can be given, by their names, in the order of the fields."""
+    hints, found = field_types(kind, bounds=True), {}
+    for field in dataclasses.fields(kind) if dataclasses.is_dataclass(kind) else ():
+        said = [m for m in getattr(hints[field.name], "__metadata__", ()) if isinstance(m, Grid)]
+        if said and field.init:
+            found[field.name] = said[-1].values
+    return found
+
+
 class StrictSettings:
     """A class whose settings have names: one that it lacks is refused with the one that may be meant."""
 
@@ -188,6 +210,7 @@ def _rule(error: ValidationError, kind: Any) -> str:
     if known := _TYPES.get(what["type"].partition("_")[0]):
         return f"of type {known}"
     if get_origin(kind) is Annotated:
-        bounds = [pair for bound in get_args(kind)[1:] for pair in dataclasses.asdict(bound).items()]
+        marks = [bound for bound in get_args(kind)[1:] if dataclasses.is_dataclass(bound)]
+        bounds = [pair for bound in marks for pair in dataclasses.asdict(bound).items()]  # type: ignore[arg-type]
         return " and ".join(f"{_SIGNS[side]} {at}" for side, at in bounds)
     return f"a tuple of {'' if ... in get_args(kind) else f'{len(get_args(kind))} '}values"

@@ -25,7 +25,13 @@ class Search:
         SettingError: Optuna is not installed, or a range is none.
     """
 
-    def __init__(self, space: Mapping[str, Sequence[Any] | str], seed: int, maximise: bool) -> None:
+    def __init__(
+        self,
+        space: Mapping[str, Sequence[Any] | str],
+        seed: int,
+        maximise: bool,
+        first: Sequence[Mapping[str, Any]] = (),  # choices within the space that are picked before any other
+    ) -> None:
         try:
             import optuna
         except ImportError as error:
@@ -35,6 +41,8 @@ class Search:
         sampler = optuna.samplers.TPESampler(seed=seed)
         self._space, self._distributions, self._failed = space, found, optuna.trial.TrialState.FAIL
         self._study = optuna.create_study(direction="maximize" if maximise else "minimize", sampler=sampler)
+        for point in first:
+            self._study.enqueue_trial({k: v if is_range(space[k]) else space[k].index(v) for k, v in point.items()})
 
     def pick(self) -> dict[str, Any]:
         """Return the settings to try next; `learn` is told what they give before the next call."""

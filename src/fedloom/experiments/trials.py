@@ -90,6 +90,7 @@ class Sweep:
         seeds: each trial is run with all of them (default: that of `base`).
         search: so many trials, each picked by what those before gave, instead of the product (`experiments.search`).
         seed: of the search; a longer one with the same seed begins with the same trials.
+        points: choices within `space` that are tried instead of the whole product, or before what a search picks.
 
     Raises:
         SettingError: a setting or a value is wrong, two trials are the same, or `by` is not measured.
@@ -101,6 +102,7 @@ class Sweep:
     seeds: Sequence[int] | None = None
     search: int | None = None
     seed: int = 0
+    points: Sequence[Mapping[str, Any]] | None = None
 
     def __post_init__(self) -> None:
         seeds = (self.base.run.seed,) if self.seeds is None else tuple(self.seeds)
@@ -159,11 +161,12 @@ class Sweep:
         for key, values in self.space.items():
             if is_range(values):
                 raise SettingError(f"{key} = {values} is searched: say how many trials (--search 20), or list values")
-        if (count := math.prod(map(len, self.space.values()))) > _MOST:
+        if self.points is None and (count := math.prod(map(len, self.space.values()))) > _MOST:
             raise SettingError(f"a sweep has at most {_MOST:,} trials, got {count:,}: search among them (--search 20)")
+        every = (dict(zip(self.space, values, strict=True)) for values in itertools.product(*self.space.values()))
         found: dict[str, Trial] = {}
-        for values in itertools.product(*self.space.values()):
-            trial = self._trial(len(found), dict(zip(self.space, values, strict=True)))
+        for point in self.points or every:
+            trial = self._trial(len(found), point)
             if found.setdefault(trial.what, trial) is not trial:
                 raise SettingError(f"each choice of settings is named once, got {_said(trial)} again; drop the repeats")
         return tuple(found.values())
@@ -250,7 +253,8 @@ class Sweep:
         return out
 
     def _search(self) -> Search | None:
-        return None if self.search is None else Search(self.space, self.seed, self.measure.better == "high")
+        maximise = self.measure.better == "high"
+        return None if self.search is None else Search(self.space, self.seed, maximise, self.points or ())
 
     @cached_property
     def _shown(self) -> Sequence[Trial]:

@@ -124,7 +124,7 @@ def _labels(problems: Sequence[Sequence[Sequence[Run]]]) -> list[list[str]]:
             name = label(group[0].algorithm)
             facts = [settings_of[id(other)] for other in groups if label(other[0].algorithm) == name]
             differing = {k for f in facts for k in f if any(k not in g or g[k] != f[k] for g in facts)} - of_columns
-            folders = {_method_folder(run.folder) for run in group}
+            folders = {method_folder(run.folder) for run in group}
             if name and not differing:
                 text = name
             elif name and len(differing) <= 2:
@@ -152,7 +152,7 @@ def _mark(group: Sequence[Run]) -> str:
     return " (unproved)" * any(run.history.unproved for run in group)
 
 
-def _method_folder(folder: str) -> str:
+def method_folder(folder: str) -> str:
     """Return a run's folder without its seed: the label of OUT/label/seed-0."""
     return "/".join(name for name in folder.split("/") if not name.startswith("seed-"))
 

@@ -15,10 +15,12 @@ from fedloom.report import comparison, figures, sentences
 from fedloom.report.grouping import by_problem, read_methods
 from fedloom.report.heterogeneity import draw_federation, heterogeneity
 from fedloom.report.methods import Method
+from fedloom.report.order import tuning_of
 from fedloom.report.over_seeds import compared, partitions_text, readings, seeds_text
 from fedloom.report.printable import class_names, client_names, several_of, with_article
 from fedloom.report.several_seeds import Summary, rename_methods, undefined
 from fedloom.report.sweeps import sweeps
+from fedloom.report.tuned_methods import describe_tuning, tuning_table
 from fedloom.storage.output import path_below, publish
 
 if TYPE_CHECKING:
@@ -56,13 +58,13 @@ def write_report(
         raise SettingError(f"a report on {len(folders)} directories needs a folder to go to: out = 'reports/first'")
     target = Path(out) if out is not None else path_below(Path(folders[0]), "report")
     methods, remarks = read_methods(folders)
-    page = _page(rename_methods(methods, names or {}), remarks)
+    page = _page(rename_methods(methods, names or {}), remarks, folders)
     for name, data in (page.files | {"report.html": page.html().encode("utf-8")}).items():
         publish(target, name, data)
     return target / "report.html"
 
 
-def _page(methods: Sequence[Method], remarks: Sequence[str]) -> Page:
+def _page(methods: Sequence[Method], remarks: Sequence[str], folders: Sequence[str | os.PathLike[str]]) -> Page:
     from fedloom.report.page import Page  # with jinja2, which no other command loads
 
     labels, problems = {m.number: m.label for m in methods}, by_problem(methods)
@@ -77,6 +79,7 @@ def _page(methods: Sequence[Method], remarks: Sequence[str]) -> Page:
         if several:
             page.part(f"p{place}-", problem.title, sentences.introduction(methods_), list(sentences.findings(methods_)))
         _summary(page, methods_)
+        _tuning(page, methods_, folders)
         _sweeps(page, methods_)
         _targets(page, methods_)
         _curves(page, methods_)
@@ -133,6 +136,16 @@ def _summary(page: Page, methods: Sequence[Method]) -> None:
             + f" The round with the best validation {main.title}, and that {main.title}, stand at the end."
             * any(c.name == "validated_round" for c in table_of_readings.columns),
         )
+
+
+def _tuning(page: Page, methods: Sequence[Method], folders: Sequence[str | os.PathLike[str]]) -> None:
+    """Add what tuning moved, of each comparison whose methods were tuned."""
+    for folder in folders:
+        tuning = tuning_of(folder)
+        within = f"{Path(Path(folder).resolve().name)}/" if len(folders) > 1 else ""
+        if tuning and (table := tuning_table(methods, tuning, within)) is not None:
+            page.section("tuning", "What tuning moved")
+            page.table(table, describe_tuning(tuning))
 
 
 def _sweeps(page: Page, methods: Sequence[Method]) -> None:

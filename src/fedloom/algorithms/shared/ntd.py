@@ -5,13 +5,13 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
 from torch import Tensor
 
 from fedloom.core.averaging import Averaging
 from fedloom.core.batch import Batch
-from fedloom.core.choices import NonNegative
+from fedloom.core.choices import Grid, NonNegative
 from fedloom.core.client import Client, on_client
 from fedloom.core.cohort import Cohort
 from fedloom.core.types import BatchLoss, Weighted, Weights
@@ -21,8 +21,8 @@ from fedloom.core.types import BatchLoss, Weighted, Weights
 class TaughtByReceived(Averaging[Weights]):
     """Train by L = CE(q, y) + `penalty`, whose teacher is the model received this round, frozen (abstract)."""
 
-    beta: NonNegative = 1.0
-    """Weight of the penalty; 1 is FedNTD's."""
+    beta: Annotated[NonNegative, Grid(0.1, 0.3, 1.0, 3.0)] = 1.0
+    """Weight of the penalty; 1 is FedNTD's. Its grid is ours: the paper's values are lost."""
 
     needs_classes: ClassVar[bool] = True
     neutral: ClassVar[Mapping[str, Any]] = {"beta": 0}
