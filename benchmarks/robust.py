@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import statistics
+import sys
 from collections.abc import Mapping
 
 import fedloom as fl
@@ -20,12 +21,11 @@ CLIENTS, LAST = 20, 5
 PARTITIONS = {"iid": "IID", "dirichlet:0.5": "Dirichlet 0.5", "shards:2": "two classes a client"}
 RULES = ("mean", "clip", "trimmed:0.25", "median", "geometric_median", "krum:5", "multi_krum:5:10")
 ATTACKS = ("sign_flip", "scale:-10", "noise:1", "labels", "alie")
-LIARS = (2, 5)
 SETTINGS: Mapping[str, object] = {
     "algorithm": "fedavg",
     "data": {"clients": CLIENTS, "examples": 4000, "test_fraction": 0.0},
     "local": {"epochs": 1, "batch_size": 20, "lr": 0.1},
-    "run": {"cohort_size": CLIENTS, "rounds": 15, "eval_every": 1000, "panel": 1, "threads": 1},
+    "run": {"cohort_size": CLIENTS, "eval_every": 1000, "panel": 1, "threads": 1},
 }
 
 
@@ -43,20 +43,24 @@ def main() -> None:
     parser.add_argument("--model", choices=("logistic", "lenet"), default="logistic")
     parser.add_argument("--only", choices=PARTITIONS, help="one partition")
     parser.add_argument("--seeds", default="0,1")
-    parser.add_argument("--rules", default=";".join(RULES), help="separated by semicolons")
+    parser.add_argument("--liars", default="2,5", help="of the 20 clients")
+    parser.add_argument("--rounds", type=int, default=15)
+    parser.add_argument("--rules", default=" ".join(RULES))
+    parser.add_argument("--attacks", default=" ".join(ATTACKS))
     given = parser.parse_args()
-    seeds, rules = [int(seed) for seed in given.seeds.split(",")], given.rules.split(";")
-    cases = [("", 0), *((attack, liars) for attack in ATTACKS for liars in LIARS)]
+    seeds, rules = [int(seed) for seed in given.seeds.split(",")], given.rules.split()
+    cases = [("", 0), *((attack, int(liars)) for attack in given.attacks.split() for liars in given.liars.split(","))]
     for partition in [given.only] if given.only else PARTITIONS:
         found: dict[tuple[str, str, int], list[float]] = {}
         for seed in seeds:
             base = fl.Experiment.of({**SETTINGS, "model": given.model})
-            base = base.with_all({"data.partition": partition, "run.seed": seed})
+            base = base.with_all({"data.partition": partition, "run.seed": seed, "run.rounds": given.rounds})
             parts = base.federation()
             for rule in rules:
                 for attack, liars in cases:
                     found.setdefault((rule, attack, liars), []).append(accuracy(base, parts, rule, attack, liars))
-        print(f"\n{given.model}, {PARTITIONS[partition]}, seeds {given.seeds}\n")
+                print(partition, seed, rule, file=sys.stderr, flush=True)
+        print(f"\n{given.model}, {PARTITIONS[partition]}, {given.rounds} rounds, seeds {given.seeds}\n")
         print("| | " + " | ".join(f"`{attack}` {liars}" if liars else "honest" for attack, liars in cases) + " |")
         print("|---" * (len(cases) + 1) + "|")
         for rule in rules:
