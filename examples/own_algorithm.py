@@ -6,7 +6,8 @@ Li, Hu, Beirami, Smith. *Ditto: Fair and Robust Federated Learning Through Perso
              v_k <- local training from v_k on L_k(v) + lam / 2 ||v - w||^2     (kept)
     server   w <- sum_k (n_k / n) w_k
 
-Down: w. Up: w_k. Kept by the client: v_k, the global model at first. Both trainings take `local` steps.
+Down: w. Up: w_k. Kept by the client: v_k, the global model at first. Both trainings take `local` steps, on the same
+batches; in fedloom's own file, `ditto`, each has batches of its own.
 
 python own_algorithm.py    holds it to the promises of every algorithm, then trains on the clients of own.py
 """

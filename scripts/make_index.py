@@ -31,7 +31,7 @@ from fedloom.analyses import ANALYSES
 from fedloom.coordinator.settings import RunSettings
 from fedloom.core.aggregators import AGGREGATORS
 from fedloom.core.averaging import Averaging
-from fedloom.core.choices import field_types, settable, without_none
+from fedloom.core.choices import field_types, grids, settable, without_none
 from fedloom.core.optimiser import SGD, Adam, Local, Optimiser
 from fedloom.core.setting import flag_of, sentences
 from fedloom.data.sources import SOURCES
@@ -91,6 +91,7 @@ def declared() -> Iterator[tuple[str, Declared]]:
 
 
 DECLARED = dict(declared())
+COSTS = json.loads(Path(__file__).with_name("costs.json").read_text())  # of `scripts/measure_costs.py`
 
 
 def index() -> dict[str, Any]:
@@ -152,7 +153,7 @@ def _with_table(text: str, columns: Sequence[str], rows: Sequence[Sequence[str]]
 
 # ---- what the docstring of an algorithm's file says
 
-_TOLD = ("name", "class", "paper", "what it is", "down", "up", "client keeps", "FedAvg")
+_TOLD = ("name", "class", "paper", "what it is", "down", "up", "client keeps", "FedAvg", "cost")
 _CITED = re.compile(r"([A-Z][^.*:]*)\. \*[^*]+\*[^\d*]*?([A-Z][\w() ]*?)?,? ?((?:19|20)\d\d)")
 _TRAVELS = re.compile(r"Down: (.*?)\. Up: (.*?)\. Kept by the client: (.*?)\.(?= |$)(.*)")
 _KINDS = {
@@ -160,6 +161,9 @@ _KINDS = {
     "needs_val": "validation examples", "needs_classes": "classes", "full_participation": "one-shot",
     "pooled": "not federated",
 }  # fmt: skip
+
+
+_NEEDS = {"needs_public": "public", "needs_val": "validation", "needs_classes": "classes"}
 
 
 def told(name: str) -> dict[str, str]:
@@ -182,8 +186,15 @@ def told(name: str) -> dict[str, str]:
         paper = f"{who}, {venue} {year}" if venue else f"{who}, {year}"
     first = plain(_first_line(name)).rstrip(".")
     what = "; ".join([first, *(word for fact, word in _KINDS.items() if getattr(made, fact))])
-    values = (f"`{name}`", f"`{type(made).__name__}`", paper, what, down, up, kept, sentences[0] if sentences else "-")
+    neutral = sentences[0] if sentences else "-"
+    values = (f"`{name}`", f"`{type(made).__name__}`", paper, what, down, up, kept, neutral, _cost(name))
     return dict(zip(_TOLD, values, strict=True))
+
+
+def _cost(name: str) -> str:
+    """Return bytes down and up and work on the clients in a round, as multiples of FedAvg's; "-" where unmeasured."""
+    found = COSTS.get(name)
+    return "-" if found is None else " / ".join(f"{found[part]:.3g}" for part in ("down", "up", "work"))
 
 
 def _docstring(name: str) -> str:
@@ -384,14 +395,27 @@ def _described(key: str, one: Declared) -> str:
     return f"{text.rstrip('.')}: {', '.join(_FORMS[key])}." if key in _FORMS else text
 
 
-def _listed(name: str) -> dict[str, str]:
-    """The first line of its file, and its settings with their defaults."""
+def _listed(name: str) -> dict[str, Any]:
+    """The first line of its file, its settings with their defaults, and the facts that its class and file declare."""
     settings = []
     for key, value in catalogue.hyper_parameters(name).items():
         inner = parts(value) if is_dataclass(value) else {}
         settings += [f"{key}.{part}={_said(its)}" for part, its in inner.items() if its is not None]
         settings += [] if inner else [f"{key}={_said(value)}"]
-    return {"what": _first_line(name), "settings": "  ".join(settings)}
+    made, said = ALGORITHMS[name](), told(name)
+    family = next(family for family, kinds in FAMILIES.items() if type(made) in kinds)
+    facts = {word: plain(said[word]) for word in ("paper", "down", "up", "client keeps", "FedAvg", "cost")}
+    needs = [word for fact, word in _NEEDS.items() if getattr(made, fact)]
+    return {
+        "what": _first_line(name),
+        "settings": "  ".join(settings),
+        "family": family,
+        "personal": made.personalises,
+        "one-shot": made.full_participation and not made.pooled,
+        "needs": [*needs, *["state"] * (facts["client keeps"] != "nothing")],
+        "tried": {key: list(values) for key, values in grids(type(made)).items()},
+        "facts": facts,
+    }
 
 
 def _said(value: object) -> str:

@@ -340,7 +340,7 @@ COMMANDS = {
         "run PerAvg", "unknown algorithm", "'PerAvg'", "did you mean 'per_fedavg'"
     ),
     "an algorithm of another library": Mistake(
-        "run FedRep", "one that `fedloom algorithms` lists", "got 'FedRep'", "docs/coming-from.md says what comes near"
+        "run FedALA", "one that `fedloom algorithms` lists", "got 'FedALA'", "docs/coming-from.md says what comes near"
     ),
     "half an algorithm": Mistake(
         "run mistaken:Half", "must say what init", "'mistaken:Half' without init", "derive it from fedloom.FedAvg"

@@ -7,14 +7,14 @@ from typing import Any
 
 import pytest
 
-from fedloom.algorithms import ALGORITHMS, FedDyn, LGFedAvg, PFedMe, PFedSD
+from fedloom.algorithms import ALGORITHMS, FedBN, FedDyn, FedRep, LGFedAvg, PFedMe, PFedSD
 from fedloom.core import tree
 from fedloom.core.types import Weighted
 from fedloom.engines.loop import Loop
 from fedloom.testing import Subject
 
 HAVE = {name for name, kind in ALGORITHMS.items() if "aggregation" in {f.name for f in dataclasses.fields(kind)}}
-UNIFORM = (PFedSD, LGFedAvg, PFedMe)  # by default, as their papers say
+UNIFORM = (PFedSD, FedRep, FedBN, LGFedAvg, PFedMe)  # by default, as their papers say
 
 
 def weights_sent(algorithm: Any) -> dict[int, list[int]]:

@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-import torch.nn.functional as F
 from steered import LEAP, Steered, SteeredTiny, clients_at, flat, rows
 from torch import Tensor, nn
 
@@ -17,20 +16,17 @@ from conftest import golden
 from fedloom.algorithms import FedAvg, FedPer, FedProx, LGFedAvg, PFedSD
 from fedloom.core import tree
 from fedloom.core.averaging import Kept
-from fedloom.core.batches import Batches
 from fedloom.core.client import Client, on_client
 from fedloom.core.losses import distillation
 from fedloom.core.model import Model
 from fedloom.core.optimiser import SGD, Local
-from fedloom.core.types import Maybe, Weighted, Weights, replace
-from fedloom.data import Federation, Partition, from_arrays
+from fedloom.core.types import Maybe, Weighted, Weights
 from fedloom.engines.engine_options import Options
 from fedloom.engines.loop import Loop
-from fedloom.engines.message import Request
 from fedloom.engines.stacked import Stacked
 from fedloom.tasks import SVM
 from fedloom.testing.messages import Messages
-from small import InOrder, assert_params, clients_of, weights_at
+from small import assert_params, clients_of, weights_at
 
 ENGINES = [Loop, Stacked]
 EXACT = {"rtol": 0, "atol": 1e-12}
@@ -304,101 +300,3 @@ def test_tensors_that_lg_fedavg_shares(case: str, build: Any, shape: tuple[int, 
     run.round(run.init(), (0, 1), 0)
     assert set(sent[0].params) == set(g[f"{case}_official_global_keys"])
     assert run.traffic.down[0] == run.traffic.up[0] == 4 * int(g[f"{case}_n_global"])
-
-
-# ---- whole runs of methods that Averaging's settings compose
-
-
-@dataclass(frozen=True, eq=False)
-class GoldenOrder(InOrder):
-    """Clients that visit their examples in the orders of a file."""
-
-    g: Any = None
-
-    def train_batches(self, request: Request, local: Local) -> Batches:
-        batches, round = super().train_batches(request, local), request.call.round
-        order = batches.order.clone()
-        for i, k in enumerate(request.clients):
-            if f"r{round}_k{k}_order" in self.g:  # else it is only judged
-                order[i][batches.mask[i]] = torch.from_numpy(self.g[f"r{round}_k{k}_order"].ravel())
-        return replace(batches, order=order)
-
-
-class FedBNNet(nn.Module):
-    """golden/common/README.md, conventions: the network of FedBN a."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.fc1, self.bn1, self.fc2 = nn.Linear(6, 7), nn.BatchNorm1d(7), nn.Linear(7, 4)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.fc2(torch.tanh(self.bn1(self.fc1(x))))
-
-
-class FedPerNet(nn.Module):
-    """golden/common/README.md, conventions: the network of all but FedBN."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.body = nn.Module()
-        self.body.fc1, self.body.fc2 = nn.Linear(6, 7), nn.Linear(7, 5)
-        self.head = nn.Linear(5, 4)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.head(torch.tanh(self.body.fc2(torch.tanh(self.body.fc1(x)))))
-
-
-def unflatten(g: Any, like: Weights) -> Weights:
-    """`init` as weights; running statistics and the counter are those of a new network."""
-    names, shapes, at, found = g["layout_names"], g["layout_shapes"], 0, {}
-    for name, shape in zip(names, shapes, strict=True):
-        size = tuple(int(n) for n in str(shape).split("x"))
-        found[str(name)] = torch.from_numpy(g["init"][at : at + int(np.prod(size))].reshape(size).copy())
-        at += int(np.prod(size))
-    return Weights(
-        params={n: found[n] for n in like.params}, buffers={n: found.get(n, t) for n, t in like.buffers.items()}
-    )
-
-
-@pytest.mark.some(1)
-@pytest.mark.parametrize("engine", [*ENGINES, Messages])
-@pytest.mark.parametrize(
-    ("name", "build", "algorithm", "own"),
-    [
-        ("fedbn_a", FedBNNet, FedAvg(shared="* !bn1.*", buffers="local"), "bn1."),
-        ("fedper_a", FedPerNet, FedPer(personal_layers="head.*"), "head."),
-    ],
-)
-def test_rounds_of_fedbn_and_fedper(name: str, build: Any, algorithm: Any, own: str, engine: Any) -> None:
-    g = golden(f"common/{name}")
-    people = range(4)
-    x, y = ([torch.from_numpy(g[f"data_{n}{k}"]) for k in people] for n in "xy")
-    ends = np.cumsum([0, *g["sizes"]])
-    train = from_arrays(torch.cat(x).numpy(), torch.cat(y).numpy(), num_classes=4)
-    federation = Federation(train=train, partition=Partition(indptr=ends, indices=np.arange(ends[-1])))
-    model = Model(build, name="net")
-    population = GoldenOrder(federation, {"net": model}, dtype=torch.float64, g=g)
-    optimiser = SGD(lr=float(g["lr"]), momentum=float(g["momentum"]), weight_decay=float(g["weight_decay"]))
-    local = Local(epochs=int(g["local_epochs"]), batch_size=int(g["batch_size"]), optimiser=optimiser)
-    run = engine(population, dataclasses.replace(algorithm, aggregation=str(g["weighting"]), local=local))
-    server = {"net": unflatten(g, run.init()["net"])}
-    for k in people:
-        run.states[k] = run.algorithm.init_client(server["net"], model, 0)
-    sent: dict[int, Weights] = {}
-    run.watch = lambda exchange: sent.update({exchange.client: exchange.upload.value})
-    for r in range(int(g["n_rounds"])):
-        sampled = [int(k) for k in g[f"r{r}_sampled"]]
-        server = run.round(server, sampled, r)
-        shared = {n: t for n, t in server["net"].params.items() if not n.startswith(own)}
-        np.testing.assert_allclose(flat(shared), g[f"r{r}_global"], rtol=0, atol=1e-10)
-        for k in sampled:
-            np.testing.assert_allclose(flat(sent[k].params), g[f"r{r}_k{k}_upload"], rtol=0, atol=1e-10)
-            assert run.traffic.losses[k] == pytest.approx(g[f"r{r}_k{k}_losses"].mean(), abs=1e-10)
-        for k, weights in run.personal(server, people, r).items():
-            mine = {n: t for n, t in {**weights.params, **weights.buffers}.items() if n.startswith(own)}
-            counter = mine.pop("bn1.num_batches_tracked", None)
-            assert counter is None or int(counter) == g[f"r{r}_num_batches_tracked"][k]
-            np.testing.assert_allclose(flat(mine), g[f"r{r}_personal"][k], rtol=0, atol=1e-10)
-            logits = model(weights, x[k])
-            assert float(F.cross_entropy(logits, y[k])) == pytest.approx(g[f"r{r}_eval_loss"][k], abs=1e-10)
-            assert float((logits.argmax(1) == y[k]).double().mean()) == pytest.approx(g[f"r{r}_eval_acc"][k], abs=1e-10)

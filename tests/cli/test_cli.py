@@ -64,6 +64,35 @@ def test_algorithms_lists_all_with_their_settings(capsys: pytest.CaptureFixture[
     assert max(map(len, out.splitlines())) <= 80
 
 
+def listed(out: str) -> set[str]:
+    return {line.split()[0] for line in out.splitlines() if line and not line.startswith((" ", "─"))} & set(ALGORITHMS)
+
+
+def test_algorithms_are_listed_by_what_they_need(capsys: pytest.CaptureFixture[str]) -> None:
+    personal, shared = (listed(call(capsys, "algorithms", flag)[1]) for flag in ("--personal", "--global"))
+    assert personal | shared == set(ALGORITHMS)
+    assert personal & shared == set()
+    assert ({"pfedsd", "fedper"} <= personal, {"fedavg", "scaffold"} <= shared) == (True, True)
+    assert listed(call(capsys, "algorithms", "--one-shot")[1]) == {"dense", "fed_dafl", "fed_adi"}
+    both = listed(call(capsys, "algorithms", "--needs", "public", "--needs", "classes")[1])
+    assert both == {n for n, kind in ALGORITHMS.items() if kind.needs_public and kind.needs_classes}
+    nothing = listed(call(capsys, "algorithms", "--needs", "nothing")[1])
+    assert "fedavg" in nothing
+    assert not nothing & {"scaffold", "kt_pfl", "fedntd", "fedfomo"}
+    assert "leave a flag out" in error(capsys, "algorithms", "--global", "--one-shot", "--needs", "validation")
+
+
+def test_an_algorithm_is_shown_with_its_facts(capsys: pytest.CaptureFixture[str]) -> None:
+    status, out, _ = call(capsys, "algorithms", "fedprox", "scaffold")
+    assert status == 0
+    text = " ".join(out.split())
+    assert "mu in 0.001, 0.01, 0.1, 1" in text
+    assert "2 / 2 / 1 times FedAvg's bytes down / bytes up / work on the clients" in text  # of SCAFFOLD
+    assert "mu = 0 is FedAvg" in text
+    assert "Li, Sahu" in text or "Li et al." in text
+    assert "did you mean 'fedprox'" in error(capsys, "algorithms", "fedprx")
+
+
 def test_run_says_what_it_runs_and_ends_in_a_table(own: str, capsys: pytest.CaptureFixture[str]) -> None:
     status, out, err = call(capsys, "run", "fedavg", *QUICK, "--data", own, "--partition", "iid")
     assert (status, err) == (0, "")

@@ -16,9 +16,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from fedloom import LDAM, SVM, Classification, FedAvg, Federation, RunSettings, run
-from fedloom.coordinator import choose as chooser
+from fedloom import LDAM, SVM, Classification, Ditto, FedAvg, Federation, RunSettings, run
+from fedloom.coordinator import Job, choose as chooser
 from fedloom.coordinator.choose import choose, choose_compilation
+from fedloom.coordinator.rounds import Coordinator
 from fedloom.core.batch import Batch
 from fedloom.core.errors import EngineWarning, SettingError
 from fedloom.core.model import Model
@@ -270,6 +271,15 @@ def test_a_short_run_is_not_traced() -> None:
     assert [form(Stacked, rounds, epochs=5) for rounds in (1, 2)] == ["none", "trace"]
     assert [form(Stacked, rounds, steps=25) for rounds in (3, 4)] == ["none", "trace"]
     assert [form(Loop, rounds) for rounds in (3, 4)] == ["none", "trace"]  # 60 steps a round, two graphs
+
+
+@pytest.mark.parametrize(("algorithm", "traced"), [(FedAvg, "none"), (Ditto, "trace")])
+def test_batches_of_a_second_training_count(algorithm: Any, traced: str) -> None:
+    """Clients of 20 examples take 5 steps an epoch; in 8 rounds of 2 epochs 80 lock-steps, and of two models 160."""
+    settings = RunSettings(rounds=8, cohort_size=5, engine="stacked")
+    people, local = of_sizes([20] * 6), Local(epochs=2, batch_size=4)
+    job = Job(algorithm=algorithm(local=local), federation=people, model=Model(mlp, name="mlp"), settings=settings)
+    assert Coordinator(job).engine.options.compilation == traced
 
 
 def test_unequal_clients_need_more_graphs() -> None:

@@ -15,12 +15,14 @@ from torch import nn
 from fedloom import (
     SGD,
     Centralised,
+    Ditto,
     Examples,
     FedAvg,
     Federation,
     FedFomo,
     FedNTD,
     FedProx,
+    FedRep,
     History,
     KTpFL,
     KTpFLWeights,
@@ -212,10 +214,10 @@ def test_rounds_in_rising_order_are_computed_once(tmp_path: Path, monkeypatch: p
     assert computed == [1, 2, 3, 5]  # there is a checkpoint of round 4
 
 
-# the last two train from what the server keeps of other clients: rows of each
+# FedFomo and KT-pFL train from what the server keeps of other clients, rows of each; Ditto trains two models
 @pytest.mark.slow
 @pytest.mark.parametrize("engine", ["loop", "stacked"])
-@pytest.mark.parametrize("kind", [FedNTD, Scaffold, FedFomo, KTpFLWeights])
+@pytest.mark.parametrize("kind", [FedNTD, Scaffold, FedFomo, KTpFLWeights, Ditto])
 def test_local_training_epoch_by_epoch(kind: type[Algorithm], engine: str, tmp_path: Path) -> None:
     made = job(kind(local=LOCAL), engine=engine)
     made.run(tmp_path)
@@ -298,13 +300,14 @@ def test_past_personal_models_are_judged_as_in_the_run(tmp_path: Path) -> None:
     ("algorithm", "task", "setting"),
     [
         (FedProx(local=LOCAL, drop_percent=0.5), Classification(), "FedProx with drop_percent = 0.5"),
+        (FedRep(local=LOCAL, head_epochs=2), Classification(), "FedRep with head_epochs = 2"),
         (FedAvg(local=LOCAL), LDAM(drw=0.5), "LDAM with drw = 0.5"),
     ],
 )
 def test_clients_that_know_how_long_a_round_is_are_refused(
     algorithm: Algorithm, task: Any, setting: str, tmp_path: Path
 ) -> None:
-    """A straggler draws one of all epochs, and weights begin at a share of them: shorter rounds would be others."""
+    """A straggler draws one of all epochs, a head takes a share of the steps, weights begin at a share of them."""
     made = replace(job(algorithm, rounds=1), task=task)
     made.run(tmp_path / "with")
     for again in (lambda past: past.by_epoch(1), lambda past: past.by_step(1, [2])):

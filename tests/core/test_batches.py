@@ -113,6 +113,7 @@ WAYS: dict[str, tuple[Any, Any]] = {  # from batches to others, and which exampl
     "only some of some": (lambda b: b.only(SOME).only(torch.arange(7) > 0), [2, 4, 6]),
     "the first": (lambda b: b.first(torch.tensor(1)), None),
     "a part": (lambda b: b.part(1, 2), None),
+    "what follows": (lambda b: b.after(torch.tensor(1)), None),
     "passes": (lambda b: b.passes(torch.tensor([[6, 2, 5, 0, 1, 3, 4], [3, 1, 0, 2, 6, 5, 4]]), b.key), slice(None)),
 }
 
@@ -148,6 +149,29 @@ def test_each_part_of_a_training_draws_numbers_of_its_own() -> None:
         )
     ]
     assert len(set(keys)) == len(keys) == 8
+
+
+def seen(batches: Batches) -> list[list[int]]:
+    """The places of the examples that each step visits, and its key."""
+    nobody = torch.full((len(batches.order), batches.order.shape[1] + 1), -1)
+
+    def look(carry: tuple[torch.Tensor, torch.Tensor], batch: Batch) -> tuple[torch.Tensor, torch.Tensor]:
+        places, at = carry
+        row = torch.cat([torch.where(batch.mask, batch.of, -1), batch.key[None]])
+        return places.index_copy(0, at, row[None]), at + 1
+
+    found, taken = fold(look, (nobody, torch.tensor([0])), batches.note("of", batches.places))
+    return found[: int(taken)].tolist()
+
+
+@pytest.mark.parametrize("steps", [0, 1, 3, 4, 9])
+def test_what_follows_some_batches_is_the_rest_with_keys_of_its_own(steps: int) -> None:
+    """Four batches, and one that is not taken."""
+    order, real = torch.arange(10).reshape(5, 2) % 7, torch.ones(5, 2).bool()
+    long = replace(batches_of(7), order=order, mask=real, num_steps=torch.tensor(4))
+    first, rest = seen(long.first(torch.tensor(steps))), seen(long.after(torch.tensor(steps)))
+    assert [row[:-1] for row in first + rest] == [[0, 1], [2, 3], [4, 5], [6, 0]]
+    assert len({row[-1] for row in first + rest}) == 4
 
 
 def test_notes_need_a_row_for_each_example() -> None:

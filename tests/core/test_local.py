@@ -59,3 +59,19 @@ def test_values_of_other_types_are_refused(make: Any, message: str) -> None:
     with pytest.raises(SettingError) as error:
         make()
     assert str(error.value) == message
+
+
+@pytest.mark.parametrize(
+    ("local", "more", "longer"),
+    [
+        (Local(epochs=2), 3, Local(epochs=5)),
+        (Local(epochs=2, steps=5), 1, Local(epochs=3, steps=8)),
+        (Local(epochs=2, steps=6), 1, Local(epochs=3, steps=9)),
+        (Local(epochs=5, steps=1), 1, Local(epochs=6, steps=2)),
+        (Local(epochs=5, steps=1), 0, Local(epochs=5, steps=1)),
+    ],
+)
+def test_a_longer_training_has_the_share_of_steps(local: Local, more: int, longer: Local) -> None:
+    assert local.longer(more) == longer
+    steps = longer.steps or longer.epochs * 3  # batches that are planned, with 3 to an epoch
+    assert steps * local.epochs // longer.epochs == (local.steps or local.epochs * 3)  # those of `local`

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -125,6 +126,27 @@ def test_all_differences_stand_in_one_message(tmp_path: Path) -> None:
         "(drop=age,sex,Sex,bmi)",
     ):
         assert said in str(error.value), said
+
+
+def test_numbers_of_another_unit_are_noted(tmp_path: Path) -> None:
+    """Creatinine of one hospital in umol/l, 88.4 times that in mg/dl of the others."""
+
+    def other_unit(rows: list[Row]) -> None:
+        for row in rows:
+            row["creatinine"] = f"{88.4 * float(row['creatinine']):.0f}" if row["creatinine"] not in ("", "NA") else ""
+
+    def larger(rows: list[Row]) -> None:
+        for row in rows:
+            row["creatinine"] = f"{2 * float(row['creatinine']):.2f}" if row["creatinine"] not in ("", "NA") else ""
+
+    arguments: dict[str, Any] = {"label": "readmitted", "drop": ["patient", "los_days"], "prepare": "standard"}
+    write_hospitals(tmp_path / "s", change={"Kiel": other_unit})
+    with pytest.warns(UserWarning, match=r"'creatinine' is about \d+ in Kiel and \d\.?\d* elsewhere, .* in one unit"):
+        read_sites(str(tmp_path / "s/*.csv"), **arguments)
+    write_hospitals(tmp_path / "t", change={"Kiel": larger})  # other patients, maybe
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        read_sites(str(tmp_path / "t/*.csv"), **arguments)
 
 
 def _rename(old: str, new: str) -> Change:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import builtins
 import re
 from collections import Counter
 
@@ -25,11 +26,33 @@ def test_an_edit_still_applies_and_changes_the_code(edit: Edit) -> None:
     text = (SRC / "fedloom" / edit.file).read_text(encoding="utf-8")
     wrong = edit.on(text)
     compile(wrong, edit.file, "exec")
-    assert ast.dump(ast.parse(wrong)) != ast.dump(ast.parse(text))
+    tree = ast.parse(wrong)
+    assert ast.dump(tree) != ast.dump(ast.parse(text))
+    assert read_names(tree) <= made_names(tree), "the edit breaks the code instead of changing what it computes"
     for test in edit.tests:
         path, _, name = test.partition("::")
         there = (TESTS / path).read_text(encoding="utf-8")
         assert not name or f"def {name}(" in there, f"{test} is no test"  # without parameters, which change
+
+
+def read_names(tree: ast.Module) -> set[str]:
+    return {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
+
+
+def made_names(tree: ast.Module) -> set[str]:
+    """Names that a module, its functions and classes make anywhere, and those of Python."""
+    made = {*dir(builtins), "__file__"}
+    for node in ast.walk(tree):
+        match node:
+            case ast.Name(id=name, ctx=ast.Store() | ast.Del()) | ast.arg(arg=name):
+                made.add(name)
+            case ast.FunctionDef(name=name) | ast.ClassDef(name=name) | ast.AsyncFunctionDef(name=name):
+                made.add(name)
+            case ast.ExceptHandler(name=str(name)) | ast.MatchAs(name=str(name)) | ast.MatchStar(name=str(name)):
+                made.add(name)
+            case ast.Import(names=names) | ast.ImportFrom(names=names):
+                made |= {(alias.asname or alias.name).partition(".")[0] for alias in names}
+    return made
 
 
 def test_the_list_covers_every_algorithm_and_part() -> None:

@@ -7,6 +7,7 @@ from typing import Any
 from fedloom.algorithms.apfl_ni import APFLNi as APFLNi
 from fedloom.algorithms.centralised import Centralised as Centralised
 from fedloom.algorithms.dense import DENSE as DENSE
+from fedloom.algorithms.ditto import Ditto as Ditto
 from fedloom.algorithms.fed_adi import FedADI as FedADI
 from fedloom.algorithms.fed_dafl import FedDAFL as FedDAFL
 from fedloom.algorithms.fedalign import FedAlign as FedAlign
@@ -14,7 +15,9 @@ from fedloom.algorithms.fedavg import FedAvg as FedAvg
 from fedloom.algorithms.fedavg_ft import FedAvgFT as FedAvgFT
 from fedloom.algorithms.fedavg_stored import FedAvgStored as FedAvgStored
 from fedloom.algorithms.fedavgm import FedAvgM as FedAvgM
+from fedloom.algorithms.fedbabu import FedBABU as FedBABU
 from fedloom.algorithms.fedbe import FedBE as FedBE
+from fedloom.algorithms.fedbn import FedBN as FedBN
 from fedloom.algorithms.fedcurv import FedCurv as FedCurv
 from fedloom.algorithms.fedcurv_ni import FedCurvNi as FedCurvNi
 from fedloom.algorithms.feddf import FedDF as FedDF
@@ -28,6 +31,7 @@ from fedloom.algorithms.fedntd import FedNTD as FedNTD
 from fedloom.algorithms.fedntd_mse import FedNTDMSE as FedNTDMSE
 from fedloom.algorithms.fedper import FedPer as FedPer
 from fedloom.algorithms.fedprox import FedProx as FedProx
+from fedloom.algorithms.fedrep import FedRep as FedRep
 from fedloom.algorithms.kd_ntd import KDNTD as KDNTD
 from fedloom.algorithms.kt_pfl import KTpFL as KTpFL
 from fedloom.algorithms.kt_pfl_weights import KTpFLWeights as KTpFLWeights
@@ -52,10 +56,14 @@ FAMILIES: dict[str, tuple[type[Algorithm[Any, Any]], ...]] = {
         PFedSD,
         APFLNi,
         FedPer,
+        FedRep,
+        FedBABU,
+        FedBN,
         LGFedAvg,
         FedAvgStored,
         FedAvgFT,
         PFedMe,
+        Ditto,
         FedFomo,
         FedMeta,
         PerFedAvg,

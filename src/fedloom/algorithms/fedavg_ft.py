@@ -44,13 +44,6 @@ class FedAvgFT(FedAvg):
         )
 
     def personal(self, client: fl.Client[fl.Weights], sent: fl.Weights) -> fl.Weights:
-        task_loss, w = client.loss, self.received(client, sent)
         rate = client.lr if self.ft_lr is None else torch.full_like(client.lr, self.ft_lr)
-        trained = client.model.chosen("*" if self.ft_part == "all" else "last:1")
-
-        def loss(u: fl.Weights, batch: fl.Batch, w: fl.Weights) -> fl.BatchLoss:
-            found = task_loss(w.merge(u), batch)
-            return fl.replace(found, weights=fl.replace(u, buffers=found.weights.buffers))
-
-        u = fl.Weights(params=w.params.select(trained.__contains__), buffers=w.buffers)
-        return w.merge(fl.minimise(loss, u, client.train, self.local.optimiser, w, lr=rate))
+        part = "*" if self.ft_part == "all" else "last:1"
+        return self.train(fl.replace(client, lr=rate), self.received(client, sent), only=part)

@@ -199,7 +199,19 @@ def parser() -> argparse.ArgumentParser:
     )  # fmt: skip
     drawn.add_argument("--out", type=directory, metavar="DIR", help="where NAME.png, .svg, .pdf and .csv go")
     drawn.add_argument("--list", action="store_true", help="list what can be drawn")
-    command("algorithms", "list the algorithms and their settings", "list_algorithms.show")
+    algorithms = command("algorithms", "list the algorithms, their settings and their facts", "list_algorithms.show")
+    algorithms.add_argument("names", nargs="*", metavar="algorithm", help="print all facts of these alone")
+    whose = algorithms.add_mutually_exclusive_group()
+    for kind, judged in (("personal", "models of their own"), ("global", "the global model")):
+        whose.add_argument(
+            f"--{kind}", dest="whose", action="store_const", const=kind, help=f"whose clients are judged by {judged}"
+        )
+    algorithms.add_argument("--one-shot", action="store_true", help="with one round of uploads")
+    algorithms.add_argument(
+        "--needs", action="append", default=[], choices=("public", "validation", "classes", "state", "nothing"),
+        help="which need public examples, validation examples on clients, class numbers, a state that stays with the "
+        "client, or none of these; repeatable",
+    )  # fmt: skip
     completion = command(
         "completion", "a script that completes commands, flags and values in a shell", "completion.show"
     )

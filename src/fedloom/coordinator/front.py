@@ -169,7 +169,7 @@ class _Choice:
 
     def _passes(self) -> int:
         """Return about how many examples the network is computed for in a run."""
-        s, f, local = self.job.settings, self.before.federation, self.engine.algorithm.local
+        s, f, local = self.job.settings, self.before.federation, self.engine.algorithm.training
         size = f.partition.sizes.sum() if self.job.algorithm.pooled else f.partition.sizes.mean()
         trained = self.cohort * (local.batch_size * local.steps if local.steps else size * local.epochs)
         tested = 0 if f.test is None else len(f.test)

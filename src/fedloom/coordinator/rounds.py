@@ -65,7 +65,7 @@ class Coordinator:
         fixed = stored.get("fixed", {})
         self._stored_start: Mapping[str, Any] = stored.get("start", {})
         self.num_threads = fixed.get("threads", settings.threads)
-        kind, reason = choose(stored.get("engine", settings.engine), trained, algorithm.local, self.cohort_size)
+        kind, reason = choose(stored.get("engine", settings.engine), trained, algorithm.training, self.cohort_size)
         if settings.deadline is not None and not issubclass(kind, Processes | Devices):
             raise SettingError(
                 f"deadline = {settings.deadline:g} is for clients in other processes, and this run has the engine "
@@ -74,7 +74,7 @@ class Coordinator:
         form = settings.compilation
         if form == "auto":
             form = fixed.get("compilation") or choose_compilation(
-                kind, trained, algorithm.local, self.cohort_size, settings.rounds
+                kind, trained, algorithm.training, self.cohort_size, settings.rounds
             )
         named = {f.name for f in fields(Options)} & {f.name for f in fields(settings)}
         options = Options(

@@ -103,6 +103,11 @@ class Algorithm(StrictSettings, ABC, Generic[V, S]):
         return 1
 
     @property
+    def training(self) -> Local:
+        """Plan of a round's batches, `client.train`: longer than `local` where a client trains other things besides."""
+        return self.local
+
+    @property
     def evaluation_training(self) -> Local:
         """Plan of the batches with which `personal` trains, where `trains_for_evaluation`: epochs, steps, size."""
         return self.local

@@ -57,7 +57,7 @@ class Averaging(Algorithm[Weights, S]):
         if self.shared == "*":
             return bound
         for model in models.values():
-            patterns.select(self.shared, model.tensors, model.params, model.skeleton(), model.name)
+            self.check_shared(model)
         if not set(self.shared.replace("!", "").split()) & patterns.KINDS.keys():
             return bound
         kinds: dict[frozenset[str], dict[str, str]] = {}
@@ -68,6 +68,10 @@ class Averaging(Algorithm[Weights, S]):
                     "the same names in layers of other kinds: write patterns of names"
                 )
         return bound.with_context(kinds=kinds)
+
+    def check_shared(self, model: Model) -> None:
+        """Raise SettingError where a word of `shared` chooses no tensor of a network."""
+        patterns.select(self.shared, model.tensors, model.params, model.skeleton(), model.name)
 
     def init(self, model: Model, key: int, *, num_clients: int) -> Weights:
         weights = model.init(key)

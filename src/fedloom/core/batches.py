@@ -42,6 +42,12 @@ class Batches(Schedule):
         """Return the first `steps` [] of these batches, or all of them where there are fewer."""
         return replace(self, num_steps=torch.minimum(self.num_steps, steps))
 
+    def after(self, steps: Tensor) -> Batches:
+        """Return the batches that follow the first `steps` [] of these, as a training of their own."""
+        turned = (torch.arange(len(self.order), device=self.order.device) + steps) % len(self.order)
+        left = (self.num_steps - steps).clamp(min=0)
+        return replace(self, order=self.order[turned], mask=self.mask[turned], num_steps=left, key=self.key + steps)
+
     def only(self, chosen: Tensor) -> Batches:
         """Return the batches of `whole`, but of those examples alone that are `chosen`, [n] bool."""
         chosen = chosen & (torch.arange(len(self.examples), device=chosen.device) < self.num_examples)

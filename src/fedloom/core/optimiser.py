@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Annotated, TypeVar
 
 import torch
@@ -253,6 +253,14 @@ class Local(StrictSettings):
     def rate(self, round: int) -> float:
         """Return the learning rate of a round, counted from 0."""
         return self.optimiser.lr * self.decay**round
+
+    def longer(self, epochs: int) -> Local:
+        """Return this training with so many epochs more; of `steps` with the share of steps that these would be.
+
+        A share of a step counts as one: 2 epochs that are 5 steps are 8 steps with 1 epoch more.
+        """
+        steps = self.steps and -(-self.steps * (self.epochs + epochs) // self.epochs)
+        return replace(self, epochs=self.epochs + epochs, steps=steps)
 
 
 def _per_client(value: Tensor, like: Tensor) -> Tensor:

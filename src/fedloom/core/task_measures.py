@@ -102,6 +102,7 @@ def chosen_measures(task: Any, names: Sequence[str] = ()) -> tuple[str, ...]:
             raise SettingError(
                 f"measures are some of those of the task {type(task).__name__}, {', '.join(known)}, got {name!r}"
                 f"{did_you_mean(name, known)}"
+                f"{did_you_mean(name, known)}"
             )
     return tuple(dict.fromkeys([next(iter(known)), *names]))
 

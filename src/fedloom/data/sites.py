@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from fedloom.data.columns import Columns
 from fedloom.data.examples import Dataset
@@ -25,6 +26,10 @@ TABLES = (".csv", ".tsv", ".parquet")
 _SHOWN = 20  # differences in a message
 _NAMED = 4  # files in a difference
 _CLASSES = 12  # in a difference
+_FEWEST, _TIMES = (
+    5,
+    5,
+)  # numbers of a file that are compared with those of others; how many times as large another unit is
 
 
 def read_sites(
@@ -233,14 +238,13 @@ class _Site:
     kinds: dict[str, tuple[str, str]]  # "numbers" or "words", and an example; nothing of a column of gaps alone
     classes: frozenset[str]
     words: dict[str, frozenset[str]]
+    numbers: dict[str, npt.NDArray[np.float64]]  # without gaps
 
     @classmethod
     def of(cls, read: Columns, bad: Mapping[str, str], roles: Roles) -> _Site:
         kinds: dict[str, tuple[str, str]] = dict.fromkeys(bad, ("dates", ""))
-        for name, values in read.numbers.items():
-            there = values[~np.isnan(values)]
-            if len(there):
-                kinds[name] = "numbers", f"{there[0]:g}"
+        numbers = {name: values[~np.isnan(values)] for name, values in read.numbers.items()}
+        kinds |= {name: ("numbers", f"{there[0]:g}") for name, there in numbers.items() if len(there)}
         words = dict[str, frozenset[str]]()
         for name, cells in read.words.items():
             kept = frozenset(cells) - MISSING
@@ -249,7 +253,7 @@ class _Site:
                 if name not in roles.categories:
                     kinds[name] = "words", repr(next(cell for cell in cells if cell not in MISSING)[:40])
         labels = frozenset() if roles.label is None else frozenset(read.words.get(roles.label, ())) - MISSING
-        return cls(kinds, labels, words)
+        return cls(kinds, labels, words, numbers)
 
 
 @dataclass
@@ -312,6 +316,8 @@ class _Differences:
         self._compare_classes({site: of.classes for site, of in sites.items() if of.classes}, roles.label)
         for name in sorted(self.shared, key=str):
             self._compare_words(name, {site: of.words[name] for site, of in sites.items() if name in of.words})
+            numbers = {site: of.numbers[name] for site, of in sites.items() if len(of.numbers.get(name, ())) >= _FEWEST}
+            self._compare_units(name, numbers)
 
     def _compare_classes(self, classes: Mapping[str, frozenset[str]], label: str | None) -> None:
         """Refuse classes that one file spells otherwise than all others; note those that it has beside theirs."""
@@ -335,6 +341,21 @@ class _Differences:
             if others and len(own) > 1 and not own & together and len(together) <= _SHOWN:
                 self.noted.append(
                     f"{name!r} is {_some(own)} in {site} and {_some(together)} elsewhere: spell words alike"
+                )
+
+    def _compare_units(self, name: str, numbers: Mapping[str, npt.NDArray[np.float64]]) -> None:
+        """Note numbers of one file that lie beyond all others and are many times as large or as small: another unit."""
+        ends = np.array([(values.min(), values.max(), np.median(values)) for values in numbers.values()])  # [sites, 3]
+        if len(ends) < 2 or ends[:, 0].min() <= 0:
+            return
+        for at, (site, (low, high, mine)) in enumerate(zip(numbers, ends, strict=True)):
+            others = np.delete(ends, at, axis=0)
+            theirs = float(np.median(others[:, 2]))
+            apart = low > others[:, 1].max() or high < others[:, 0].min()
+            if apart and max(mine / theirs, theirs / mine) >= _TIMES:
+                self.noted.append(
+                    f"{name!r} is about {mine:.3g} in {site} and {theirs:.3g} elsewhere, and no value of the one is "
+                    "among the others: write it in one unit"
                 )
 
     def _add(self, difference: str, remedy: str) -> None:

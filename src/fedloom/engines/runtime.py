@@ -120,7 +120,7 @@ class Runtime:
         p, call, ids = self.population, request.call, request.clients
         sizes = p.at(call.round).partition.sizes
         idle = call.exchange == EVALUATING and not (self.algorithm.trains_for_evaluation and call.method == "personal")
-        local = self.algorithm.evaluation_training if call.exchange == EVALUATING else self.algorithm.local
+        local = self.algorithm.evaluation_training if call.exchange == EVALUATING else self.algorithm.training
         return Client(
             state=states,
             train=NotPlanned(type(self.algorithm).__name__) if idle else p.train_batches(request, local),  # type: ignore[arg-type]
