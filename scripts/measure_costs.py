@@ -34,8 +34,8 @@ COSTS = Path(__file__).with_name("costs.json")
 ROUNDS = 5
 _SERVER = {  # work of the server that is not counted, cut short
     "dense": {"T_G": 1, "epochs": 1},
-    "fed_dafl": {"epochs": 1},
-    "fed_adi": {"epochs": 1},
+    "fed_dafl": {"steps": 1, "synthesis.batch_size": 16},
+    "fed_adi": {"steps": 1, "synthesis.batch_size": 16},
     "feddf": {"steps": 1},
     "pfeddf": {"steps": 1},
     "fedbe": {"steps": 30, "swa_start": 1},

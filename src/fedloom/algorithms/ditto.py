@@ -23,6 +23,7 @@ Differences from the authors' code: theirs takes the plain mean, of clients that
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Annotated
 
 import fedloom as fl
 
@@ -31,8 +32,8 @@ import fedloom as fl
 class Ditto(fl.Algorithm[fl.Weights, fl.Weights]):
     """Hold a personal model of each client near FedAvg's."""
 
-    lam: fl.NonNegative = 0.1
-    """Pull of v_k to w; 0: none. The paper chooses it by data set."""
+    lam: Annotated[fl.NonNegative, fl.Grid(0.01, 0.1, 1.0, 10.0)] = 0.1
+    """Pull of v_k to w; 0: none. The paper chooses it by data set; default and grid are ours."""
     personal_epochs: fl.Count | None = None
     """Passes over the client's examples that train v_k; none: as many as `local.epochs`."""
     aggregation: fl.Aggregation = "samples"

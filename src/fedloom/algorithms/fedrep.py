@@ -38,7 +38,7 @@ class FedRep(FedPer):
     """Weight of a client in the mean: `uniform`, as in the paper, or its number of `samples`."""
     head_epochs: fl.WholeNumber = 10
     """Passes over the client's examples that train its personal layers, before the `local.epochs` of the shared ones;
-    0: personal layers are never trained. 10 is in the paper's experiments."""
+    0: personal layers are never trained. The default is ours."""
 
     neutral: ClassVar[Mapping[str, Any]] = {"personal_layers": "", "head_epochs": 0}
 

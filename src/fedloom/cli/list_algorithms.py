@@ -19,7 +19,6 @@ NEEDS = {
     "validation": "validation examples on clients",
     "classes": "targets that are class numbers",
     "state": "a state that stays with the client",
-    "nothing": "none of these",
 }
 
 
@@ -43,15 +42,13 @@ def show(args: argparse.Namespace, console: Console) -> int:
     out = table(
         "Algorithms",
         "fedloom algorithms NAME prints all facts of one. Change a setting with --set NAME=VALUE (run) or --set "
-        "ALGORITHM.NAME=VALUE (compare). Cost: bytes down / bytes up / work on the clients in a round, FedAvg's = 1.",
+        "ALGORITHM.NAME=VALUE (compare).",
     )
     out.add_column("name", no_wrap=True)
-    out.add_column("what it is", overflow="fold")
-    out.add_column("cost", no_wrap=True)
-    out.add_column("settings", overflow="fold")
+    for heading in ("what it is", "settings"):
+        out.add_column(heading, overflow="fold")
     for name, entry in found.items():
-        cost = entry["facts"]["cost"].replace(" / ", "\n")
-        out.add_row(name, escape(entry["what"]), cost, escape(entry["settings"]))
+        out.add_row(name, escape(entry["what"]), escape(entry["settings"]))
     console.print(out)
     return 0
 
@@ -66,7 +63,7 @@ def _wanted(entry: Mapping[str, Any], args: argparse.Namespace) -> bool:
 
 def _show_facts(name: str, entry: Mapping[str, Any], console: Console) -> None:
     facts = entry["facts"]
-    needs = [NEEDS[need] for need in entry["needs"]] or [NEEDS["nothing"]]
+    needs = [NEEDS[need] for need in entry["needs"]] or ["nothing else"]
     tried = [f"{key} in {', '.join(f'{v:g}' for v in values)}" for key, values in entry["tried"].items()]
     lines = {
         "paper": facts["paper"],
