@@ -17,6 +17,7 @@ from fedloom.algorithms import (
     FedAvg,
     FedAvgFT,
     FedAvgStored,
+    FedNTD,
     FedPer,
     FedProx,
     LGFedAvg,
@@ -25,19 +26,23 @@ from fedloom.algorithms import (
     Scaffold,
 )
 from fedloom.algorithms.pfedsd import self_distilled
+from fedloom.coordinator import Job, RunSettings
 from fedloom.core import tree
 from fedloom.core.augment import Augment
+from fedloom.core.batch import probe
 from fedloom.core.errors import SettingError
 from fedloom.core.model import Model
 from fedloom.core.optimiser import SGD, Local
-from fedloom.core.types import Weights
+from fedloom.core.types import BatchLoss, Params, Weights
 from fedloom.data import Arrival, Growing, LabelDrift, OffsetDrift, Window
 from fedloom.engines.engine_options import Options
 from fedloom.engines.loop import Loop
 from fedloom.engines.stacked import Stacked
+from fedloom.tasks import MultiLabel, Regression
 from fedloom.testing.in_process import DevicesInProcess
 from fedloom.testing.messages import Messages
 from small import TINY, Tiny, assert_params, clients_of, random_data
+from targets_made import federation as of_targets, linear
 
 ENGINES = [Loop, Stacked, Messages]
 SIZES = (5, 11, 8)
@@ -404,3 +409,23 @@ def test_a_network_of_which_zeros_make_nan_has_a_first_round(store: Any, engine:
     assert same(first, plain)
     assert all(t.isfinite().all() for t in tree.leaves(second))
     assert not same(second, later)  # and then it is taught
+
+
+def test_several_labels_are_distilled_one_by_one() -> None:
+    rng = np.random.default_rng(0)
+    z, v = (torch.from_numpy(3 * rng.normal(size=(5, 3))) for _ in range(2))
+    y = torch.from_numpy((rng.random((5, 3)) > 0.5).astype(np.float64))
+    batch = probe(torch.zeros(5, 1), y, {"v": v, "share": torch.ones(5, dtype=torch.float64)})
+    algorithm = PFedSD(lam=0.7, T=2.0)
+    start = Weights(params=Params({}))
+    term = algorithm.term(BatchLoss(value=z.sum(), logits=z, weights=start), batch, start)
+    q, p = torch.sigmoid(v / 2), torch.sigmoid(z / 2)
+    each = 4 * (q * (q / p).log() + (1 - q) * ((1 - q) / (1 - p)).log())
+    torch.testing.assert_close(term, 0.7 * each.mean())
+    settings = RunSettings(cohort_size=5)
+    for method in (algorithm, self_distilled(FedProx)()):
+        Job(algorithm=method, federation=of_targets("labels"), model=linear, task=MultiLabel(), settings=settings)
+    with pytest.raises(SettingError, match=r"compares the probabilities of classes, .* are labels"):
+        Job(algorithm=self_distilled(FedNTD)(), federation=of_targets("labels"), model=linear, task=MultiLabel())
+    with pytest.raises(SettingError, match=r"compares the probabilities of classes, .* are numbers"):
+        Job(algorithm=algorithm, federation=of_targets("numbers"), model=linear, task=Regression())

@@ -15,7 +15,8 @@ from fedloom.cli.list_algorithms import show
 @pytest.mark.parametrize("width", [80, 120])
 def test_nothing_is_cut_off(width: int) -> None:
     console = Console(file=io.StringIO(), width=width)
-    assert show(argparse.Namespace(), console) == 0
+    everything = argparse.Namespace(names=[], whose=None, one_shot=False, needs=[])
+    assert show(everything, console) == 0
     out = console.file.getvalue()  # type: ignore[attr-defined]
     assert "…" not in out
     for name in (

@@ -308,3 +308,22 @@ def test_other_answers_are_taken_in_silence() -> None:
     nn.init.zeros_(tenths.weight), nn.init.zeros_(tenths.bias)
     tenths.bias.data[:2] = torch.tensor([2.0, -1.0])  # a sum of 1, but one is negative
     check(data, lambda: tenths)
+
+
+# ---- rare classes
+
+
+@pytest.mark.parametrize(
+    ("task", "remedy"),
+    [
+        (Classification(), r"let it count for more \(class_weights, or focal = 2\), and look at recall by class"),
+        (fl.Binary(), r"let it count for more \(positive_weight\), and look at recall and precision"),
+        (LDAM(), r": look at recall by class"),
+    ],
+)
+def test_a_rare_class_is_warned_of_with_what_helps(task: Task, remedy: str) -> None:
+    y = np.where(np.arange(600) < 10, 2, np.arange(600) % 2)
+    made = Federation(from_arrays(RNG.normal(size=(600, 5)), y), iid(torch.from_numpy(y), 3, seed=0))
+    message = r"got fewer than 3\.33% of the training examples \(a tenth of an equal share\) of class 2 \(1\.67%\)"
+    with pytest.warns(SettingWarning, match=f"{message}.*{remedy}"):
+        check(made, task=task)

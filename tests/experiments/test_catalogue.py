@@ -175,7 +175,9 @@ def test_a_source_that_needs_no_files_needs_no_folder() -> None:
     assert made.fingerprint() == again.fingerprint()
     with pytest.raises(SettingError, match="data 'mnist' needs the folder with its files: mnist:FOLDER"):
         catalogue.data("mnist")
-    with pytest.raises(SettingError, match="fashion_mnist_small, vehicle_like, original files as NAME:FOLDER"):
+    with pytest.raises(
+        SettingError, match="fashion_mnist_small, fashion_mnist_pairs, vehicle_like, original files as NAME:FOLDER"
+    ):
         catalogue.data("nothing")
 
 

@@ -271,6 +271,14 @@ def test_another_attack_is_another_problem_and_another_aggregator_another_method
         ("leaf:/srv/shakespeare/", "leaf:shakespeare"),
         ("own:data", "own:data"),
         ("fashion_mnist_small", "fashion_mnist_small"),
+        ("clinics/*.csv?label=ill", "clinics"),
+        ("*.csv?label=ill", "site files"),
+        ("./*.csv", "site files"),
+        ("data/hospital-*.csv?label=ill", "hospital"),
+        (r"data\site_[0-9]*.parquet", "site"),
+        ("years/*/all.csv", "all.csv"),
+        ("years/*/*.tsv", "years"),
+        ("a/kiel.csv,a/hamburg.csv,a/bonn.csv?label=ill", "kiel.csv and 2 more"),
     ],
 )
 def test_data_are_called_without_folders_and_queries(source: str, name: str) -> None:

@@ -17,17 +17,21 @@ BY_CLASS = {
     "dense", "fed_adi", "fed_dafl", "fedbe", "feddf", "fedmd_kt", "fedntd", "fedntd_mse", "kd_ntd", "kt_pfl", "pfeddf",
     "pfedsd", "sim_pfl", "topk_pfl",
 }  # fmt: skip
+BY_LABEL = {"pfedsd"}  # of those, which take several labels too
 
 
 @pytest.mark.parametrize("name", ALGORITHMS)
 def test_who_needs_classes(name: str) -> None:
     assert ALGORITHMS[name].needs_classes == (name in BY_CLASS)
+    assert ALGORITHMS[name].takes_labels == (name in BY_LABEL)
 
 
 @pytest.mark.some(2)
 @pytest.mark.parametrize("kind", TASKS)
 @pytest.mark.parametrize("name", sorted(BY_CLASS))
 def test_those_that_compare_classes_are_refused_before_the_run(name: str, kind: Any) -> None:
+    if name in BY_LABEL and kind == "labels":
+        pytest.skip("it compares label by label")
     algorithm, task = ALGORITHMS[name](), type(TASKS[kind]).__name__
     with pytest.raises(
         SettingError, match=f"{type(algorithm).__name__} compares .* targets of the task {task} are {kind}"
@@ -36,8 +40,10 @@ def test_those_that_compare_classes_are_refused_before_the_run(name: str, kind: 
 
 
 @pytest.mark.some(4)
-@pytest.mark.parametrize("kind", TASKS)
-@pytest.mark.parametrize("name", sorted({*ALGORITHMS} - BY_CLASS))
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [(n, k) for k in TASKS for n in ALGORITHMS if n not in BY_CLASS or (n in BY_LABEL and k == "labels")],
+)
 def test_all_others_learn(name: str, kind: Any) -> None:
     """A round leaves a model, global or personal, that is better than the initial one."""
     algorithm = ALGORITHMS[name](local=LOCAL)

@@ -31,6 +31,8 @@ weights, over all that are trained:
 Where examples arrive (`data.arrives`), v_k teaches those that came after it; stored predictions do not exist for them,
 and they have no term: why the paper keeps the past model and not its predictions.
 
+Where an example has several labels, each is distilled as a distribution over yes and no, and their mean is the term.
+
 Down: the model. Up: the model. Kept by the client: v_k. lam = 0 trains the models of FedAvg with `aggregation =
 "uniform"`. Its personal accuracy is then that of the stored local models (`fedavg_stored`), which is the honest control
 for the method.
@@ -92,6 +94,7 @@ class SelfDistilled(KeepsModel):
 
     table: ClassVar[tuple[int, int]]  # rows and columns of those predictions, of an instance that is `bind`
     needs_classes: ClassVar[bool] = True
+    takes_labels: ClassVar[bool] = True
     neutral: ClassVar[Mapping[str, Any]] = {"lam": 0}
 
     def __post_init__(self) -> None:
@@ -190,7 +193,11 @@ class SelfDistilled(KeepsModel):
             )
         # Where there is no v_k, zeros stand for it, of which a normalised layer may make NaN; and 0 * NaN is NaN.
         v = torch.where(batch.share[:, None] > 0, batch.v, 0.0)
-        each = batch.share * fl.distillation(loss.logits, v, self.T)
+        student, teacher = loss.logits, v
+        if batch.y.is_floating_point():  # each label is a distribution over yes and no
+            student, teacher = (torch.stack([z, torch.zeros_like(z)], -1) for z in (student, teacher))
+        apart = fl.distillation(student, teacher, self.T)
+        each = batch.share * (apart if apart.ndim == 1 else apart.mean(1))
         if "known" in batch.notes:  # the mean over those that have an entry
             known = (batch.known & batch.mask).to(each.dtype)
             return other + self.lam * torch.where(known > 0, each, 0.0).sum() / known.sum().clamp(min=1)
@@ -245,6 +252,7 @@ def self_distilled(algorithm: type[fl.Averaging[Any]]) -> type[Any]:
         "__doc__": f"{algorithm.__name__} with pFedSD's term: see `self_distilled`.",
         "__module__": algorithm.__module__,
         "neutral": {**algorithm.neutral, "lam": 0},
+        "takes_labels": algorithm.takes_labels or not algorithm.needs_classes,
     }
     made = type(f"SelfDistilled{algorithm.__name__}", (SelfDistilled, algorithm), said)
     return dataclass(frozen=True, kw_only=True)(made)

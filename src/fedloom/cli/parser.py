@@ -202,9 +202,9 @@ def parser() -> argparse.ArgumentParser:
     algorithms = command("algorithms", "list the algorithms, their settings and their facts", "list_algorithms.show")
     algorithms.add_argument("names", nargs="*", metavar="algorithm", help="print all facts of these alone")
     whose = algorithms.add_mutually_exclusive_group()
-    for kind, judged in (("personal", "models of their own"), ("global", "the global model")):
+    for kind, by in (("personal", "models of their own"), ("global", "the global model")):
         whose.add_argument(
-            f"--{kind}", dest="whose", action="store_const", const=kind, help=f"whose clients are judged by {judged}"
+            f"--{kind}", dest="whose", action="store_const", const=kind, help=f"whose clients are judged by {by}"
         )
     algorithms.add_argument("--one-shot", action="store_true", help="with one round of uploads")
     algorithms.add_argument(

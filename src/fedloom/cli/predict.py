@@ -29,7 +29,7 @@ def predict(args: argparse.Namespace, console: Console) -> int:
         allow_code=args.allow_code,
     )
     path = said.csv(args.out, overwrite=args.overwrite)
-    text = f"{said.whose} after round {said.round} on {len(said):,} rows: {path}"
+    text = f"{said.whose} after round {said.round}{_by(said.threshold)} on {len(said):,} rows: {path}"
     console.print(text, markup=False, soft_wrap=True)
     return 0
 
@@ -49,7 +49,8 @@ def evaluate(args: argparse.Namespace, console: Console) -> int:
         seed=args.seed,
         allow_code=args.allow_code,
     )
-    console.print(f"{found.whose} after round {found.round} on {found.rows:,} rows", markup=False, soft_wrap=True)
+    text = f"{found.whose} after round {found.round}{_by(found.threshold)} on {found.rows:,} rows"
+    console.print(text, markup=False, soft_wrap=True)
     out = _table("All rows", "measure")
     for name, of in found.measures.items():
         out.add_row(found.described[name].title, *_shown(of, found.described[name]))
@@ -67,6 +68,10 @@ def evaluate(args: argparse.Namespace, console: Console) -> int:
     if args.out is not None:
         console.print(f"measures: {found.csv(args.out, overwrite=args.overwrite)}", markup=False, soft_wrap=True)
     return 0
+
+
+def _by(threshold: float | None) -> str:
+    return "" if threshold is None else f", by the threshold {threshold:.4f} that validation examples chose,"
 
 
 def _table(title: str, first: str, *others: str) -> Table:

@@ -9,12 +9,15 @@ from pathlib import Path
 from rich.console import Console
 
 from fedloom.cli.options import open_experiment
+from fedloom.coordinator import Job
 from fedloom.coordinator.directory import RunDirectory
 from fedloom.core.errors import SettingError
 from fedloom.core.task import targets_of
 from fedloom.core.task_measures import headline
+from fedloom.data.preparation import Preparation
 from fedloom.display.terminal import table
 from fedloom.evaluate import evaluate_rows, measured
+from fedloom.experiments.experiment import Experiment
 from fedloom.experiments.export import export as write_model
 from fedloom.experiments.trained_model import trained_model, validated_round
 from fedloom.report import summary, write_report
@@ -88,7 +91,8 @@ def replay(args: argparse.Namespace, console: Console) -> int:
 
 def export(args: argparse.Namespace, console: Console) -> int:
     """Write the global model of a run, or that of one client, to a file."""
-    job = open_experiment(args.directory, args, console).job()
+    experiment = open_experiment(args.directory, args, console)
+    job = experiment.job()
     found = trained_model(args.directory, job, client=args.client, at=args.at, model=args.model)
     train = job.federation.train
     facts = {
@@ -98,6 +102,7 @@ def export(args: argparse.Namespace, console: Console) -> int:
         "whose": found.whose,
     }
     onnx = Path(args.file).suffix == ".onnx"
+    prepared, said = _inside(experiment, job) if onnx else (None, "")
     path = write_model(
         found.model,
         found.weights,
@@ -105,10 +110,32 @@ def export(args: argparse.Namespace, console: Console) -> int:
         example=tuple(train.shape) if onnx else None,
         input_dtype=train.x.dtype if onnx else None,
         normalise=train.normalise if onnx else None,
+        preparation=prepared,
+        task=job.task if onnx else None,
         metadata=None if Path(args.file).suffix in (".pt", ".pth") else facts,
         overwrite=args.overwrite,
     )
     best = ", the best on validation data" * (args.at == "best")
-    said = f"{found.whose} ({found.name}) after round {found.round}{best}: {path}"
-    console.print(said, markup=False, soft_wrap=True)
+    text = f"{found.whose} ({found.name}) after round {found.round}{best}: {path}"
+    console.print(text, markup=False, soft_wrap=True)
+    if said:
+        console.print(said, markup=False, soft_wrap=True)
     return 0
+
+
+def _inside(experiment: Experiment, job: Job) -> tuple[Preparation | None, str]:
+    """Return the preparation that an ONNX file of a run can hold, and a sentence about its inputs."""
+    if experiment.data.normalise == "places":
+        return None, (
+            "the file takes inputs as the run standardised them, each place by itself (normalise = places), which ONNX "
+            "does not hold"
+        )
+    preparation = getattr(job.federation.train, "preparation", None)
+    if preparation is None:
+        return None, ""
+    if (columns := preparation.constants) is None:
+        return None, "the file takes features as the run's transformer makes them, which ONNX does not hold"
+    numbers = f"{len(columns.numbers)} columns of numbers as x" if columns.numbers else ""
+    words = f"{len(columns.words)} columns of words as words, each by its place in its list" if columns.words else ""
+    listed = " and ".join(filter(None, (numbers, words)))
+    return preparation, f"the file takes columns as the table has them: {listed}; its metadata name them in order"

@@ -324,7 +324,13 @@ def _show(results: Results, out: str | None, console: Console) -> None:
                 by_method.setdefault(_SEED.sub("", name) or _method_of(history), []).append(history)
         totals = summary(by_method) if by_method else None
         console.print()
-        console.print(totals if totals is not None and totals.several else readings_table(results))
+        if totals is not None and totals.several:
+            console.print(totals)
+        else:
+            console.print(readings_table(results))
+            for caption, recall in totals.recalls() if totals is not None else []:
+                console.print()
+                console.print(fit_terminal(caption, recall, split=True))
         if out is not None:
             if totals is not None and len(results) > 1:
                 paths = totals.write(out)

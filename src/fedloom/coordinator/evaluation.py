@@ -18,7 +18,7 @@ from fedloom.core.algorithm import Algorithm
 from fedloom.core.cohort import Predict
 from fedloom.core.errors import SettingError
 from fedloom.core.random import generator
-from fedloom.core.task import targets_of
+from fedloom.core.task import ChoosesThreshold, Task, targets_of
 from fedloom.core.task_measures import Sum, measures_of, sign, values_of_sums
 from fedloom.core.types import Weights
 from fedloom.data import Examples, Partition
@@ -70,7 +70,24 @@ class Evaluation:
         self._pooled = [n for n in self.names if isinstance(known[n], Sum)]
         self.classes = targets_of(task) == "classes"
         self.previous: dict[int, float] = {}  # the headline of what each client had trained when it took part last
+        self._valued: Task = task  # by whose measures values are taken of sums
+        self._validated: dict[int, _Client] | None = None  # where a threshold was chosen by them just now
         self._held: dict[tuple[str, HeldOutSplit], tuple[Examples | None, Spans]] = {}
+
+    def of_threshold(self, server: dict[str, Any], round: int) -> Record:
+        """Choose the threshold of measures after `round`, where the task says so, by the clients' validation examples.
+
+        They are judged by the models that `of_personal` judges.
+        """
+        task = self.population.task
+        if not isinstance(task, ChoosesThreshold) or task.chosen_by is None:
+            return {}
+        found = self._clients(server, round, "val")
+        sums = [of.sums[task.chosen_by] for of in found.values()]
+        threshold = task.choose(sum(sums[1:], sums[0])) if sums else None
+        self._valued = task.measured_at(threshold)
+        self._validated = {k: of._replace(values=of.values | self._values(of)) for k, of in found.items()}
+        return {"threshold": threshold}
 
     def of_global(self, server: dict[str, Any], cohort: list[int], history: History, round: int) -> Record:
         """Return the global model's accuracy, loss, accuracy per class, and what follows from these, after `round`."""
@@ -84,7 +101,7 @@ class Evaluation:
         else:  # one that no client has
             members[:] = 1 / len(members)
         results = [evaluate_rows(p.models[n], w, p.task, self.names, _test_of(p, n, round)) for n, w in weights.items()]
-        found = measured(results, p.task)
+        found = measured(results, self._valued)
         out: Record = {
             f"global_{name}": finite(np.average([m[name] for m in found], weights=members)) for name in self.names
         }
@@ -138,7 +155,8 @@ class Evaluation:
                 "personal_by_client": {str(k): rate[k] for k in self.panel if k in rate},
                 **self._others("personal", found),
             }
-        if found := self._clients(server, round, "val"):
+        found, self._validated = self._validated or self._clients(server, round, "val"), None
+        if found:
             out[f"val_{main}"] = mean(of.values[main] for of in found.values())
             out |= self._others("val", found)
         return out
@@ -291,9 +309,12 @@ class Evaluation:
     def _of(self, result: EvaluationResult) -> _Client:
         """Return what an engine measured of a client that has examples."""
         n = int(result.examples)
-        values = values_of_sums(self.population.task, result.sums, n)
+        values = values_of_sums(self._valued, result.sums, n)
         values |= {name: float(score) for name, score in result.scores.items()}
         return _Client(values, result.sums, n, bool(result.own))
+
+    def _values(self, of: _Client) -> dict[str, float]:
+        return values_of_sums(self._valued, of.sums, of.examples)
 
     def _by_samples(self, name: str, clients: Iterable[_Client]) -> float | None:
         """Return a measure over the held-out examples of all clients, where large ones count for more.
@@ -304,7 +325,7 @@ class Evaluation:
         if not found or name not in self._pooled:
             return None
         total, count = sum((of.sums[name] for of in found[1:]), found[0].sums[name]), sum(of.examples for of in found)
-        return finite(values_of_sums(self.population.task, {name: total}, count)[name])
+        return finite(values_of_sums(self._valued, {name: total}, count)[name])
 
     def _columns(self, whose: str, results: list[EvaluationResult]) -> Record:
         """Return a model's numbers, client by client."""
@@ -338,7 +359,7 @@ class Evaluation:
                 rows = evaluate_rows(p.models[name], w, p.task, self.names, held_out)
                 found = {k: rows.part(a, b) for k, a, b in spans if b > a}
             if found:
-                values = measured(list(found.values()), p.task)
+                values = measured(list(found.values()), self._valued)
                 out.update({k: _Client(v, r.totals, len(r.y)) for (k, r), v in zip(found.items(), values, strict=True)})
         return out
 

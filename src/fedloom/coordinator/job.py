@@ -13,12 +13,12 @@ from torch import nn
 from fedloom.coordinator.newcomers import NewClients, no_training_rows
 from fedloom.coordinator.sampler import Arriving, DeviceSampler, FixedList
 from fedloom.coordinator.settings import RunSettings
-from fedloom.coordinator.task_targets import check_targets, target_moments
+from fedloom.coordinator.task_targets import check_targets, check_validation, target_moments
 from fedloom.core.aggregators import aggregator
 from fedloom.core.algorithm import Algorithm
 from fedloom.core.errors import SettingError
 from fedloom.core.model import Model
-from fedloom.core.task import FitsTargets, Task, check_task, targets_of
+from fedloom.core.task import FitsTargets, Task, require_task, targets_of
 from fedloom.core.task_measures import headline
 from fedloom.data import Federation
 from fedloom.engines.attacks import Attack
@@ -55,12 +55,15 @@ class Plan:
     def __post_init__(self) -> None:
         federation, settings, algorithm = self.federation, self.settings, self.algorithm
         _check_kinds(self)
-        check_task(self.task)
+        require_task(self.task)
         for name, what in (("sampler", "fedloom.Uniform(seed=0)"), ("faults", "fedloom.Unreliable(lost=0.1)")):
             if (given := getattr(self, name)) is not None and (isinstance(given, type) or not callable(given)):
                 raise SettingError(f"{name} must be an object that can be called, such as {what}, got {given!r}")
         check_targets(federation, self.task)
-        if algorithm.needs_classes and (kind := targets_of(self.task)) != "classes":
+        check_validation(federation, self.task)
+        kind = targets_of(self.task)
+        compares = algorithm.needs_classes and not (kind == "labels" and algorithm.takes_labels)
+        if compares and kind != "classes":
             raise SettingError(
                 f"{type(algorithm).__name__} compares the probabilities of classes, and targets of the task "
                 f"{type(self.task).__name__} are {kind}: take an algorithm that needs only a loss, such as FedAvg, or "

@@ -19,7 +19,8 @@ from fedloom.core.network_makers import own_defaults
 from fedloom.core.optimiser import Local
 from fedloom.core.task import Task
 from fedloom.data import Examples, Federation
-from fedloom.tasks import ClassTask
+from fedloom.data.rare_classes import RARE, rare_classes
+from fedloom.tasks import Binary, Classification, ClassTask
 
 _ROWS = 10_000  # of which the scales of features are taken
 _TRIED = 16  # which a model is tried on
@@ -43,7 +44,7 @@ def check_plausible(federation: Federation, models: Iterable[Model], task: Task)
         SettingError: a model looks up token ids that normalisation has changed.
     """
     if isinstance(task, ClassTask):
-        _check_labels(federation)
+        _check_labels(federation, task)
     _check_held_out(federation)
     _check_layout(federation.train)
     _check_columns(federation)
@@ -71,7 +72,7 @@ def check_batches_of_one(sizes: npt.NDArray[np.int64], local: Local) -> None:
         )
 
 
-def _check_labels(federation: Federation) -> None:
+def _check_labels(federation: Federation, task: Task) -> None:
     counts = np.bincount(federation.train.y.cpu().numpy()[federation.partition.indices], minlength=1)
     seen = np.flatnonzero(counts)
     if len(seen) == 1:
@@ -87,6 +88,12 @@ def _check_labels(federation: Federation) -> None:
             f"{most}, so that a model which always says so is right that often: look at class_accuracy, at its mean "
             "over classes, or at the area under the curve (docs/data.md, Rare classes)"
         )
+    if len(rare := rare_classes(counts)):
+        shares = ", ".join(f"{_named(federation, [c])} ({counts[c] / counts.sum():.2%})" for c in rare[:8])
+        _warn(
+            f"a rare class is hardly learnt, got fewer than {RARE / len(seen):.2%} of the training examples (a tenth "
+            f"of an equal share) of class {shares}{', ...' if len(rare) > 8 else ''}: {_remedy(task)}"
+        )
     if federation.test is not None:
         unseen = ~np.isin(tested := federation.test.y.cpu().numpy(), seen)
         if unseen.any():
@@ -95,6 +102,14 @@ def _check_labels(federation: Federation) -> None:
                 f"{unseen.sum():,} of the {len(tested):,} test examples have, and no model can learn: number the "
                 "labels of both alike, or leave these examples out"
             )
+
+
+def _remedy(task: Task) -> str:
+    """Return what helps rare classes."""
+    if isinstance(task, Binary):
+        return "let it count for more (positive_weight), and look at recall and precision (--measures recall,precision)"
+    weigh = "let it count for more (class_weights, or focal = 2), and " if isinstance(task, Classification) else ""
+    return f"{weigh}look at recall by class (class_accuracy) and at --measures balanced_accuracy,macro_f1"
 
 
 def _check_held_out(federation: Federation) -> None:

@@ -116,6 +116,7 @@ def _metrics_check() -> Callable[[Object], None]:
                 _need(_share(value), name, "a number in 0..1 or null", value)
             else:
                 _need(_number_or_none(value), name, "a number or null", value)
+        _need(_share(record.get("threshold")), "threshold", "a number in 0..1 or null", record.get("threshold"))
         for name in (n for n in record if n.startswith("bytes_")):
             _need(_count(record.get(name, 0)), name, "an integer >= 0", record.get(name))
         clients = record.get("clients", [])

@@ -188,7 +188,8 @@ class Coordinator:
 
     def _start(self, files: RunDirectory | None) -> None:
         self._server, clock = self.engine.init(), Clock()
-        record = {"round": 0, **self.evaluation.of_global(self._server, [], self.history, 0)}
+        record: Record = {"round": 0, **self.evaluation.of_threshold(self._server, 0)}
+        record.update(self.evaluation.of_global(self._server, [], self.history, 0))
         record.update(self._personal(self._server, 0))
         each = self._each(record, self._server, 0)
         clock.lap(EVALUATION)
@@ -227,6 +228,7 @@ class Coordinator:
         done = t + 1
         record: Record = {"round": done, **of_traffic(self.engine.traffic, clients, pooled=self.algorithm.pooled)}
         record |= {"declined": declined} if settings.spares else {}
+        record.update(self.evaluation.of_threshold(server, t))
         record.update(self.evaluation.of_global(server, clients, self.history, t))
         record.update(self.evaluation.of_predictions(self.engine.traffic.to_judge, t))
         self._server, self._round = server, done

@@ -5,8 +5,9 @@ from __future__ import annotations
 import numpy as np
 
 from fedloom.core.errors import SettingError
-from fedloom.core.task import TargetMoments, Task, targets_of
+from fedloom.core.task import ChoosesThreshold, TargetMoments, Task, targets_of
 from fedloom.data import Federation
+from fedloom.wire.registration import RemoteExamples
 
 
 def check_targets(federation: Federation, task: Task) -> None:
@@ -32,6 +33,27 @@ def check_targets(federation: Federation, task: Task) -> None:
                 f"labels of the task {name} are 0 or 1, got {float(other):g} in {part}: give one column of 0 and 1 for "
                 "each label"
             )
+
+
+def check_validation(federation: Federation, task: Task) -> None:
+    """Raise SettingError where validation examples are to choose a threshold, and none can."""
+    if not isinstance(task, ChoosesThreshold) or task.chosen_by is None:
+        return
+    remedy = "hold more out (val_fraction, --val-fraction 0.2), or set a threshold, such as threshold = 0.5"
+    if federation.local_val is None or not len(federation.local_val.indices):
+        raise SettingError(
+            f"the task {type(task).__name__} chooses its threshold on validation examples of clients, got none: "
+            f"{remedy}"
+        )
+    train = federation.train
+    if isinstance(train, RemoteExamples):  # whose labels stay with devices
+        return
+    y = train.y.cpu().numpy()[federation.local_val.indices]
+    if not (y == 1).any():
+        raise SettingError(
+            f"the task {type(task).__name__} chooses its threshold on validation examples, got none of class 1 among "
+            f"{len(y):,}: {remedy}"
+        )
 
 
 def target_moments(federation: Federation) -> TargetMoments:

@@ -80,7 +80,29 @@ class ScheduledLoss(Protocol):
     def paced_by(self) -> str | None: ...
 
 
-def check_task(task: object, name: str = "task") -> None:
+@runtime_checkable
+class ChoosesThreshold(Protocol):
+    """A task whose threshold is chosen on the validation examples of all clients after a round, such as `Binary`."""
+
+    @property
+    def chosen_by(self) -> str | None:
+        """The measure, a `Sum`, whose total over these examples chooses the threshold; None: it is set."""
+        ...
+
+    def choose(self, total: Tensor) -> float | None:
+        """Return the threshold that a total chooses; None where it chooses none."""
+        ...
+
+    def at(self, threshold: float) -> Task:
+        """Return the task with this threshold, to predict by."""
+        ...
+
+    def measured_at(self, threshold: float | None) -> Task:
+        """Return a task that takes the values of this one's sums at a threshold."""
+        ...
+
+
+def require_task(task: object, name: str = "task") -> None:
     """Raise SettingError unless this is an object with a loss and a way to measure models."""
     lacks = [] if callable(getattr(task, "loss", None)) else ["loss"]
     if not (callable(getattr(task, "correct", None)) or hasattr(task, "measures")):

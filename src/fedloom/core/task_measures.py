@@ -91,7 +91,7 @@ def headline(task: Any) -> TaskMeasure:
 
 
 def chosen_measures(task: Any, names: Sequence[str] = ()) -> tuple[str, ...]:
-    """Return the names of the measures to compute: the headline, and those that are asked for.
+    """Return the names of the measures to compute: the headline, what chooses a threshold, what is asked for.
 
     Raises:
         SettingError: the task has no measure of such a name.
@@ -104,7 +104,8 @@ def chosen_measures(task: Any, names: Sequence[str] = ()) -> tuple[str, ...]:
                 f"{did_you_mean(name, known)}"
                 f"{did_you_mean(name, known)}"
             )
-    return tuple(dict.fromkeys([next(iter(known)), *names]))
+    chooses = getattr(task, "chosen_by", None)
+    return tuple(dict.fromkeys([next(iter(known)), *([chooses] if chooses else []), *names]))
 
 
 def sums_of(task: Any, names: Sequence[str], logits: Tensor, y: Tensor) -> dict[str, Tensor]:

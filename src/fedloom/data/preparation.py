@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from fedloom.data.statistics import CommonPreparation
+from fedloom.data.statistics import CommonPreparation, Scale
 
 MISSING = {"", "NA", "N/A", "NaN", "nan", "null", "NULL", "?"}  # words that mean a gap
 _BLOCK = 4096  # rows that are transformed at once
@@ -133,6 +133,24 @@ class Preparation:
         except AttributeError:
             names = ()
         return x, names
+
+    @property
+    def constants(self) -> CommonPreparation | None:
+        """What becomes of each column, once fitted, in numbers and words; None where a transformer does not tell."""
+        if isinstance(self.transformer, CommonPreparation):
+            return self.transformer
+        if not _is_standard(self.transformer):
+            return None
+        numbers: dict[str, Scale] = {}
+        words: dict[str, tuple[str, ...]] = {}
+        for group, pipeline, names in self.transformer.transformers_:
+            for i, name in enumerate(map(str, names)):
+                if group == "numbers":
+                    of, scaler = pipeline[0].statistics_[i], pipeline[1]
+                    numbers[name] = Scale(float(of), float(scaler.mean_[i]), float(scaler.scale_[i]))
+                elif group == "words":
+                    words[name] = tuple(map(str, pipeline[1].categories_[i]))
+        return CommonPreparation(1, numbers, words)
 
     def new_rows(self, frame: Any) -> npt.NDArray[np.float32]:
         """Return features (N, D) of other rows, as the fitted transformer makes them.

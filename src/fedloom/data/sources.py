@@ -17,6 +17,7 @@ from fedloom.data.download import Bar, Download, Remote, fetch
 from fedloom.data.embedded import fashion_mnist_small
 from fedloom.data.examples import Dataset
 from fedloom.data.folders import cinic10, images
+from fedloom.data.image_pairs import fashion_mnist_pairs
 from fedloom.data.leaf import femnist, leaf
 from fedloom.data.matlab import svhn, vehicle, whole_vehicle
 from fedloom.data.mnist_files import emnist_download, idx_download, idx_pair, letters_aj
@@ -63,6 +64,11 @@ SOURCES: dict[str, Source] = {
         Source(
             "fashion_mnist_small", lambda folder: Dataset(*fashion_mnist_small()),
             "part of `fashion_mnist` inside the package: 10,000 + 2,000", "", "real files",
+        ),
+        Source(
+            "fashion_mnist_pairs", lambda folder: fashion_mnist_pairs(),
+            "pairs of its images with two labels, whether a trouser and whether a bag is there: 2,000 + 500", "",
+            "real files",
         ),
         Source(
             "mnist",

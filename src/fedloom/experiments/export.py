@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Literal
 
@@ -15,8 +15,10 @@ from torch import Tensor, nn
 from fedloom.core.errors import SettingError
 from fedloom.core.model import Model
 from fedloom.core.network_copies import tensors_of
+from fedloom.core.task import Task
 from fedloom.core.types import Weights
 from fedloom.data import Normalise
+from fedloom.data.preparation import Preparation
 from fedloom.experiments.onnx_file import as_onnx
 from fedloom.storage.output import publish
 
@@ -35,6 +37,8 @@ def export(
     example: tuple[int, ...] | None = None,
     input_dtype: torch.dtype | None = None,
     normalise: Normalise | None = None,
+    preparation: Preparation | None = None,
+    task: Task | None = None,
     metadata: Mapping[str, str] | None = None,
     overwrite: bool = False,
 ) -> Path:
@@ -52,6 +56,11 @@ def export(
         example: shape of one input, without the batch axis; ONNX needs it.
         input_dtype: of the ONNX input; without it, that of the weights. uint8 needs `normalise`.
         normalise: becomes the first operation of the ONNX file, which then takes values as `Examples` store them.
+        preparation: of a table's columns, fitted: becomes a part of the ONNX file, which then takes the columns as they
+            are: numbers as `x` [B, N] float64 with NaN for gaps, and for each word its place in the list of its column
+            as `words` [B, W] int64 (any other number for an unknown word). `columns` and `words` of the metadata have
+            the order and the lists.
+        task: of the network: where it learns numbers, the ONNX output is `prediction`, in the unit of the targets.
         metadata: text that goes into the header; a state_dict has no place for it.
         overwrite: replace a file that is there.
 
@@ -64,9 +73,14 @@ def export(
     format = file_format(path, format)
     if path.exists() and not (overwrite and path.is_file()):
         raise SettingError(f"{path} exists; choose another name, or replace a file with overwrite=True (--overwrite)")
-    if format != "onnx" and (normalise is not None or input_dtype is not None):
+    alone = {"normalise": normalise, "input_dtype": input_dtype, "preparation": preparation, "task": task}
+    if format != "onnx" and any(value is not None for value in alone.values()):
+        raise SettingError(f"{_listed(alone)} are written to ONNX only, not to a {format} file: leave them out")
+    columns = None if preparation is None else preparation.constants
+    if preparation is not None and columns is None:
         raise SettingError(
-            f"normalise and input_dtype are written to ONNX only, not to a {format} file: leave them out"
+            f"ONNX holds the preparation 'standard' or 'federated' of a table, not the transformer "
+            f"{type(preparation.transformer).__name__}: leave preparation out, and the file takes what it makes"
         )
     if format == "state_dict" and metadata:
         raise SettingError("a state_dict has no place for metadata; use safetensors or onnx, or leave it out")
@@ -80,7 +94,7 @@ def export(
         )
     network = module(model, weights)
     if format == "onnx":
-        data = as_onnx(model, network, example, input_dtype, normalise, metadata or {})
+        data = as_onnx(model, network, example, input_dtype, normalise, metadata or {}, columns, task)
     else:
         tensors = network.state_dict()
         for name, value in tensors.items():
@@ -144,6 +158,11 @@ def filled(model: Model, tensors: Mapping[str, Tensor]) -> nn.Module:
             owner, _, leaf = name.rpartition(".")
             setattr(network.get_submodule(owner), leaf, made[names[id(tensor)]])
     return network
+
+
+def _listed(names: Iterable[str]) -> str:
+    *first, last = names
+    return f"{', '.join(first)} and {last}"
 
 
 def _part(weights: Weights, parameters: bool) -> Mapping[str, Tensor]:

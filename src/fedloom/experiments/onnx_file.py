@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import json
 import logging
 import warnings
 from collections.abc import Mapping
@@ -13,7 +14,9 @@ from torch import Tensor, nn
 
 from fedloom.core.errors import SettingError
 from fedloom.core.model import Model
+from fedloom.core.task import Task, targets_of
 from fedloom.data import Normalise
+from fedloom.data.statistics import CommonPreparation
 
 _LIMIT = 2**31  # of a protocol buffer, in bytes
 
@@ -29,6 +32,38 @@ class _Stored(nn.Module):
         return self.network(self.normalise(x, self.dtype))
 
 
+class _Columns(nn.Module):
+    """Takes columns as a table has them: numbers [B, N], NaN for a gap, and the places of words in lists, [B, W]."""
+
+    def __init__(self, network: nn.Module, columns: CommonPreparation) -> None:
+        super().__init__()
+        self.network, self.widths = network, [len(words) for words in columns.words.values()]
+        self.has_numbers = bool(columns.numbers)
+        for name in ("fill", "mean", "deviation"):
+            values = [getattr(scale, name) for scale in columns.numbers.values()]
+            self.register_buffer(name, torch.tensor(values, dtype=torch.float64))
+
+    def forward(self, *inputs: Tensor) -> Any:
+        parts: list[Tensor] = []
+        if self.has_numbers:
+            filled = torch.where(torch.isnan(inputs[0]), self.get_buffer("fill"), inputs[0])
+            parts.append(((filled - self.get_buffer("mean")) / self.get_buffer("deviation")).float())
+        for i, width in enumerate(self.widths):
+            parts.append((inputs[-1][:, i : i + 1] == torch.arange(width)).float())
+        return self.network(torch.cat(parts, 1))
+
+
+class _InUnit(nn.Module):
+    """Gives numbers in the unit of the targets."""
+
+    def __init__(self, network: nn.Module, task: Any) -> None:
+        super().__init__()
+        self.network, self.task = network, task
+
+    def forward(self, *inputs: Tensor) -> Any:
+        return self.task.predicted(self.network(*inputs))
+
+
 def as_onnx(
     model: Model,
     network: nn.Module,
@@ -36,8 +71,14 @@ def as_onnx(
     input_dtype: torch.dtype | None,
     normalise: Normalise | None,
     metadata: Mapping[str, str],
+    columns: CommonPreparation | None = None,
+    task: Task | None = None,
 ) -> bytes:
     """Return a network as an ONNX file: from an input `x` [B, *example] to `logits` [B, C], for any B.
+
+    With `columns`, inputs are those of a table instead: its numbers as `x` [B, N] float64, and where it has words, the
+    place of each in its list as `words` [B, W] int64. With a `task` of numbers, the output is `prediction`, in their
+    unit.
 
     Raises:
         SettingError: a package is missing, a setting contradicts the weights, or PyTorch cannot write the network.
@@ -47,7 +88,7 @@ def as_onnx(
             importlib.import_module(package)
         except ImportError as error:
             raise SettingError(f"writing ONNX needs {package} ({error}): pip install 'fedloom[onnx]'") from error
-    if example is None:
+    if example is None and columns is None:
         raise SettingError("ONNX needs the shape of one input: give example, such as (1, 28, 28), without a batch axis")
     dtype = next(p.dtype for p in network.parameters() if p.is_floating_point())
     taken = input_dtype or dtype
@@ -58,14 +99,24 @@ def as_onnx(
     size = sum(t.nbytes for t in network.state_dict().values() if isinstance(t, Tensor))
     if size >= _LIMIT:
         raise SettingError(f"one ONNX file holds less than 2 GiB, {model.name} has {size:,} bytes: use safetensors")
-    x = torch.zeros((2, *example), dtype=taken)  # a batch of one would fix the axis
     wrapped = network if normalise is None else _Stored(network, normalise, dtype).eval()
+    given = {} if columns is not None else {"x": torch.zeros((2, *(example or ())), dtype=taken)}  # one would fix B
+    if columns is not None:
+        wrapped = _Columns(wrapped, columns).eval()
+        given |= {"x": torch.zeros((2, len(columns.numbers)), dtype=torch.float64)} if columns.numbers else {}
+        given |= {"words": torch.zeros((2, len(columns.words)), dtype=torch.int64)} if columns.words else {}
+        listed = {"columns": list(columns.numbers), "words": {name: list(of) for name, of in columns.words.items()}}
+        metadata = {**metadata, **{name: json.dumps(of) for name, of in listed.items() if of}}
+    output = "logits"
+    if task is not None and targets_of(task) == "numbers" and hasattr(task, "predicted"):
+        wrapped, output = _InUnit(wrapped, task).eval(), "prediction"
     try:
         with torch.no_grad():
-            wrapped(x)
+            wrapped(*given.values())
     except Exception as error:
+        shape = ", ".join(map(str, example or ("columns",)))
         raise SettingError(
-            f"{model.name} does not take inputs [B, {', '.join(map(str, example))}] of {taken}: {_line(error)}. "
+            f"{model.name} does not take inputs [B, {shape}] of {taken}: {_line(error)}. "
             "Give example as the shape of one input, without the batch axis"
         ) from error
     chatter = logging.getLogger("torch.onnx._internal.exporter._registration")  # about packages that nobody asked for
@@ -76,11 +127,11 @@ def as_onnx(
             warnings.simplefilter("ignore")  # the exporter's own, about PyTorch's inner parts
             program = torch.onnx.export(
                 wrapped,
-                (x,),
+                tuple(given.values()),
                 dynamo=True,
-                dynamic_shapes=({0: torch.export.Dim("batch")},),
-                input_names=["x"],
-                output_names=["logits"],
+                dynamic_shapes=_any_batch(len(given), isinstance(wrapped, _Columns | _InUnit)),
+                input_names=list(given),
+                output_names=[output],
                 verbose=False,
             )
     except Exception as error:
@@ -91,15 +142,21 @@ def as_onnx(
         chatter.setLevel(level)
     assert program is not None  # it is None where PyTorch writes the file itself
     proto = program.model_proto
-    for value in (proto.graph.input[0], proto.graph.output[0]):
+    for value in (*proto.graph.input, proto.graph.output[0]):
         if not value.type.tensor_type.shape.dim[0].dim_param:  # the exporter fixes it without a word
             raise SettingError(
-                f"{model.name} fixes the number of examples, so its ONNX file would take {len(x)} and no other: "
+                f"{model.name} fixes the number of examples, so its ONNX file would take 2 and no other: "
                 "let forward take any batch, for example by x.flatten(1)"
             )
     for key, text in metadata.items():
         proto.metadata_props.add(key=key, value=text)
     return bytes(proto.SerializeToString())
+
+
+def _any_batch(inputs: int, several: bool) -> Any:
+    """Return which axes are of any length. `several`: the module takes any number of inputs, as `*inputs`."""
+    axes = ({0: torch.export.Dim("batch")},) * inputs
+    return (axes,) if several else axes
 
 
 def _line(error: BaseException) -> str:

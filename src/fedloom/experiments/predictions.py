@@ -21,7 +21,7 @@ from fedloom.data import Examples
 from fedloom.evaluate.accuracy import evaluate_rows
 from fedloom.experiments.experiment import Experiment
 from fedloom.experiments.new_rows import RowReader
-from fedloom.experiments.trained_model import TrainedModel, job_of, trained_model
+from fedloom.experiments.trained_model import TrainedModel, job_of, task_of, trained_model
 from fedloom.storage.output import as_csv, publish
 from fedloom.tasks import Hinge
 
@@ -40,6 +40,7 @@ class Predictions:
         sites: the client or site of each row; nothing where rows have none.
         whose: "global model", or "model of client 3".
         round: after which it was taken.
+        threshold: from which probability the answer is class 1, where validation chose it in the run; else None.
     """
 
     values: npt.NDArray[Any]
@@ -50,6 +51,7 @@ class Predictions:
     sites: tuple[str, ...]
     whose: str
     round: int
+    threshold: float | None = None
 
     def __len__(self) -> int:
         return len(self.values)
@@ -169,7 +171,7 @@ def predict(
     """
     job, experiment = opened(run, job, allow_code)
     found = trained_model(run, job, client=client, at=at, model=model)
-    train, task = job.federation.train, found.job.task
+    train, (task, threshold) = job.federation.train, task_of(found, run)
     if not hasattr(task, "predicted") and not hasattr(task, "probabilities"):
         raise SettingError(
             f"the task {type(task).__name__} does not say what a model predicts: give it a method predicted(logits), "
@@ -189,6 +191,7 @@ def predict(
         sites=new.sites,
         whose=found.whose,
         round=found.round,
+        threshold=threshold,
     )
 
 

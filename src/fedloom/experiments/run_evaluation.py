@@ -18,7 +18,7 @@ from fedloom.evaluate.accuracy import evaluate_rows
 from fedloom.evaluate.bootstrap import LEAST_ROWS, RESAMPLES, Interval, intervals
 from fedloom.experiments.new_rows import RowReader
 from fedloom.experiments.predictions import opened, write_table
-from fedloom.experiments.trained_model import trained_model
+from fedloom.experiments.trained_model import task_of, trained_model
 
 
 @dataclass(frozen=True, eq=False)
@@ -35,6 +35,7 @@ class RunEvaluation:
         whose: "global model", or "model of client 3".
         round: after which it was taken.
         described: what the measures are, by name.
+        threshold: from which probability the answer is class 1, where validation chose it in the run; else None.
     """
 
     measures: dict[str, Interval]
@@ -46,6 +47,7 @@ class RunEvaluation:
     whose: str
     round: int
     described: dict[str, TaskMeasure]
+    threshold: float | None = None
 
     def table(self) -> Iterator[list[object]]:
         """Yield the header of a table, then a row for each site and measure; the site of all rows is ""."""
@@ -106,7 +108,7 @@ def evaluate_run(
         raise SettingError(f"resamples must be at least 1, got {resamples}: 1000 is usual")
     job, experiment = opened(run, job, allow_code)
     found = trained_model(run, job, client=client, at=at, model=model)
-    task = job.task
+    task, threshold = task_of(found, run)
     names = chosen_measures(task, measures or tuple(measures_of(task)))
     new = RowReader(job.federation.train, experiment).read(data, with_targets=True)
     if targets_of(task) == "labels" and not bool(((y := new.examples.y) == 0).logical_or(y == 1).all()):
@@ -133,5 +135,6 @@ def evaluate_run(
         loss=results.loss,
         whose=found.whose,
         round=found.round,
+        threshold=threshold,
         described={name: known[name] for name in names},
     )

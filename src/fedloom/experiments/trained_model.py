@@ -13,6 +13,7 @@ from fedloom.coordinator.run import Job
 from fedloom.core.errors import SettingError
 from fedloom.core.model import Model
 from fedloom.core.naming import did_you_mean
+from fedloom.core.task import ChoosesThreshold, Task
 from fedloom.core.types import Weights
 from fedloom.data.federation import Federation
 from fedloom.experiments.experiment import Experiment
@@ -129,6 +130,27 @@ def _round(directory: str | os.PathLike[str], at: int | str | None) -> int | Non
             f"--keep-best; fedloom replay {directory} best computes what its clients trained again"
         )
     return best
+
+
+def task_of(found: TrainedModel, directory: str | os.PathLike[str]) -> tuple[Task, float | None]:
+    """Return the task by which a model of a run predicts, and the threshold that validation chose after its round.
+
+    Where nothing was to be chosen, it is the run's task and None.
+
+    Raises:
+        SettingError: no threshold was chosen after this round.
+    """
+    task = found.job.task
+    if not isinstance(task, ChoosesThreshold) or task.chosen_by is None:
+        return task, None
+    records = [record for record in History.read(directory).metrics if record["round"] == found.round]
+    threshold = records[0].get("threshold") if records else None
+    if threshold is None:
+        raise SettingError(
+            f"validation examples chose no threshold after round {found.round} of {directory}: name another round "
+            "(--at)"
+        )
+    return task.at(threshold), threshold
 
 
 def job_of(experiment: Experiment, directory: str | os.PathLike[str]) -> Job:

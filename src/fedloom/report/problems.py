@@ -21,6 +21,8 @@ _DEFAULTS = {
     for section, of in (("data", DataSettings), ("clients", ClientSettings), ("run", RunSettings))
 }
 _BY_FOLDER = {name for name, source in SOURCES.items() if source.is_format}
+_TABLES = (".csv", ".tsv", ".parquet")
+_WILD = re.compile(r"\[[^]]*\]|[*]")  # of a pattern of files
 UNKNOWN = "unknown data"  # the title where a run records nothing
 
 
@@ -88,9 +90,22 @@ def data_name(history: History) -> str:
         return printable(str(part(history.federation, "data", "name") or ""), 40).removesuffix(" train")
     text = source.partition("?")[0]
     kind, colon, folder = text.partition(":")
+    first, *more = text.split(",")
+    if text.endswith(_TABLES) and more:
+        return printable(f"{_last(first)} and {len(more)} more", 40)
+    if text.endswith(_TABLES) and _WILD.search(text):
+        return printable(_of_sites(text), 40)
     if (colon and kind in _BY_FOLDER) or text.endswith((".csv", ".tsv", ".npz")):
         return printable(f"{kind}:{_last(folder)}" if colon and kind in _BY_FOLDER else _last(text), 40)
     return "devices" if kind == "devices" else printable(_published(text) or text, 60)
+
+
+def _of_sites(pattern: str) -> str:
+    """Return a name of the files of sites: of hospital-*.csv it is "hospital", of *.csv the name of their folder."""
+    *folders, name = re.split(r"[/\\]", pattern)
+    stem = _WILD.sub("", name.rpartition(".")[0]).strip("-_. ") if _WILD.search(name) else name
+    named = [stem, *(folder for folder in reversed(folders) if not _WILD.search(folder))]
+    return next((one for one in named if one.strip(".~")), "site files")
 
 
 def _last(path: str) -> str:

@@ -18,6 +18,7 @@ from fedloom.core.errors import SettingError
 from fedloom.core.naming import did_you_mean
 from fedloom.evaluate.measure import Measure
 from fedloom.experiments.catalogue import label
+from fedloom.report.class_recall import class_recall
 from fedloom.report.console import fit_terminal
 from fedloom.report.grouping import by_problem, methods_of, read_methods, remarks_of
 from fedloom.report.methods import Method, Run, free_in_a_method
@@ -156,7 +157,8 @@ class Summary:
     def tables(self) -> list[Table]:
         """Return the readings of global and personal models, and the differences over seeds, if there are any.
 
-        With several problems, methods by problem come first, then those tables for each.
+        Where a class is rare, recall by class comes last. With several problems, methods by problem come first, then
+        those tables for each.
         """
         return [table for section in self._sections() for _, table in section.tables]
 
@@ -168,12 +170,17 @@ class Summary:
             found = [readings(self.methods, [kind], ways, "seeds" in self.columns) for kind in kinds]
             tables = [t for t in (*found, self.differences() if DIFFERENCES in self.columns else None) if t is not None]
             captions = self.captions()
-            return [_Section("", [(captions[table.name], table) for table in tables])]
+            return [_Section("", [*((captions[table.name], table) for table in tables), *self.recalls()])]
         sections = [_Section("", self.tables_by_problem())]
         for problem, part_ in parts:
             (only,) = part_._sections()
             sections.append(_Section(problem.title, [(f"{problem.title}: {c}", table) for c, table in only.tables]))
         return sections
+
+    def recalls(self) -> list[tuple[str, Table]]:
+        """Return a table of recall by class, with its caption, for each problem that has a rare class."""
+        found = [class_recall(of.methods, rare_alone=True) for _, of in self.by_problem()]
+        return [one for one in found if one is not None]
 
     def tables_by_problem(self) -> list[tuple[str, Table]]:
         """Return a table of methods by problem, with its caption, for each measure of models.

@@ -12,6 +12,7 @@ import numpy as np
 from fedloom.core.errors import SettingError
 from fedloom.experiments.trials import LAST
 from fedloom.report import comparison, figures, sentences
+from fedloom.report.class_recall import class_recall
 from fedloom.report.grouping import by_problem, read_methods
 from fedloom.report.heterogeneity import draw_federation, heterogeneity
 from fedloom.report.methods import Method
@@ -264,6 +265,8 @@ def _classes(page: Page, methods: Sequence[Method]) -> None:
         )
     else:
         page.note_missing("Accuracy by class is not shown: no run has measured it (it takes a global model).")
+    if (recall := class_recall(methods)) is not None:
+        page.table(recall[1], recall[0])
     if not several:
         _grid(page, methods, ["forgetting"], first=maps)
         return

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from dataclasses import KW_ONLY, dataclass
-from typing import Annotated, ClassVar
+from dataclasses import KW_ONLY, dataclass, replace
+from typing import Annotated, Any, ClassVar, Literal, Self
 
 import torch
 import torch.nn.functional as F
@@ -12,12 +12,15 @@ from annotated_types import Ge, Gt, Lt
 from torch import Tensor
 
 from fedloom.core.batch import Batch
-from fedloom.core.choices import NonNegative, Positive, check_choices
+from fedloom.core.choices import NonNegative, Positive, check, check_choices
 from fedloom.core.errors import SettingError
 from fedloom.core.task import TargetKind
 from fedloom.core.task_measures import Score, Sum, TaskMeasure, correct_measure
 from fedloom.tasks.ranking import average_precision, mean_where_defined, roc_auc
 
+CHOSEN = "validation"
+_STEP = 0.125
+_CUTS = tuple(_STEP * k for k in range(-48, 49))  # log-odds, each exact in float32
 _BINS = 15  # of the calibration error (Guo et al., On Calibration of Modern Neural Networks, ICML 2017)
 
 
@@ -137,15 +140,24 @@ class Binary(ClassTask):
     """Binary cross-entropy of one logit: labels 0 and 1, logits [B, 1]; recall and precision at a threshold.
 
     Args:
-        threshold: from which probability the answer is class 1.
+        threshold: from which probability the answer is class 1; "validation": after each round the one with the best F1
+            on the validation examples of all clients.
         positive_weight: weight of the examples of class 1 in the loss.
+
+    A threshold that validation chooses is one of 97, evenly spaced in the log-odds from -6 to 6: clients count their
+    examples between neighbours, and these counts are added up. Recall, precision, balanced accuracy and macro F1 are
+    measured at it; the accuracy of a round, over all and by class, stays at one half.
     """
 
-    threshold: Annotated[float, Gt(0), Lt(1)] = 0.5
+    threshold: float | Literal["validation"] = 0.5
     positive_weight: Positive = 1.0
 
     def __post_init__(self) -> None:
         check_choices(self)
+        if isinstance(self.threshold, str) and self.threshold != CHOSEN:
+            raise SettingError(f"threshold is a probability or {CHOSEN!r}, got {self.threshold!r}: write one of these")
+        if self.threshold != CHOSEN:
+            check(self.threshold, Annotated[float, Gt(0), Lt(1)], "threshold")
 
     def loss(self, logits: Tensor, batch: Batch) -> Tensor:
         weight = logits.new_tensor(self.positive_weight)
@@ -161,7 +173,8 @@ class Binary(ClassTask):
         return torch.stack([1 - p, p], -1)
 
     def predicted(self, logits: Tensor) -> Tensor:
-        cut = math.log(self.threshold / (1 - self.threshold))
+        threshold = 0.5 if isinstance(self.threshold, str) else self.threshold
+        cut = math.log(threshold / (1 - threshold))
         return (logits[:, 0] > cut).long()
 
     @property
@@ -169,11 +182,85 @@ class Binary(ClassTask):
         def of(name: str, title: str, meaning: str, below: int) -> Sum:
             return Sum(name=name, title=title, meaning=meaning, rows=self._confusion, value=_Ratio(below))
 
-        return (
+        fixed = (
             *super().measures,
             of("recall", "recall", "Share of the examples of class 1 that are said to be of it.", 2),
             of("precision", "precision", "Share of the examples said to be of class 1 that are of it.", 1),
         )
+        return fixed if self.threshold != CHOSEN else tuple(map(self._at_chosen, fixed))
+
+    @property
+    def chosen_by(self) -> str | None:
+        """As `ChoosesThreshold`: the measure whose sum over validation examples chooses the threshold."""
+        return "recall" if self.threshold == CHOSEN else None
+
+    def choose(self, total: Tensor) -> float | None:
+        """Return the threshold with the best F1, of equals the one nearest to one half; None without class 1.
+
+        `total`: validation examples by class and place between thresholds, [2, places].
+        """
+        if not int(total[1].sum()):
+            return None
+        best = max(range(len(_CUTS)), key=lambda cut: (_f1(_counts_at(total, cut)), -abs(_CUTS[cut])))
+        return 1 / (1 + math.exp(-_CUTS[best]))
+
+    def at(self, threshold: float) -> Self:
+        """Return the task with this threshold, to predict by."""
+        return replace(self, threshold=threshold)
+
+    def measured_at(self, threshold: float | None) -> Binary:
+        """Return a task that takes the values of this one's sums at a threshold; None: they are undefined."""
+        return _Chosen(self.threshold, self.positive_weight, threshold)
+
+    def _at_chosen(self, m: TaskMeasure, threshold: float | None = None) -> TaskMeasure:
+        if not isinstance(m, Sum) or m.rows != self._confusion:
+            return m
+        meaning = f"{m.meaning[:-1]}, at the threshold that validation examples choose."
+        return replace(m, rows=self._places, value=_AtThreshold(m.value, threshold), meaning=meaning)
+
+    def _places(self, logits: Tensor, y: Tensor) -> Tensor:
+        """Return which class an example is of and how many thresholds its logit exceeds, [B, 2, places]."""
+        place = (logits[:, :1] > logits.new_tensor(_CUTS)).sum(1)
+        there = place[:, None] == torch.arange(len(_CUTS) + 1, device=y.device)
+        return torch.stack([(y == c)[:, None] & there for c in (0, 1)], 1)
+
+
+@dataclass(frozen=True)
+class _Chosen(Binary):
+    """The task once a threshold was chosen: it has the same sums."""
+
+    chosen: float | None = None
+
+    def _at_chosen(self, m: TaskMeasure, threshold: float | None = None) -> TaskMeasure:
+        return super()._at_chosen(m, self.chosen)
+
+
+@dataclass(frozen=True)
+class _AtThreshold:
+    """Take the value of a measure of the right, said and true answers by class at a threshold; NaN without one."""
+
+    value: Any
+    threshold: float | None
+
+    def __call__(self, total: Tensor, count: int) -> float:
+        if self.threshold is None:
+            return math.nan
+        cut = round((math.log(self.threshold / (1 - self.threshold)) - _CUTS[0]) / _STEP)
+        return float(self.value(_counts_at(total, cut), count))
+
+
+def _counts_at(total: Tensor, cut: int) -> Tensor:
+    """Return which class is how often right, said and true, [3, 2], of examples by class and place, [2, places]."""
+    true, said = total.sum(1), total[:, cut + 1 :].sum(1)  # of each class: all, and those above the threshold
+    ones = said.sum()
+    return torch.stack([
+        torch.stack([true[0] - said[0], said[1]]), torch.stack([true.sum() - ones, ones]), true,
+    ])  # fmt: skip
+
+
+def _f1(counts: Tensor) -> float:
+    right, said, true = counts[:, 1].tolist()
+    return float(2 * right / (said + true))
 
 
 @dataclass(frozen=True)

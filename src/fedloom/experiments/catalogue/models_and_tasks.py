@@ -6,14 +6,15 @@ import dataclasses
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, get_args
 
 from torch import nn
 
 from fedloom.algorithms.shared.ldam import LDAM
+from fedloom.core.choices import field_types
 from fedloom.core.errors import SettingError
 from fedloom.core.naming import by_python_name, did_you_mean
-from fedloom.core.task import Task, check_task
+from fedloom.core.task import Task, require_task
 from fedloom.data import Examples
 from fedloom.experiments.catalogue.algorithms_by_name import label
 from fedloom.models import MODELS, build
@@ -40,7 +41,7 @@ TASKS: dict[str, NamedTask] = {
         NamedTask(
             "binary", Binary,
             "cross-entropy of one logit, for labels 0 and 1 and a network with one output; `threshold=0.3`, "
-            "`positive_weight=5`",
+            "`threshold=validation`, `positive_weight=5`",
         ),
         NamedTask(
             "multi_label", MultiLabel,
@@ -102,7 +103,7 @@ def task(text: str) -> Task:
         )
     found = by_python_name(text, "task")
     found = found() if isinstance(found, type) else found
-    check_task(found, f"task {text!r}")
+    require_task(found, f"task {text!r}")
     made: Task = found
     return made
 
@@ -120,10 +121,15 @@ def _with_settings(named: NamedTask, text: str) -> Task:
                 f"{did_you_mean(name, known)}"
             )
         try:
-            given[name] = _value(value, known[name])
+            given[name] = value if value in _words(made, name) else _value(value, known[name])
         except ValueError:
             raise SettingError(f"{name} of task {named.name} is written like {known[name]!r}, got {value!r}") from None
     return dataclasses.replace(made, **given)  # type: ignore[type-var]
+
+
+def _words(made: Task, name: str) -> tuple[str, ...]:
+    """Return the words that a setting may be in the place of a number."""
+    return tuple(word for kind in get_args(field_types(type(made))[name]) for word in get_args(kind))
 
 
 def _value(text: str, like: Any) -> Any:
