@@ -18,6 +18,7 @@ from fedloom import algorithms
 from fedloom.algorithms import (
     KDNTD,
     MOON,
+    APFLDeng,
     APFLNi,
     Ditto,
     FedAlign,
@@ -38,6 +39,7 @@ from fedloom.algorithms import (
     FedNTD,
     FedNTDMSE,
     FedPer,
+    FedProto,
     FedProx,
     FedRep,
     KTpFL,
@@ -141,6 +143,10 @@ ALGORITHMS: dict[str, Any] = {
     "dense_paper_several_uploads": dataclasses.replace(ONE_SHOT["dense"], schedule="paper", epochs=1),
     "fedalign": FedAlign(mu=0.3, width=0.5),
     "apfl_ni": APFLNi(mu=0.5, lam=0.5, z=0, forced_rounds=(0, 1), window=2, delta_mu=9.0, delta_sigma=9.0),
+    "fedproto": FedProto(lam=2.0, inference="prototypes"),
+    "fedproto_last_epoch": FedProto(lam=2.0, proto_from="last_epoch", proto_weighting="uniform"),
+    "apfl_deng": APFLDeng(alpha_init=0.4, alpha_update="every_step", lr_alpha=0.2),
+    "apfl_deng_first_step": APFLDeng(alpha_update="first_step_of_round", aggregation="samples"),
     "apfl_ni_watches_everyone": APFLNi(
         z=0, decomposition="third", estimator="per_batch", forced_rounds=(0,), window_loss="global_all_clients"
     ),
@@ -170,6 +176,8 @@ VARIANTS = frozenset(
         "fedavg_ft_head",
         "fedbabu_head",
         "fedmeta_first",
+        "fedproto_last_epoch",
+        "apfl_deng_first_step",
         "apfl_ni_watches_everyone",
         "feddf_uniform_losses",
         "feddf_validated",

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from conftest import golden
 from fedloom.algorithms import FedAvg
+from fedloom.algorithms.apfl_deng import APFLDeng
 from fedloom.algorithms.apfl_ni import STARTS, APFLNi, Own, Server
 from fedloom.algorithms.shared.decomposition import decompose, effective
 from fedloom.core import tree
@@ -467,6 +468,7 @@ def test_settings() -> None:
 
 
 def test_the_bare_name_asks_which_is_meant() -> None:
-    with pytest.raises(SettingError, match=r"Ni, Shen and Zhang .* or that of Deng, .*: write apfl_ni for the first;"):
+    with pytest.raises(SettingError, match=r"Ni, Shen and Zhang .*, apfl_ni, or that of Deng, .*, apfl_deng: write"):
         catalogue.kind("apfl")
     assert catalogue.kind("apfl_ni") is APFLNi
+    assert catalogue.kind("apfl_deng") is APFLDeng

@@ -334,6 +334,23 @@ def test_features_of_the_pass_that_trains(name: str) -> None:
     assert torch.equal(again, logits)
 
 
+def test_features_that_a_layer_is_given() -> None:
+    """Of the pass that trains, too; the layer may write on its input, and the network may be that layer alone."""
+    model, x = Model(WithFeatures), torch.randn(5, 3, generator=torch.Generator().manual_seed(0))
+    weights = model.init(0)
+    assert model.offers("input:head")
+    assert not model.offers("input:tail")
+    assert torch.equal(model.features(weights, x, "input:head"), model.features(weights, x))
+    (logits, z), _ = model.train_features(weights, batch(x), "input:head")
+    assert torch.equal(logits, F.linear(z, weights.params["head.weight"], weights.params["head.bias"]))
+    inplace = Model(nn.Sequential(nn.Linear(3, 4), nn.ReLU(inplace=True), nn.Linear(4, 2)))
+    assert inplace.features(inplace.init(0), x, "input:1").min() < 0
+    alone = Model(nn.Linear(3, 2))
+    assert torch.equal(alone.features(alone.init(0), x, "input:"), x)
+    with pytest.raises(TypeError, match=r"no method input:tail\(x\) and no layer 'input:tail'"):
+        model.features(weights, x, "input:tail")
+
+
 def test_features_are_what_a_layer_returns_though_the_next_one_writes_over_it() -> None:
     inplace, apart = (Model(nn.Sequential(nn.Linear(3, 4), nn.ReLU(inplace=i), nn.Linear(4, 2))) for i in (True, False))
     weights, x = inplace.init(0), torch.randn(5, 3, generator=torch.Generator().manual_seed(0))

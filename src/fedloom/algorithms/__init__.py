@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from typing import Any
 
+from fedloom.algorithms.apfl_deng import APFLDeng as APFLDeng
 from fedloom.algorithms.apfl_ni import APFLNi as APFLNi
 from fedloom.algorithms.centralised import Centralised as Centralised
 from fedloom.algorithms.dense import DENSE as DENSE
 from fedloom.algorithms.ditto import Ditto as Ditto
 from fedloom.algorithms.fed_adi import FedADI as FedADI
 from fedloom.algorithms.fed_dafl import FedDAFL as FedDAFL
+from fedloom.algorithms.fedadagrad import FedAdagrad as FedAdagrad
+from fedloom.algorithms.fedadam import FedAdam as FedAdam
 from fedloom.algorithms.fedalign import FedAlign as FedAlign
 from fedloom.algorithms.fedavg import FedAvg as FedAvg
 from fedloom.algorithms.fedavg_ft import FedAvgFT as FedAvgFT
@@ -30,8 +33,11 @@ from fedloom.algorithms.fednova import FedNova as FedNova
 from fedloom.algorithms.fedntd import FedNTD as FedNTD
 from fedloom.algorithms.fedntd_mse import FedNTDMSE as FedNTDMSE
 from fedloom.algorithms.fedper import FedPer as FedPer
+from fedloom.algorithms.fedproto import FedProto as FedProto
 from fedloom.algorithms.fedprox import FedProx as FedProx
 from fedloom.algorithms.fedrep import FedRep as FedRep
+from fedloom.algorithms.fedrod import FedRoD as FedRoD
+from fedloom.algorithms.fedyogi import FedYogi as FedYogi
 from fedloom.algorithms.kd_ntd import KDNTD as KDNTD
 from fedloom.algorithms.kt_pfl import KTpFL as KTpFL
 from fedloom.algorithms.kt_pfl_weights import KTpFLWeights as KTpFLWeights
@@ -48,14 +54,30 @@ from fedloom.algorithms.topk_pfl import TopKPFL as TopKPFL
 from fedloom.core.algorithm import Algorithm
 
 FAMILIES: dict[str, tuple[type[Algorithm[Any, Any]], ...]] = {
-    "one global model": (FedAvg, FedAvgM, FedProx, FedNova, Scaffold, FedDyn, MOON, FedCurv, FedCurvNi, FedAlign),
+    "one global model": (
+        FedAvg,
+        FedAvgM,
+        FedAdam,
+        FedYogi,
+        FedAdagrad,
+        FedProx,
+        FedNova,
+        Scaffold,
+        FedDyn,
+        MOON,
+        FedCurv,
+        FedCurvNi,
+        FedAlign,
+    ),
     "distillation against forgetting": (FedNTD, KDNTD, FedNTDMSE),
     "the server trains, too": (FedDF, FedBE),
     "one round of uploads": (DENSE, FedDAFL, FedADI),
     "personal models": (
         PFedSD,
         APFLNi,
+        APFLDeng,
         FedPer,
+        FedRoD,
         FedRep,
         FedBABU,
         FedBN,
@@ -69,6 +91,7 @@ FAMILIES: dict[str, tuple[type[Algorithm[Any, Any]], ...]] = {
         PerFedAvg,
         PFedDF,
     ),
+    "several architectures, prototypes": (FedProto,),
     "several architectures, public data": (KTpFL, KTpFLWeights, SimPFL, TopKPFL, FedMD, FedMDKT),
     "references": (LocalOnly, Centralised),
 }

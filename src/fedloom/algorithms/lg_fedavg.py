@@ -105,7 +105,8 @@ class LGFedAvg(fl.Averaging[fl.Maybe[fl.Weights]]):
         return w.merge(found.mean)
 
     def evaluation_payload(self, server: fl.Weights, model: fl.Model) -> fl.Weights:
-        return server if self.pretrain_rounds else self.down(server)
+        w = self.model_of(server)
+        return w if self.pretrain_rounds else self.down(w)
 
     def has_personal(self, state: fl.Maybe[fl.Weights]) -> Tensor:
         return state.present

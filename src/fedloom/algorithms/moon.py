@@ -42,9 +42,10 @@ class MOON(fl.Algorithm[fl.Weights, fl.Maybe[fl.Weights]]):
     """Temperature of the contrastive term; 0.5 in the paper, and in FedNTD's table and file."""
     feature: str = "features"
     """Origin of z: a method of the network, which `forward` must call, or the name of a layer, whose output is
-    flattened. The networks of fedloom have `features`, the input of the classifier: for `fedntd_cnn` the 512 units
-    after ReLU, as in the FedNTD authors' code. For `nn.Sequential(nn.Linear(20, 64), nn.ReLU(), nn.Linear(64, 10))` it
-    is `1`. A network that has a projection head names its output here."""
+    flattened; `input:NAME` is what a layer is given. The networks of fedloom have `features`, the input of the
+    classifier: for `fedntd_cnn` the 512 units after ReLU, as in the FedNTD authors' code. It is `1` for
+    `nn.Sequential(nn.Linear(20, 64), nn.ReLU(), nn.Linear(64, 10))`. A network that has a projection head names its
+    output here."""
     previous: Literal["initial", "received", "random"] = "initial"
     """Last model of a client that never took part. `initial`: the initial global model, as in the FedNTD authors' code.
     `received`: the one received; the first time, the term is then the constant mu * log 2, without a gradient.

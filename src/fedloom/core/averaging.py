@@ -111,14 +111,18 @@ class Averaging(Algorithm[Weights, S]):
         """Return what a client keeps and what it sends of the whole model that it trained."""
         return self.own(w_k), client.weigh(self.up(w_k), self.aggregation)  # type: ignore[return-value]
 
+    def model_of(self, server: Weights) -> Weights:
+        """Return the global model in the server's state: the state itself, where the server keeps nothing else."""
+        return server
+
     def evaluation_payload(self, server: Weights, model: Model) -> Weights:
-        return self.down(server)
+        return self.down(self.model_of(server))
 
     def personal(self, client: Client[S], sent: Weights) -> Weights:
         return self.received(client, sent)
 
     def global_weights(self, server: Weights) -> Weights | None:
-        return server if self.shared == "*" else None
+        return self.model_of(server) if self.shared == "*" else None
 
     def _shared(self, weights: Weights) -> set[str]:
         """Return the names of the tensors that are shared."""

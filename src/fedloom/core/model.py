@@ -19,7 +19,7 @@ from fedloom.core.errors import SettingError, StackingError
 from fedloom.core.fronts import Front, Watch, chain_of, found, skip
 from fedloom.core.frozen import Factors, frozen_tensors, whole_modules
 from fedloom.core.layout import by_channels, by_pixels
-from fedloom.core.network_copies import Called, Tapped, computed_tensors, copied, skeleton_of, tensors_of
+from fedloom.core.network_copies import INPUT, Called, Tapped, computed_tensors, copied, skeleton_of, tensors_of
 from fedloom.core.network_makers import missing_arguments, named_maker, seeded
 from fedloom.core.passes import UNGOVERNED, BatchStatistics, RecordMoments, TrainingCall, draws_unseen
 from fedloom.core.types import Params, Weights
@@ -235,12 +235,12 @@ class Model:
 
     def offers(self, name: str) -> bool:
         """Return whether the network has a layer or a method of this name, which `features` needs."""
-        return name in self.layers or callable(getattr(self._evaluating, name, None))
+        return name.removeprefix(INPUT) in self.layers or callable(getattr(self._evaluating, name, None))
 
     def features(self, weights: Weights, x: Tensor, name: str = "features", mask: Tensor | None = None) -> Tensor:
         """Return what the network's method or layer `name` returns in a pass in evaluation mode, as [B, D].
 
-        What it returns is flattened. `mask`: as in a call.
+        What it returns is flattened. `input:head` is what the layer `head` is given. `mask`: as in a call.
         """
         return self.with_features(weights, x, name, mask)[1]
 

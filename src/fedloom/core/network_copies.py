@@ -14,6 +14,8 @@ from torch.overrides import TorchFunctionMode
 
 from fedloom.core.fronts import passed_on
 
+INPUT = "input:"  # before a layer's name: what goes into it
+
 
 class Called(nn.Module):
     """A wrapper that reaches a module's other methods through `functional_call`, which calls `forward` alone."""
@@ -27,7 +29,10 @@ class Called(nn.Module):
 
 
 class Tapped(nn.Module):
-    """A module whose `forward` also returns what its method or layer `name` has returned on the way."""
+    """A module whose `forward` also returns what its method or layer `name` has returned on the way.
+
+    `input:` before the name of a layer: what that layer was given.
+    """
 
     def __init__(self, module: nn.Module) -> None:
         super().__init__()
@@ -37,10 +42,13 @@ class Tapped(nn.Module):
     def forward(self, x: Tensor, name: str) -> tuple[Tensor, Tensor]:
         seen: list[Tensor] = []
         with contextlib.ExitStack() as stack:
-            if name in self.layers:
-                if passed_on(self.layers[name]):
+            if (layer := self.layers.get(name.removeprefix(INPUT))) is not None:
+                if passed_on(layer):
                     raise TypeError(f"layer {name!r} is frozen and computed once for each example: set front = 'off'")
-                hook = self.layers[name].register_forward_hook(lambda layer, args, out: seen.append(_copy(out)))
+                if name.startswith(INPUT):
+                    hook = layer.register_forward_pre_hook(lambda layer, args: seen.append(_copy(args[0])))
+                else:
+                    hook = layer.register_forward_hook(lambda layer, args, out: seen.append(_copy(out)))
                 stack.callback(hook.remove)
             else:
                 self._tap_method(name, seen)

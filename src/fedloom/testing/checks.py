@@ -26,6 +26,7 @@ from fedloom.testing.subject import (
     ENGINES,
     MLP,
     Convolutional,
+    Deep,
     OtherTestRows,
     Padded,
     Poisoned,
@@ -89,10 +90,10 @@ def architectures_mix(subject: Subject) -> str | None:
     if subject.algorithm.pooled:
         return "pools its clients, which then have one architecture"
     models = {
-        "narrow": Model(MLP, name="narrow"),
-        "wide": Model(lambda: MLP(16), name="wide"),
-        "convolutional": Model(Convolutional, name="convolutional"),
-    }
+        "shallow": Model(MLP, name="shallow"),
+        "deep": Model(Deep, name="deep"),
+        "convolutional": Model(lambda: Convolutional(2, pooled=3), name="convolutional"),
+    }  # with equally many features, which algorithms may compare
     population = subject.population(models=models)
     loop = subject.run(Loop, population)
     _agree(loop, subject.run(Stacked, population), "loop and stack must agree on three architectures", 1e-9)

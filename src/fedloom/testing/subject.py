@@ -68,26 +68,50 @@ class MLP(nn.Module):
         return self.head(self.features(x))  # type: ignore[no-any-return]
 
 
-class Convolutional(nn.Module):
-    """The features as a line of 12 pixels."""
+class Deep(MLP):
+    """One layer more, before as many features."""
 
     def __init__(self) -> None:
-        super().__init__()
-        self.conv = nn.Conv1d(1, 3, 3, padding=1)
-        self.head = nn.Linear(3 * FEATURES, CLASSES)
+        nn.Module.__init__(self)
+        self.first = nn.Linear(FEATURES, FEATURES)
+        self.hidden = nn.Linear(FEATURES, 8)
+        self.head = nn.Linear(8, CLASSES)
 
     def features(self, x: Tensor) -> Tensor:
         """Input of the last layer."""
-        return torch.tanh(self.conv(x[:, None])).flatten(1)
+        return super().features(torch.tanh(self.first(x)))
+
+    def stages(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Return inputs and outputs of the last stage, logits."""
+        z = self.features(x)
+        return torch.tanh(self.first(x)), z, self.head(z)
+
+
+class Convolutional(nn.Module):
+    """The features as a line of 12 pixels. Means of 3 pixels of 2 channels are as many as an MLP's features, 8."""
+
+    def __init__(self, channels: int = 3, pooled: int = 1) -> None:
+        super().__init__()
+        self.conv = nn.Conv1d(1, channels, 3, padding=1)
+        self.head = nn.Linear(channels * FEATURES // pooled, CLASSES)
+        self.pooled = pooled
+
+    def features(self, x: Tensor) -> Tensor:
+        """Input of the last layer."""
+        return self.flat(torch.tanh(self.conv(x[:, None])))
+
+    def flat(self, z: Tensor) -> Tensor:
+        """Return the maps as a vector."""
+        return (z if self.pooled == 1 else F.avg_pool1d(z, self.pooled)).flatten(1)
 
     def stages(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Return inputs and outputs of the last stage, logits."""
         z = torch.tanh(self.conv(x[:, None]))
-        return x[:, None], z, self.head(z.flatten(1))
+        return x[:, None], z, self.head(self.flat(z))
 
     def slim(self, before: Tensor, width: float) -> tuple[Tensor, Tensor]:
         """Return the last stage on its one channel, to the first of its outputs."""
-        n = max(1, int(width * 3))
+        n = max(1, int(width * self.conv.out_channels))
         return before, torch.tanh(self.conv(before)[:, :n])
 
     def forward(self, x: Tensor) -> Tensor:

@@ -17,9 +17,9 @@ from fedloom.experiments.words import coerce
 
 # Of other libraries, and often asked for: of these nothing is meant by a name that looks like theirs.
 _NOT_HERE = {
-    "ditto", "fedrep", "fedbabu", "fedrod", "fedbn", "fedamp", "fedphp", "fedala", "fedproto", "feddistill",
+    "ditto", "fedrep", "fedbabu", "fedbn", "fedamp", "fedphp", "fedala", "feddistill",
     "fedgen", "fedkd", "fml", "fedgh", "fedpcl", "fedcp", "gpfl", "fedpac", "fedcac", "fedgc", "fedas",
-    "feddbe", "fedavgdbe", "fedmtl", "mocha", "apple", "fedadam", "fedyogi", "fedadagrad", "fedlc", "fedlaw",
+    "feddbe", "fedavgdbe", "fedmtl", "mocha", "apple", "fedlc", "fedlaw",
 }  # fmt: skip
 
 
@@ -34,8 +34,8 @@ def kind(name: str) -> type[Algorithm[Any, Any]]:
         return ALGORITHMS[name]
     if name == "apfl":
         raise SettingError(
-            "algorithm 'apfl' may mean that of Ni, Shen and Zhang (2022, decomposed weights) or that of Deng, Kamani "
-            "and Mahdavi (2020, mixed models): write apfl_ni for the first; the second is not there"
+            "algorithm 'apfl' may mean that of Ni, Shen and Zhang (2022, decomposed weights), apfl_ni, or that of "
+            "Deng, Kamani and Mahdavi (2020, mixed models), apfl_deng: write one of the two"
         )
     if plain(name) in _NOT_HERE:
         raise SettingError(
