@@ -50,7 +50,7 @@ class Own:
 class APFLDeng(fl.Algorithm[fl.Weights, Own]):
     """Mix a personal model with the global one."""
 
-    alpha_init: Annotated[float, Ge(0), Le(1)] = 0.5
+    alpha_init: Annotated[float, Ge(0), Le(1), fl.Grid(0.25, 0.5, 0.75)] = 0.5
     """Share of v_k in the mixture at first; the paper tries 0.25 to 0.75."""
     alpha_update: Literal["never", "every_step", "first_step_of_round"] = "never"
     """Steps that move alpha_k. `never`: it stays at `alpha_init`, as in Algorithm 1. `first_step_of_round`: one in each

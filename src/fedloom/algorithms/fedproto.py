@@ -43,8 +43,8 @@ class Server:
 class FedProto(fl.Algorithm[Server, fl.Weights]):
     """Pull the features of each class to a common prototype."""
 
-    lam: fl.NonNegative = 1.0
-    """Weight of R; 1 is the default of the authors' code."""
+    lam: Annotated[fl.NonNegative, fl.Grid(0.1, 1.0, 10.0)] = 1.0
+    """Weight of R; 1 is the default of the authors' code, the grid is ours."""
     proto_from: Literal["after_training", "last_epoch"] = "after_training"
     """Features of which C_k is the mean. `after_training`: of all examples by the trained model, as in eq. 3.
     `last_epoch`: those seen in the last epoch, each before the step on its batch, as in the authors' code."""

@@ -19,7 +19,7 @@ import torch
 from annotated_types import Ge, Lt
 
 from fedloom.core.averaging import Averaging
-from fedloom.core.choices import NonNegative, Positive
+from fedloom.core.choices import Grid, NonNegative, Positive
 from fedloom.core.cohort import Cohort
 from fedloom.core.model import Model
 from fedloom.core.tree import map_tree, zeros_like
@@ -46,8 +46,8 @@ class Server:
 class ServerOptimiser(_Averaging):
     """Let the server take a step of its own along the mean change of its clients' models (abstract, a mixin)."""
 
-    server_lr: Positive = 0.01
-    """Step of the server, eta. The paper tunes it for each task; the default is ours."""
+    server_lr: Annotated[Positive, Grid(0.001, 0.01, 0.1, 1.0)] = 0.01
+    """Step of the server, eta. The paper tunes it for each task; default and grid are ours."""
     tau: Positive = 1e-3
     """Degree of adaptivity, which is added to the root of v: the smaller, the more alike are the steps of all
     parameters. 0.001 is in the paper's experiments."""
