@@ -38,7 +38,8 @@ from fedloom.engines.norms import MEDIAN_BOUND
 from fedloom.engines.runtime import Runtime
 from fedloom.experiments import catalogue
 from fedloom.testing.in_process import fleet_of, population_of, token_of
-from fedloom.wire.registration import Registration, Registry, cap_of
+from fedloom.wire.device_registry import Registry
+from fedloom.wire.registration import Registration, cap_of
 from fedloom.wire.transport import head_of, unseal
 from tampering import with_upload
 

@@ -140,6 +140,17 @@ def test_what_is_refused(tmp_path: Path, lines: list[str], arguments: dict[str, 
         read_csv(path, **arguments)
 
 
+def test_a_column_without_a_value_is_warned_of_where_other_clients_decide_on_it(tmp_path: Path) -> None:
+    path = tmp_path / "t.csv"
+    path.write_text("x,z,w,label\n,1,,0\n,2,?,1\n")
+    with pytest.warns(UserWarning, match=r"t.csv: 'x', 'w' with nothing here, which the other rows fill"):
+        made = read_csv(path, prepare="federated", test_fraction=0).train
+    assert made.columns == ("x", "z", "w")
+    assert made.x.tolist() == [[0, -1, 0], [0, 1, 0]]
+    with pytest.raises(ValueError, match="'x' with nothing; 'w' with nothing"):
+        read_csv(path, prepare="standard", test_fraction=0)
+
+
 def test_a_column_without_a_name_can_be_left_out(tmp_path: Path) -> None:
     path = write(tmp_path / "t.csv", ",x,label", "0,5,a", "1,6,b")
     assert read_csv(path, drop=[""], test_fraction=0).train.x.tolist() == [[5], [6]]

@@ -26,9 +26,9 @@ from fedloom.experiments.experiment import Experiment
 from fedloom.experiments.sections import DataSettings
 from fedloom.testing.in_process import InProcess
 from fedloom.wire.communication import CLOSED, CommunicationManager
+from fedloom.wire.device_registry import Registry
 from fedloom.wire.fleet import Audit, NoResponse, RankFleet
 from fedloom.wire.reception import read_public, register_devices, send_public
-from fedloom.wire.registration import Registry
 from fedloom.wire.transport import pack, unpack, with_checksum
 from hospitals import write_hospitals
 
@@ -415,13 +415,10 @@ def test_a_folder_holds_one_file(tmp_path: Path) -> None:
         DataManager(str(empty), DataSettings(), 0)
 
 
-def test_a_device_holds_the_table_of_one_site_and_classes(tmp_path: Path) -> None:
+def test_a_device_holds_the_table_of_one_site(tmp_path: Path) -> None:
     write_hospitals(tmp_path)
     with pytest.raises(SettingError, match=r"a device holds the table of one site, got .*: name one file"):
         DataManager(f"{tmp_path}/*.csv?label=readmitted", DataSettings(), 0)
-    table = f"{tmp_path}/Kiel.csv?target=los_days&drop=readmitted,patient&prepare=standard"
-    with pytest.raises(SettingError, match=r"devices are evaluated by class, got .* with targets that are no classes"):
-        DataManager(table, DataSettings(), 0)
 
 
 def test_a_wrong_name_shows_before_a_device_has_joined(tmp_path: Path) -> None:
@@ -521,13 +518,6 @@ def test_devices_that_number_their_labels_otherwise_are_told_apart(tmp_path: Pat
     said = settings(**{"data.test_fraction": 0.0})
     registry = register_devices(fleet_of([*ours], folder), folder / "devices.json", said, ["logistic"])
     assert {d.train for d in registry.devices} == {(6, 6, 0), (0, 6, 6)}
-
-
-def test_devices_do_not_prepare_by_common_statistics_yet(tmp_path: Path) -> None:
-    path = tmp_path / "t.csv"
-    path.write_text("n,y\n1,0\n2,1\n3,0\n", encoding="utf-8")
-    with pytest.raises(SettingError, match="devices do not exchange statistics of their columns yet"):
-        Membership(f"{path}?label=y&prepare=federated", tmp_path / "state")
 
 
 def test_columns_of_prepared_tables_are_told_apart(tmp_path: Path) -> None:

@@ -24,12 +24,13 @@ from fedloom.experiments import catalogue
 from fedloom.experiments.experiment import Experiment
 from fedloom.experiments.export import export
 from fedloom.experiments.settings_file import read_settings
-from fedloom.wire.registration import Registry
+from fedloom.wire.device_registry import Registry
 from fedloom.wire.start import Start
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 import launching
+import site_devices
 
 SETTINGS = """
 algorithm = "pfedsd"
@@ -154,6 +155,28 @@ def test_public_examples_are_the_servers(algorithm: str, tmp_path: Path) -> None
     assert (tmp_path / "out" / "metrics.jsonl").read_bytes() == of_loop(tmp_path, whole)
     if algorithm == "feddf":
         assert main(["export", str(tmp_path / "out"), str(tmp_path / "model.safetensors")]) == 0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("algorithm", ["fedavg", "scaffold", "fedper"])
+def test_five_tables_are_prepared_by_the_statistics_of_all(algorithm: str, tmp_path: Path) -> None:
+    """Over Gloo, with a numeric target, categories, gaps and columns in five orders: the bits of the simulation."""
+    site_devices.write_sites(tmp_path)
+    words = site_devices.settings(algorithm)
+    site_devices.write_settings(tmp_path, words)
+    found = launching.ended(launching.gloo(site_devices.commands(tmp_path)))
+    assert [status for status, _ in found] == [0] * 6, found
+    assert "tables are prepared by the statistics of 5 devices, " in found[0][1]
+    site_devices.simulated(tmp_path, words)
+    site_devices.check_same_run(tmp_path / "out", tmp_path / "simulated", exactly=algorithm == "fedper")
+    if algorithm == "fedper":  # which has no global model
+        return
+    models = [tmp_path / f"{run}.safetensors" for run in ("out", "simulated")]
+    for model in models:
+        assert main(["export", str(tmp_path / model.stem), str(model)]) == 0
+    ours, theirs = map(load_file, models)
+    assert ours.keys() == theirs.keys()
+    assert all(torch.equal(ours[name], theirs[name]) for name in ours)
 
 
 @pytest.mark.slow

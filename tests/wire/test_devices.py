@@ -25,9 +25,10 @@ from fedloom.engines.population import Population
 from fedloom.engines.runtime import Runtime
 from fedloom.testing.compare import same
 from fedloom.testing.in_process import DevicesInProcess, InProcess, fleet_of, population_of, token_of
+from fedloom.wire.device_registry import Registry, RemoteExamples
 from fedloom.wire.devices import Devices
 from fedloom.wire.fleet import Audit, RankFleet
-from fedloom.wire.registration import CAP, Registration, Registry, RemoteExamples, cap_of
+from fedloom.wire.registration import CAP, Registration, cap_of
 from fedloom.wire.transport import head_of, pack, seal, unpack, unseal, with_checksum
 from tampering import HARMLESS, HARMS, tamper_with, with_weight
 from tiny import LOCAL, federation, mlp, population
@@ -419,6 +420,14 @@ def test_an_engine_of_devices_needs_devices() -> None:
 
 
 # ---- registration
+
+
+def test_the_file_of_devices_with_classes_is_that_of_earlier_versions() -> None:
+    """Its digest belongs to a run, which goes on."""
+    described = Registry.of(RUN, registrations(), ["net"]).described()
+    assert [*described] == ["run", "devices", "test", "cap"]
+    known = ["id", "train", "test", "val", "shape", "dtype", "model", "classes", "columns"]
+    assert [*described["devices"][0]] == known
 
 
 def test_a_registry_is_the_same_whoever_came_first(tmp_path: Path) -> None:

@@ -61,6 +61,7 @@ class FedMeta(fl.Algorithm[fl.Weights, tuple[()]]):
     """Weight of a client in the mean of g_k: its number of `samples`, or `uniform`, the paper's."""
 
     own_steps: ClassVar[bool] = True
+    own_rates: ClassVar[bool] = True
     trains_for_evaluation: ClassVar[bool] = True
 
     def bind(self, federation: fl.Federation, models: Mapping[str, fl.Model]) -> Self:

@@ -63,6 +63,7 @@ class PerFedAvg(fl.Averaging[fl.Weights]):
     """Step of these differences."""
 
     own_steps: ClassVar[bool] = True
+    own_rates: ClassVar[bool] = True
     trains_for_evaluation: ClassVar[bool] = True
 
     @fl.on_client

@@ -62,6 +62,7 @@ class PFedMe(fl.Algorithm[fl.Weights, fl.Maybe[fl.Weights]]):
     """Weight of a client in the mean: `uniform`, the paper's, or its number of `samples`, as in the authors' code."""
 
     own_steps: ClassVar[bool] = True
+    own_rates: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         super().__post_init__()

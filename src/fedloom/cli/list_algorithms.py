@@ -41,8 +41,8 @@ def show(args: argparse.Namespace, console: Console) -> int:
         return 0
     out = table(
         "Algorithms",
-        "fedloom algorithms NAME prints all facts of one. Change a setting with --set NAME=VALUE (run) or --set "
-        "ALGORITHM.NAME=VALUE (compare).",
+        "Change a setting with --set NAME=VALUE (run) or --set ALGORITHM.NAME=VALUE (compare). "
+        "fedloom algorithms NAME prints all facts of one.",
     )
     out.add_column("name", no_wrap=True)
     for heading in ("what it is", "settings"):

@@ -15,6 +15,7 @@ from fedloom.coordinator import Job, RunSettings, check_free
 from fedloom.coordinator.directory import RunDirectory
 from fedloom.core.errors import CodecError, SettingError
 from fedloom.core.naming import forbid_imports
+from fedloom.core.task import needs_moments
 from fedloom.device.data_manager import warn_about_own_scale
 from fedloom.engines.norms import LEAST, MEDIAN_BOUND
 from fedloom.experiments import catalogue
@@ -24,10 +25,10 @@ from fedloom.experiments.sections import DataSettings
 from fedloom.experiments.settings_file import flat, read_settings
 from fedloom.report import comparison_table
 from fedloom.storage import files
+from fedloom.wire.device_registry import Registry
 from fedloom.wire.fleet import TRUSTED, Audit, RankFleet
 from fedloom.wire.launched import communication, meeting_point, rank_here
 from fedloom.wire.reception import register_devices, send_public
-from fedloom.wire.registration import Registry
 from fedloom.wire.start import Start
 
 _OF_DEVICES = {"test_fraction", "val_fraction", "normalise", "augment", "classes", "partition_seed", "arrives", "drift"}
@@ -83,7 +84,8 @@ def serve(args: argparse.Namespace, console: Console) -> int:
 
         devices = register_devices(
             fleet, registry, settings, experiment.model.split(","), test=args.test, cap=args.most_examples,
-            public=d.public_source is not None, start=experiment.start is not None, check_fit=check_fit, wait=args.wait,
+            public=d.public_source is not None, start=experiment.start is not None,
+            moments=needs_moments(catalogue.task(experiment.task)), check_fit=check_fit, wait=args.wait,
             min_devices=args.least,
         )  # fmt: skip
         (job,) = jobs
@@ -98,6 +100,9 @@ def serve(args: argparse.Namespace, console: Console) -> int:
         console.print(
             f"{len(fleet.connected())} of {len(devices.devices)} devices are connected; audit log: {fleet.audit.path}"
         )
+        if (made := devices.common_preparation()) is not None:
+            text = f"tables are prepared by the statistics of {len(devices.devices)} devices, {made.facts['digest']}"
+            console.print(f"{text}: {registry}", soft_wrap=True)
         console.print(_bounds(job.settings, devices), soft_wrap=True)
         print_setup(job.federation, job.population.models, job.settings, console)
         name = experiment.algorithm

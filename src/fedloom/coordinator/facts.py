@@ -15,7 +15,7 @@ import torch
 
 from fedloom.data import Examples, Federation, Partition
 from fedloom.storage import files
-from fedloom.wire.registration import RemoteExamples
+from fedloom.wire.device_registry import RemoteExamples
 
 _SHOWN = 100  # clients whose classes are written down
 _SAMPLED = 32  # examples
@@ -92,11 +92,14 @@ def who_holds_what(federation: Federation) -> dict[str, Any]:
 def _targets(federation: Federation, shown: range) -> dict[str, Any]:
     """Return, of targets that are no classes, their names and the quartiles of each at the first clients, [k][D][5].
 
-    They are minimum, lower quartile, median, upper quartile and maximum of the training examples.
+    They are minimum, lower quartile, median, upper quartile and maximum of the training examples; null for devices,
+    which do not send them.
     """
     train = federation.train
     if not train.y.is_floating_point():
         return {}
+    if isinstance(train, RemoteExamples):
+        return {"targets": {"names": list(train.targets), "train": [None for _ in shown]}}
     y = train.y.cpu().numpy().astype(np.float64).reshape(len(train), -1)
     own = [y[federation.partition.rows(k)] for k in shown]
     quartiles = [np.quantile(rows, (0, 0.25, 0.5, 0.75, 1), axis=0).T.tolist() if len(rows) else None for rows in own]

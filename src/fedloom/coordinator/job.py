@@ -18,7 +18,7 @@ from fedloom.core.aggregators import aggregator
 from fedloom.core.algorithm import Algorithm
 from fedloom.core.errors import SettingError
 from fedloom.core.model import Model
-from fedloom.core.task import FitsTargets, Task, require_task, targets_of
+from fedloom.core.task import FitsTargets, Task, needs_moments, require_task, targets_of
 from fedloom.core.task_measures import headline
 from fedloom.data import Federation
 from fedloom.engines.attacks import Attack
@@ -26,8 +26,8 @@ from fedloom.engines.faults import Faults
 from fedloom.engines.population import Population
 from fedloom.evaluate.measure import Measure, monitored, task_measures_for
 from fedloom.tasks import Classification
+from fedloom.wire.device_registry import RemoteExamples
 from fedloom.wire.fleet import Fleet
-from fedloom.wire.registration import RemoteExamples
 
 Models = Model | nn.Module | Callable[[], nn.Module] | Mapping[str, Model | nn.Module | Callable[[], nn.Module]]
 
@@ -69,7 +69,8 @@ class Plan:
                 f"{type(self.task).__name__} are {kind}: take an algorithm that needs only a loss, such as FedAvg, or "
                 "a task for classes"
             )
-        if isinstance(self.task, FitsTargets) and not isinstance(federation.train, RemoteExamples):
+        elsewhere = isinstance(federation.train, RemoteExamples)
+        if isinstance(self.task, FitsTargets) and (not elsewhere or needs_moments(self.task)):
             object.__setattr__(self, "task", self.task.fit(target_moments(federation)))
         if settings.cohort_size > (there := federation.num_clients):
             raise SettingError(

@@ -7,7 +7,8 @@ import numpy as np
 from fedloom.core.errors import SettingError
 from fedloom.core.task import ChoosesThreshold, TargetMoments, Task, targets_of
 from fedloom.data import Federation
-from fedloom.wire.registration import RemoteExamples
+from fedloom.data.statistics import mean_in_order, target_columns
+from fedloom.wire.device_registry import RemoteExamples
 
 
 def check_targets(federation: Federation, task: Task) -> None:
@@ -60,12 +61,18 @@ def target_moments(federation: Federation) -> TargetMoments:
     """Return mean and deviation of each target over the training examples of all clients.
 
     Sums are added in the order of the clients, first those of the targets, then those of their squared distances from
-    the mean: what devices can send of their own.
+    the mean. Devices have sent these when they registered.
     """
-    y = federation.train.y.cpu().numpy().astype(np.float64)
-    columns = y.reshape(len(y), -1)
+    if isinstance(federation.train, RemoteExamples):
+        if (known := federation.train.registry.get("moments")) is None:
+            raise SettingError(
+                "a task that standardises its targets needs their sums, which devices send when they register, got "
+                "none of this run: begin it anew, or set task = 'regression?standardise=false'"
+            )
+        return TargetMoments(tuple(known["mean"]), tuple(known["deviation"]))
+    columns = target_columns(federation.train.y.cpu().numpy())
     own = [columns[federation.partition.rows(k)] for k in range(federation.num_clients)]
     count = sum(map(len, own))
-    mean = sum((rows.sum(0) for rows in own), np.zeros(columns.shape[1])) / max(1, count)
-    squares = sum((np.square(rows - mean).sum(0) for rows in own), np.zeros(columns.shape[1])) / max(1, count)
+    mean = mean_in_order([rows.sum(0) for rows in own], count)
+    squares = mean_in_order([np.square(rows - mean).sum(0) for rows in own], count)
     return TargetMoments(tuple(map(float, mean)), tuple(map(float, np.sqrt(squares))))

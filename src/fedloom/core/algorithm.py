@@ -55,6 +55,7 @@ class Algorithm(StrictSettings, ABC, Generic[V, S]):
     trains_for_evaluation: ClassVar[bool] = False  # `personal` reads `client.train`, whose batches must be planned
     sums_gradients: ClassVar[bool] = False  # takes what a client's weights moved for a sum of gradients: no Adam
     own_steps: ClassVar[bool] = False  # takes steps of its own and not by `train`, so a `term` would reach none of them
+    own_rates: ClassVar[bool] = False  # has learning rates of its own in the place of local.lr
     pooled: ClassVar[bool] = False  # trains on everybody's data as one client (a reference, not federated)
     needs_front: ClassVar[bool] = False  # gives networks inputs of its own, or calls their parts: none may be left out
     neutral: ClassVar[Mapping[str, Any]] = {}  # the settings with which its model is that of FedAvg

@@ -44,6 +44,14 @@ class FitsTargets(Protocol):
     def fit(self, moments: TargetMoments) -> Task: ...
 
 
+def needs_moments(task: object) -> bool:
+    """Return whether a task is another one once it is made for its targets; one that standardises nothing is not."""
+    if not isinstance(task, FitsTargets):
+        return False
+    fitted: object = task.fit(TargetMoments((0.0,), (1.0,)))
+    return fitted is not task
+
+
 @runtime_checkable
 class NeedsLabelStatistics(Protocol):
     """A task whose loss wants to know more of a client's training examples than a batch says, such as `LDAM`."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import re
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,7 +19,7 @@ from fedloom.data.roles import first_repeated
 _INTEGER = re.compile(r"[+-]?[0-9]{1,18}")
 _WHOLE = re.compile(r"([+-]?[0-9]{1,18})\.0*")
 DATE = re.compile(r"[0-9]{1,4}([-./])[0-9]{1,2}\1[0-9]{1,4}([ T].*)?")
-_MOST_CATEGORIES = 1000  # of a column, and in at least two rows each on average: more are names of things
+MOST_CATEGORIES = 1000  # of a column, and in at least two rows each on average: more are names of things
 _FEW = 20  # which any column may have
 _SHOWN = 12  # bad columns in a message
 
@@ -73,9 +74,17 @@ def check_header(path: Path, header: Sequence[str], others: Sequence[str], featu
         refuse(path, "a table must have a column of features", ", ".join(header)[:200], "drop fewer columns")
 
 
-def check_columns(path: Path, read: Columns, prepared: bool, bad: Mapping[str, str]) -> None:
-    """Refuse columns that cannot be features, all in one message; `bad`: what is wrong with some of them already."""
-    found = dict(bad)
+def most_words(rows: int) -> int:
+    """Return how many different words a column of so many rows may have."""
+    return min(MOST_CATEGORIES, max(_FEW, rows // 2))
+
+
+def check_columns(path: Path, read: Columns, prepared: bool, bad: Mapping[str, str], shared: bool = False) -> None:
+    """Refuse columns that cannot be features, all in one message; `bad`: what is wrong with some of them already.
+
+    `shared`: other clients' rows decide on columns too, so one without any value here is warned of alone.
+    """
+    found, empty = dict(bad), list[str]()
     fills = dates = False  # whether to prepare them is a remedy, and to count days
     for name, (row, word, count) in read.mixed.items():
         found[name] = f"{name!r} with {word[:60]!r} in {read.at(row)}" + f" and {count - 1} more" * (count > 1)
@@ -83,7 +92,9 @@ def check_columns(path: Path, read: Columns, prepared: bool, bad: Mapping[str, s
         gaps = np.isnan(values)
         with np.errstate(over="ignore"):
             endless = ~gaps & ~np.isfinite(values.astype(np.float32))
-        if gaps.all():
+        if gaps.all() and shared:
+            empty.append(name)
+        elif gaps.all():
             found.setdefault(name, f"{name!r} with nothing")
         elif endless.any():
             row = int(endless.argmax())
@@ -97,16 +108,23 @@ def check_columns(path: Path, read: Columns, prepared: bool, bad: Mapping[str, s
             row = next((i for i, cell in enumerate(cells) if cell not in MISSING), 0)
             found.setdefault(name, f"{name!r} with {cells[row][:60]!r} in {read.at(row)}")
             fills = True
+        elif not kinds and shared:
+            empty.append(name)
+            continue
         elif not kinds:
             found.setdefault(name, f"{name!r} with nothing")
             continue
         is_date = all(map(DATE.fullmatch, kinds))
-        if prepared and len(kinds) > (most := _FEW if is_date else min(_MOST_CATEGORIES, max(_FEW, len(cells) // 2))):
+        if prepared and len(kinds) > (most := _FEW if is_date else most_words(len(cells))):
             dates |= is_date
             what = "dates" if is_date else "words"
             found.setdefault(
                 name, f"{name!r} with {len(kinds):,} different {what} such as {min(kinds)[:60]!r}, more than {most:,}"
             )
+    if empty:
+        warnings.warn(
+            f"{path.name}: {', '.join(map(repr, empty))} with nothing here, which the other rows fill", stacklevel=4
+        )
     if not found:
         return
     listed = "; ".join([*found.values()][:_SHOWN]) + f"; and {len(found) - _SHOWN} more" * (len(found) > _SHOWN)

@@ -99,9 +99,7 @@ class Preparation:
         if isinstance(self.transformer, CommonPreparation):
             clients = [rows] if sizes is None else np.split(rows, np.cumsum(sizes)[:-1])
             common = self.transformer.fit([self.frame.iloc[part] for part in clients])
-            facts = {**self.read, "fitted_on": len(rows), "columns": _told(common)}
-            facts |= {"digest": common.digest(), "prepare": common.described()}
-            return Preparation(self.frame, common, self.read, facts)
+            return Preparation(self.frame, common, self.read, {**self.read, **_facts_of(common, len(rows))})
         from sklearn.base import clone
 
         try:
@@ -113,6 +111,21 @@ class Preparation:
             ) from error
         facts = {**self.read, "fitted_on": len(rows), "columns": _described(made, self.frame.iloc[rows])}
         return Preparation(self.frame, made, self.read, facts)
+
+    @classmethod
+    def without_rows(cls, common: CommonPreparation, fitted_on: int) -> Preparation:
+        """Return a common preparation of rows that are elsewhere: none of them is here.
+
+        Raises:
+            ValueError: pandas is not installed.
+        """
+        try:
+            import pandas as pd
+        except ImportError:
+            raise ValueError("to prepare a table takes pandas: pip install 'fedloom[tables]'") from None
+        kinds = {**dict.fromkeys(common.numbers, float), **dict.fromkeys(common.words, object)}
+        frame = pd.DataFrame({name: pd.Series([], dtype=kind) for name, kind in kinds.items()})
+        return cls(frame, common, {}, _facts_of(common, fitted_on))
 
     def features(self, other: Preparation | None = None) -> tuple[npt.NDArray[np.float32], tuple[str, ...]]:
         """Return features (N, D) of these columns, or of those of `other`, and their names."""
@@ -214,6 +227,12 @@ def asked(prepare: Any, least: int) -> Any:
 def _is_standard(made: Any) -> bool:
     """Return whether a fitted transformer is the one that "standard" names."""
     return set(getattr(made, "named_transformers_", {})) == {"numbers", "words"}
+
+
+def _facts_of(common: CommonPreparation, rows: int) -> dict[str, Any]:
+    """Describe a preparation by the statistics of all clients for manifest.json, which holds all of it."""
+    described = common.described()
+    return {"fitted_on": rows, "columns": _told(common), "digest": common.digest(), "prepare": described}
 
 
 def _told(common: CommonPreparation) -> dict[str, str]:

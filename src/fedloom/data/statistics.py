@@ -50,6 +50,12 @@ class Total:
     def mean(self) -> float:
         return self.sum / self.count if self.count else 0.0
 
+    def places(self, values: Numbers) -> npt.NDArray[np.int64]:
+        """Return the bin of each value between the smallest and the largest number."""
+        if not (width := self.largest - self.smallest) > 0:
+            return np.zeros(len(values), np.int64)
+        return np.minimum(((values - self.smallest) / width * BINS).astype(np.int64), BINS - 1)
+
 
 @dataclass(frozen=True)
 class Summary:
@@ -97,12 +103,9 @@ class Spread:
 
     @classmethod
     def of(cls, values: Numbers, common: Total) -> Spread:
-        there, width = values[~np.isnan(values)], common.largest - common.smallest
-        if width > 0:
-            places = np.minimum(((there - common.smallest) / width * BINS).astype(np.int64), BINS - 1)
-        else:
-            places = np.zeros(len(there), np.int64)
-        return cls(math.fsum(np.square(there - common.mean)), np.bincount(places, minlength=BINS).astype(np.int64))
+        there = values[~np.isnan(values)]
+        bins = np.bincount(common.places(there), minlength=BINS).astype(np.int64)
+        return cls(math.fsum(np.square(there - common.mean)), bins)
 
     @classmethod
     def of_columns(cls, frame: Any, common: Summary) -> dict[str, Spread]:
@@ -179,6 +182,27 @@ class CommonPreparation:
         numbers = {name: Scale.of(common.rows, total, spreads[name]) for name, total in common.numbers.items()}
         return CommonPreparation(self.least, numbers, {name: tuple(counts) for name, counts in common.words.items()})
 
+    def conform(self, frame: Any) -> Any:
+        """Return a data frame with the columns of this preparation; a column of gaps alone is of either kind.
+
+        Raises:
+            ValueError: it has other columns, or words where these are numbers.
+        """
+        names = [*self.numbers, *self.words]
+        if wrong := sorted({*map(str, frame.columns)} ^ {*names}):
+            raise ValueError(
+                f"columns must be those of all clients, {', '.join(map(repr, names))[:200]}, and {wrong[0]!r:.80} is "
+                "on one side alone: name columns alike in all files"
+            )
+        for name in names:
+            if (frame[name].dtype.kind == "f") != (name in self.numbers) and not frame[name].isna().all():
+                held, wanted = ("words", "numbers") if name in self.numbers else ("numbers", "words")
+                raise ValueError(
+                    f"column {name!r:.80} holds {wanted} at all clients together, got {held}: mend it, or read it as "
+                    "words in all files (categories=)"
+                )
+        return frame[names].astype({name: float if name in self.numbers else object for name in names})
+
     def transform(self, frame: Any) -> npt.NDArray[np.float32]:
         """Return features (N, D) of the rows of a data frame."""
         x = np.zeros((len(frame), len(self.get_feature_names_out())), np.float32)
@@ -212,6 +236,16 @@ class CommonPreparation:
     def digest(self) -> str:
         """Return 16 hexadecimal digits of a SHA-256 over all of it."""
         return hashlib.sha256(json.dumps(self.described()).encode()).hexdigest()[:16]
+
+
+def target_columns(y: npt.NDArray[Any]) -> Numbers:
+    """Return targets (N,) or (N, D) as columns (N, D)."""
+    return y.astype(np.float64).reshape(len(y), -1)
+
+
+def mean_in_order(sums: Sequence[Numbers], count: int) -> Numbers:
+    """Return the mean (D,) over `count` rows from each client's sums (D,), which are added in the order of clients."""
+    return sum(sums, np.zeros(len(sums[0]))) / max(1, count)
 
 
 def _numbers(frame: Any) -> dict[str, Numbers]:

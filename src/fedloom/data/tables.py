@@ -21,6 +21,7 @@ from fedloom.data.hold_out import split as split_rows
 from fedloom.data.partition import pooled
 from fedloom.data.preparation import MISSING, Preparation, asked, spelt
 from fedloom.data.roles import Roles
+from fedloom.data.statistics import CommonPreparation
 from fedloom.data.targets import take_targets
 from fedloom.data.text_table import TextTable, read_columns
 
@@ -173,7 +174,7 @@ def dataset_of(
     single = (roles.label, roles.client, roles.split, roles.group)
     labels, users, parts, grouped = (None if name is None else read.words.pop(name) for name in single)
     targets = take_targets(path, read, roles.targets, unread) if roles.targets else None
-    check_columns(path, read, prepare is not None, unread)
+    check_columns(path, read, prepare is not None, unread, isinstance(prepare, CommonPreparation))
     for column, cells in ((roles.label, labels), (roles.client, users), (roles.group, grouped)):
         if column is not None and cells is not None:
             check_gaps(path, read, column, cells)

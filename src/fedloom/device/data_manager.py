@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
-from fedloom.core.errors import SettingError, SettingWarning, warn
-from fedloom.data import Dataset, Federation, Partition, by_lists, federate
-from fedloom.data.statistics import CommonPreparation
+from fedloom.core.errors import RefusedError, SettingError, SettingWarning, warn
+from fedloom.data import Dataset, Examples, Federation, Partition, by_lists, federate
+from fedloom.data.statistics import CommonPreparation, Spread, Summary, target_columns
 from fedloom.experiments import catalogue
 from fedloom.experiments.sections import DataSettings
+from fedloom.wire.device_statistics import CommonTotals, FirstStatistics, SecondStatistics
 from fedloom.wire.registration import Registration, check_names
+
+_MOST_VALUES = 1 << 30  # that the server's preparation makes of a table
 
 
 class DataManager:
@@ -24,21 +30,101 @@ class DataManager:
 
     def __init__(self, source: str | Dataset, settings: DataSettings, seed: int) -> None:
         self.federation = _federation(load_examples(source) if isinstance(source, str) else source, settings, seed)
+        self._statistics: FirstStatistics | None = None
+
+    @property
+    def is_prepared_by_all(self) -> bool:
+        """True if features are made of columns by the statistics of all devices, which `prepare` is given."""
+        return by_common_statistics(self.federation.train)
 
     def registration(self, id: str, model: str = "") -> Registration:
         """Return the registration of the examples for the server."""
         f = self.federation
+        has_classes = not f.train.y.is_floating_point()
 
         def counts(rows: Partition | None) -> tuple[int, ...]:
+            if not has_classes:
+                return (0 if rows is None else int(rows.sizes[0]),)
             none = (0,) * f.num_classes
             return none if rows is None else tuple(map(int, rows.counts(f.train.y, f.num_classes)[0]))
 
-        dtype = str(f.train.x.dtype).removeprefix("torch.")
+        dtype, target_dtype = (str(t.dtype).removeprefix("torch.") for t in (f.train.x, f.train.y))
         return Registration(
             id, counts(f.partition), counts(f.local_test), counts(f.local_val), f.train.shape, dtype, model,
             check_names(f.train.classes, "classes", f.num_classes),
             check_names(f.train.columns, "columns", len(f.train.columns)),
+            target_dtype, tuple(f.train.y.shape[1:]),
+            () if has_classes else check_names(f.train.targets, "targets", len(f.train.targets)),
         )  # fmt: skip
+
+    def statistics(self, moments: bool) -> FirstStatistics | None:
+        """Return the statistics of the training rows for the server; None where it needs none.
+
+        `moments`: whether the task asks for sums of targets.
+        """
+        f = self.federation
+        rows = f.partition.rows(0)
+        sums = tuple(map(float, self._targets[rows].sum(0))) if moments else None
+        summary, least = None, 1
+        if self.is_prepared_by_all:
+            assert f.train.preparation is not None
+            least = f.train.preparation.transformer.least
+            summary = Summary.of(self._frame, least)
+        if summary is not None or sums is not None:
+            self._statistics = FirstStatistics(len(rows), summary, least, sums)
+        return self._statistics
+
+    def second_statistics(self, fields: Any) -> SecondStatistics:
+        """Return the statistics of the second exchange, by the totals of all devices as the server has sent them.
+
+        Raises:
+            RefusedError: they are no totals with those of this device among them.
+        """
+        if self._statistics is None:
+            raise RefusedError("a device counts its columns after it has sent their totals: register it first")
+        f, common = self.federation, CommonTotals.read(fields, self._statistics)
+        spreads = dict[str, Spread]()
+        if self._statistics.summary is not None:
+            frame = self._frame
+            if wrong := [n for n in common.numbers if frame[n].dtype.kind != "f" and not frame[n].isna().all()]:
+                raise RefusedError(
+                    f"column {wrong[0]!r:.80} holds words on this device, and numbers were asked for: mend the column"
+                )
+            spreads = {n: Spread.of(frame[n].to_numpy(np.float64), total) for n, total in common.numbers.items()}
+        own = self._targets[f.partition.rows(0)]
+        squares = np.square(own - np.array(common.targets)).sum(0) if common.targets else ()
+        return SecondStatistics(spreads, tuple(map(float, squares)))
+
+    def prepare(self, common: CommonPreparation) -> None:
+        """Make features of the columns by the statistics of all devices.
+
+        Raises:
+            RefusedError: the table has other columns, or too many features would be made of them.
+        """
+        f = self.federation
+        made = f.train.preparation
+        assert made is not None
+        if (count := len(made.frame) * len(common.get_feature_names_out())) > _MOST_VALUES:
+            raise RefusedError(
+                f"a table has at most {_MOST_VALUES:,} features of all rows together, got {count:,} by the preparation "
+                "of the server: leave columns with many words out on all devices (drop=)"
+            )
+        try:
+            made = replace(made, frame=common.conform(made.frame), transformer=common)
+        except ValueError as error:
+            raise RefusedError(str(error)) from None
+        self.federation = replace(f, train=replace(f.train, preparation=made).prepared(made))
+
+    @property
+    def _frame(self) -> Any:
+        """The columns of the training rows."""
+        f = self.federation
+        assert f.train.preparation is not None
+        return f.train.preparation.frame.iloc[f.partition.rows(0)]
+
+    @property
+    def _targets(self) -> npt.NDArray[np.float64]:
+        return target_columns(self.federation.train.y.numpy())
 
 
 def load_examples(source: str) -> Dataset:
@@ -46,39 +132,35 @@ def load_examples(source: str) -> Dataset:
     if catalogue.is_sites(source):
         raise SettingError(f"a device holds the table of one site, got {source!r}: name one file with --data")
     dataset = catalogue.data(_resolve_source(source), whole=True)
-    if dataset.train.y.is_floating_point():
-        raise SettingError(
-            f"devices are evaluated by class, got {source!r} with targets that are no classes: name a column of "
-            "classes with label=, or simulate with fedloom run"
-        )
     warn_about_own_scale(source, dataset)
     return dataset
 
 
-def warn_about_own_scale(source: str, dataset: Dataset) -> None:
-    """Warn if columns were prepared here, since a simulation scales them by the rows of all clients.
+def by_common_statistics(examples: Examples) -> bool:
+    """Return whether a table is prepared by the statistics of all clients."""
+    made = examples.preparation
+    return made is not None and isinstance(made.transformer, CommonPreparation)
 
-    Raises:
-        SettingError: they were to be prepared by the statistics of all clients.
-    """
-    made = dataset.train.preparation
-    if made is not None and isinstance(made.transformer, CommonPreparation):
-        raise SettingError(
-            f"devices do not exchange statistics of their columns yet, got {source!r}: scale the columns of all tables "
-            "by the same numbers and leave prepare out, or simulate with fedloom run"
-        )
-    if dataset.train.preparation is not None:
+
+def warn_about_own_scale(source: str, dataset: Dataset) -> None:
+    """Warn if columns were prepared by these rows alone, since a simulation scales them by those of all clients."""
+    if dataset.train.preparation is not None and not by_common_statistics(dataset.train):
         warn(
             "with devices each table is prepared by its own rows alone, where a simulation takes the means, deviations "
             f"and medians of all clients' rows, got {source!r}: a simulated result does not carry over, and a trained "
-            "model has no scale of its own; scale the columns of all tables by the same numbers first, and leave "
-            "prepare out",
+            "model has no scale of its own; prepare all tables with prepare=federated, or scale their columns by the "
+            "same numbers first and leave prepare out",
             SettingWarning,
         )
 
 
 def _federation(source: Dataset, d: DataSettings, seed: int) -> Federation:
     dataset = catalogue.normalise(d.normalise, catalogue.numbered(source, d.classes))
+    if by_common_statistics(source.train) and dataset.train.preparation is None:
+        raise SettingError(
+            f"columns are standardised once, got data.normalise = {d.normalise!r} and a table with prepare=federated: "
+            "leave one of both out"
+        )
     held_out, train, test = dataset.held_out, dataset.train, dataset.test
     if held_out is None and test is not None:
         train, held_out = dataset._replace(owners=None).merged().train, np.arange(len(train) + len(test)) >= len(train)

@@ -14,9 +14,10 @@ from typing import Any
 
 import torch
 
+from fedloom.coordinator.task_targets import check_targets
 from fedloom.core.errors import FedloomError, RankError, RefusedError, SettingError
 from fedloom.core.naming import forbid_imports
-from fedloom.data import Federation
+from fedloom.core.task import FitsTargets, TargetMoments, Task, needs_moments
 from fedloom.device.controller import STEPS, Controller, too_many_steps
 from fedloom.device.data_manager import DataManager, load_examples
 from fedloom.device.model_manager import ModelManager
@@ -31,12 +32,14 @@ from fedloom.experiments.settings_file import flat
 from fedloom.storage import files
 from fedloom.storage.strict_json import parse
 from fedloom.wire.communication import CLOSED, CommunicationManager
+from fedloom.wire.device_statistics import MAX_BYTES, read_moments, read_preparation, to_bytes
 from fedloom.wire.processes import threads
 from fedloom.wire.reception import read_public
 from fedloom.wire.registration import check_id
 from fedloom.wire.service import LIMIT
 
-FIRST = 1 << 20  # bytes of the server's messages before public examples and requests
+FIRST = 1 << 20  # bytes of the server's settings
+_EXCHANGES = 8  # of counts, which the server repeats without devices that it has lost
 
 
 @contextmanager
@@ -78,7 +81,8 @@ class Membership:
         self.is_over = False
         self.leave_reason: str | None = None
         self._offer: dict[str, Any] = {}
-        self.federation: Federation
+        self.task: Task
+        self._counted = 0  # exchanges of counts
         self._welcome: dict[str, Any] | None = None  # the server's welcome, until all messages after it have come
         self._missing: list[str] = []  # of these, in this order
         self._start: StartFile | None = None
@@ -100,16 +104,17 @@ class Membership:
             return self.controller(data)
         if self._welcome is not None:
             return self._complete(self._welcome, data)
-        message = _parse_message(data)
+        message = _parse_message(data, MAX_BYTES + FIRST if self._offer else FIRST)
         if "settings" in message:
             self._offer = message
-            self._prepare(message)
-            registration = self.data.registration(self.id, self.model)
-            return json.dumps({**vars(registration), "start": True}).encode()  # "start": it can take one
+            return self._register(message)
+        if "common" in message:
+            return self._count(message["common"])
         if message.get("refused") is not None:
             raise RefusedError(f"the server does not take this device: {message['refused']}")
         if not self._offer:
             raise RefusedError("the server welcomes a device before it has sent settings: start all ranks again")
+        self._take_preparation(message)
         self._missing = [name for name in ("public", "start") if message.get(name)]
         self._start = None
         if self._missing:
@@ -121,8 +126,8 @@ class Membership:
     def _complete(self, welcome: dict[str, Any], data: bytes) -> bytes:
         """Return the answer to a message after the welcome; with the last one, this device has joined."""
         if self._missing[0] == "public":
-            public, labels = read_public(data, self.federation.train)
-            self.federation = replace(self.federation, public=public, public_labels=labels)
+            public, labels = read_public(data, self.data.federation.train)
+            self.data.federation = replace(self.data.federation, public=public, public_labels=labels)
             del self._missing[0]
             answer = b"{}"
         else:
@@ -151,6 +156,40 @@ class Membership:
             )
         return str(welcome["model"])
 
+    def _register(self, message: dict[str, Any]) -> bytes:
+        """Return the registration of this device, with the statistics that the server's settings ask for."""
+        self._prepare(message)
+        registration = self.data.registration(self.id, self.model).described()
+        statistics = self.data.statistics(needs_moments(self.task))
+        own = {} if statistics is None else {"statistics": statistics.described()}
+        return to_bytes({**registration, "start": True, **own})  # "start": it can take one
+
+    def _count(self, totals: Any) -> bytes:
+        """Return what the columns of this device add to the second exchange."""
+        self._counted += 1
+        if not self._offer or self._counted > _EXCHANGES:
+            raise RefusedError(
+                f"a device counts its columns after the settings, and at most {_EXCHANGES} times, got one more: start "
+                "all ranks again"
+            )
+        return to_bytes({"spread": self.data.second_statistics(totals).described()})
+
+    @_translate_errors()
+    def _take_preparation(self, welcome: dict[str, Any]) -> None:
+        """Prepare columns and task by the statistics of all devices."""
+        train = self.data.federation.train
+        if self.data.is_prepared_by_all:
+            if "preparation" not in welcome:
+                raise RefusedError(
+                    "the server has no preparation for this table, which was named with prepare=federated: install a "
+                    "newer fedloom there, or leave prepare out on all devices"
+                )
+            self.data.prepare(read_preparation(welcome["preparation"]))
+            self.models = self.experiment.models(self.data.federation.train)
+        if isinstance(self.task, FitsTargets) and needs_moments(self.task):
+            columns = train.num_classes if train.y.is_floating_point() else 0
+            self.task = self.task.fit(TargetMoments(*read_moments(welcome.get("moments"), columns)))
+
     @_translate_errors()
     def _prepare(self, message: dict[str, Any]) -> None:
         """Load examples and networks by the server's settings."""
@@ -162,8 +201,9 @@ class Membership:
         self._check_steps(experiment)
         self.experiment = experiment
         self.data = DataManager(self._examples, experiment.data, experiment.partition_seed)
-        self.federation = self.data.federation
-        self.models = experiment.models(self.data.federation.train)
+        self.task = catalogue.task(experiment.task)
+        check_targets(self.data.federation, self.task)
+        self.models = {} if self.data.is_prepared_by_all else experiment.models(self.data.federation.train)
 
     def _check_steps(self, experiment: Experiment) -> None:
         """Refuse settings with more steps, passes or rows of a batch than `steps`."""
@@ -185,8 +225,8 @@ class Membership:
         e, networks = self.experiment, {name: self.models[name]}
         algorithm = catalogue.algorithm(e.algorithm, e.local, e.settings.get(e.algorithm, {}))
         population = Population(
-            self.federation, networks, task=catalogue.task(e.task), seed=e.run.seed,
-            dtype=getattr(torch, e.run.dtype), first=int(welcome["client"]),
+            self.data.federation, networks, task=self.task, seed=e.run.seed,
+            dtype=getattr(torch, e.run.dtype), first=int(welcome["client"]), measures=e.run.measures,
         )  # fmt: skip
         runtime = Runtime(
             population, algorithm.bind(population.federation, networks), compilation="none", bf16=e.run.bf16
@@ -202,19 +242,19 @@ class Membership:
 
 _SCHEMA: dict[str, type] = {  # of the server's messages before requests
     "run": str, "settings": dict, "client": int, "model": str, "token": str, "public": bool, "start": bool,
-    "refused": str,
+    "refused": str, "common": dict, "preparation": dict, "moments": dict,
 }  # fmt: skip
-_MESSAGES = (("run", "settings"), ("client", "model", "token"), ("refused",))  # required entries of each message
+_MESSAGES = (("run", "settings"), ("common",), ("client", "model", "token"), ("refused",))  # required entries of each
 
 
-def _parse_message(data: bytes) -> dict[str, Any]:
-    """Return a message of the server before its requests.
+def _parse_message(data: bytes, limit: int) -> dict[str, Any]:
+    """Return a message of the server before its requests, of at most `limit` bytes.
 
     Raises:
         RefusedError: it is too long, no JSON object, or not a message of a server.
     """
     try:
-        message = parse(data, FIRST)
+        message = parse(data, limit)
     except ValueError as error:
         raise RefusedError(f"not a message of a fedloom server: {error!s:.200}") from None
     wrong = [name for name, kind in _SCHEMA.items() if name in message and type(message[name]) is not kind]

@@ -30,7 +30,7 @@ from fedloom.experiments.sections import SECTIONS, TOP, ClientSettings, DataSett
 from fedloom.experiments.settings_file import flat
 from fedloom.experiments.weights_file import load_network
 from fedloom.experiments.words import coerce
-from fedloom.wire.registration import Registry
+from fedloom.wire.device_registry import Registry
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -256,13 +256,10 @@ class Experiment(TopSettings):
         if not registry.test:
             return None
         d, first = self.data, registry.devices[0]
-        found = catalogue.data(registry.test, whole=True)
-        if first.class_names is None:
-            found = catalogue.numbered(found, len(first.train))
-        else:
-            found = catalogue.numbered(found, d.classes, first.class_names)
+        found = catalogue.numbered(catalogue.data(registry.test, whole=True), d.classes, first.class_names)
         found = catalogue.normalise(d.normalise, found)
-        return found.train if found.test is None else found.test
+        test = found.train if found.test is None else found.test
+        return registry.prepared(test)
 
     @property
     def partition_seed(self) -> int:

@@ -15,7 +15,7 @@ from fedloom.experiments import catalogue
 from fedloom.experiments.sections import SECTIONS, TOP
 from fedloom.experiments.settings_file import flat
 from fedloom.models import MODELS
-from fedloom.wire.registration import Registry
+from fedloom.wire.device_registry import Registry
 
 
 def named_code(described: Any) -> list[str]:

@@ -21,7 +21,7 @@ from fedloom.data.formats import refuse
 from fedloom.experiments import catalogue
 from fedloom.experiments.experiment import Experiment
 from fedloom.experiments.new_tables import RunTable, TableRows, arguments, check_names, class_places, some_names
-from fedloom.wire.registration import RemoteExamples
+from fedloom.wire.device_registry import RemoteExamples
 
 _Places = npt.NDArray[np.int64]
 

@@ -69,7 +69,7 @@ def sweep_of(experiment: Experiment, tries: int = TRIES, by: With = "grid", seed
     """Return the sweep by which a method is tuned: as many trials as `tries`, the first with the settings given.
 
     Varied are the settings of the algorithm for which its file declares a `Grid`, and the learning rate, unless the
-    algorithm takes steps of its own with rates of its own. `by`: points of the grid, each value about equally often, or
+    algorithm has rates of its own in its place (`own_rates`). `by`: points of the grid, each value about equally often, or
     Optuna, within the ends of each grid. `seed`: of this choice.
 
     Raises:
@@ -125,7 +125,7 @@ def _space(experiment: Experiment, tries: int) -> dict[str, list[Any]]:
     """Return the values to try of each setting of a method, with those given among them."""
     algorithm, described = kind(experiment.algorithm), flat(experiment.described())
     space = {f"{label(experiment.algorithm)}.{name}": list(values) for name, values in grids(algorithm).items()}
-    if not algorithm.own_steps:
+    if not algorithm.own_rates:
         steps = np.linspace(-1, 1, max(9, tries | 1))
         space[LEARNING_RATE] = [float(f"{described[LEARNING_RATE] * _REACH**step:.3g}") for step in steps]
     for key, values in space.items():

@@ -120,6 +120,22 @@ class RankFleet(Fleet):
                 del answers[rank]
         return answers
 
+    def converse(self, messages: Mapping[int, bytes], seconds: float | None) -> dict[int, bytes]:
+        """Send each rank a message, and return the answers of those that give one within `seconds` seconds."""
+        end, answers = None if seconds is None else time.monotonic() + seconds, dict[int, bytes]()
+        for rank, message in messages.items():
+            self.manager.post(rank, message)
+        waited = set(messages)
+        while waited:
+            ready = self.manager.wait(waited, None if end is None else max(0.0, end - time.monotonic()))
+            for rank in ready:
+                waited.discard(rank)
+                with contextlib.suppress(EOFError):
+                    answers[rank] = bytes(self.manager.take(rank))
+            if not ready:
+                break
+        return answers
+
     def _registrations(self, seconds: float) -> dict[int, bytes]:
         """Return the answers to the first message of new ranks that are still connected."""
         for rank in self.manager.arrivals():

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import secrets
 from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,12 +15,13 @@ from torch import Tensor
 from fedloom.core.errors import CodecError, RefusedError, SettingError
 from fedloom.data import Examples, Normalise
 from fedloom.storage.strict_json import parse
+from fedloom.wire.device_registry import Registry
+from fedloom.wire.device_statistics import MAX_BYTES, FirstStatistics
 from fedloom.wire.fleet import RankFleet
-from fedloom.wire.registration import Registration, Registry, cap_of
+from fedloom.wire.registration import Registration, cap_of
 from fedloom.wire.service import LIMIT
+from fedloom.wire.statistics_exchange import CommonStatistics, exchange_statistics
 from fedloom.wire.transport import pack, short, unpack
-
-_MOST = 1 << 22  # bytes of a registration
 
 
 def register_devices(
@@ -32,6 +34,7 @@ def register_devices(
     cap: int | None = None,
     public: bool = False,
     start: bool = False,
+    moments: bool = False,
     check_fit: Callable[[], object] = lambda: None,
     wait: float | None = None,
     min_devices: int | None = None,
@@ -41,9 +44,10 @@ def register_devices(
     `models`: the architectures that devices may have. `cap`: the most examples of a device that count; None: as when
     the run began, at first `cap_of` the devices. `public`: whether public examples follow, see `send_public`.
     `start`: whether the initial tensors of networks follow, see `RankFleet.send_start`; a device that cannot take them
-    is refused. `check_fit`: raises SettingError if the run cannot begin with the devices in `path` and `fleet.names`.
-    `wait`: after this number of seconds the run begins with the registered devices, if there are at least `min_devices`
-    (None: all that are not refused). A device of the registry that connects later is admitted then.
+    is refused. `moments`: whether the task asks for mean and deviation of the targets. `check_fit`: raises SettingError
+    if the run cannot begin with the devices in `path` and `fleet.names`. `wait`: after this number of seconds the run
+    begins with the registered devices, if there are at least `min_devices` (None: all that are not refused). A device
+    of the registry that connects later is admitted then.
 
     Raises:
         SettingError: no device could be registered, too few connected, their examples differ in kind, or they do not
@@ -52,13 +56,17 @@ def register_devices(
     previous = Registry.read(path) if path.exists() else None
     _check_cap(cap, previous)
     run = secrets.token_hex(16) if previous is None else previous.run
-    fleet.manager.limit = _MOST
+    fleet.manager.limit = MAX_BYTES
     registrations: dict[int, Registration] = {}
+    statistics: dict[int, FirstStatistics] = {}
     refusals: dict[int, str] = {}
     hello = json.dumps({"run": run, "settings": settings}).encode()
     for rank, data in sorted(fleet.handshake(hello, wait).items()):
         try:
-            registrations[rank] = _read_new_registration(data, [each.id for each in registrations.values()], start)
+            taken = [each.id for each in registrations.values()]
+            registrations[rank], first = _read_new_registration(data, taken, start, moments)
+            if first is not None:
+                statistics[rank] = first
         except RefusedError as error:
             refusals[rank] = str(error)
     if cap is not None:
@@ -77,6 +85,12 @@ def register_devices(
     for rank, why in sorted(refusals.items()):
         fleet.audit("refused", f"rank {rank}", why)
     try:
+        common = CommonStatistics()
+        if previous is None and statistics.keys() & registrations.keys():
+            own = {r: statistics.get(r) or FirstStatistics(sum(each.train)) for r, each in registrations.items()}
+            common, lost = exchange_statistics(fleet, {r: (registrations[r].id, own[r]) for r in own}, wait)
+            registrations = {rank: each for rank, each in registrations.items() if rank not in lost}
+            refusals |= lost
         if len(registrations) < (
             min_devices := fleet.manager.size - 1 - len(refusals) if min_devices is None else min_devices
         ):
@@ -85,7 +99,10 @@ def register_devices(
                 f"{0 if wait is None else wait:g} s: wait longer (--wait), or begin with fewer "
                 f"(--least {max(1, len(registrations))})"
             )
-        registry = previous or Registry.of(run, list(registrations.values()), models, test, max_examples)
+        registry = previous or Registry.of(
+            run, list(registrations.values()), models, test, max_examples,
+            preparation=common.preparation, moments=common.moments,
+        )  # fmt: skip
         registry.save(path)
         fleet.names = registry.names
         check_fit()
@@ -101,9 +118,8 @@ def register_devices(
 
     def admit(rank: int, data: bytes) -> None:
         try:
-            registration = registry.admit(
-                _with_cap(fleet, _read_new_registration(data, fleet.ranks, start), max_examples)
-            )
+            registration, _ = _read_new_registration(data, fleet.ranks, start, moments)
+            registration = registry.admit(_with_cap(fleet, registration, max_examples))
             _send_welcome(fleet, registry, rank, registration.id, public, start)
         except RefusedError as error:
             fleet.audit("refused", f"rank {rank}", str(error))
@@ -113,21 +129,38 @@ def register_devices(
     return registry
 
 
-def _read_new_registration(data: bytes, connected: Collection[str], start: bool) -> Registration:
-    """Return the registration of a device that is not connected yet.
+def _read_new_registration(
+    data: bytes, connected: Collection[str], start: bool, moments: bool
+) -> tuple[Registration, FirstStatistics | None]:
+    """Return the registration of a device that is not connected yet, and its statistics where it sends some.
 
     Raises:
-        RefusedError: it is no registration, or its device is connected already or takes no `start`.
+        RefusedError: it is no registration, or its device is connected already, takes no `start`, or sends no sums of
+            its targets for `moments`.
     """
-    registration = _read_registration(data, start)
+    registration, statistics = _read_registration(data, start)
+    if moments and (statistics is None or statistics.targets is None):
+        raise RefusedError(
+            f"device {registration.id} has an earlier version of fedloom, which sends no sums of targets: install a "
+            "newer one there, or take a task that standardises nothing"
+        )
     if registration.id in connected:
         raise RefusedError(f"device {registration.id} has joined at another rank")
-    return registration
+    return registration, statistics
 
 
 def _with_cap(fleet: RankFleet, device: Registration, cap: int) -> Registration:
-    """Return a registration limited to the examples that count."""
+    """Return a registration limited to the examples that count.
+
+    Raises:
+        RefusedError: not all count, and its statistics are of all of them.
+    """
     if (counted := device.with_cap(cap)) != device:
+        if device.statistics_digest and counted.train != device.train:
+            raise RefusedError(
+                f"statistics of a device are over examples that all count, got {sum(device.train)} of which "
+                f"{sum(counted.train)} count: start the server with --most-examples {sum(device.train)}, or use fewer"
+            )
         fleet.audit(
             "capped",
             device.id,
@@ -144,6 +177,7 @@ def _send_welcome(fleet: RankFleet, registry: Registry, rank: int, id: str, publ
     welcome = {
         "client": client, "model": registration.model, "token": fleet.tokens[id], "public": public, "start": start,
     }  # fmt: skip
+    welcome |= {n: of for n in ("preparation", "moments") if (of := getattr(registry, n)) is not None}
     fleet.send_notice(rank, json.dumps(welcome).encode())
     if fleet.public is not None:
         fleet.send_notice(rank, fleet.public)
@@ -188,7 +222,7 @@ def read_public(data: bytes, like: Examples, limit: int = LIMIT) -> tuple[Exampl
     """
 
     def check(head: dict[str, Any], name: str, part: Any) -> None:
-        kinds = {"x": (like.x.dtype, like.shape), "y": (torch.int64, ())}
+        kinds = {"x": (like.x.dtype, like.shape), "y": (like.y.dtype, tuple(like.y.shape[1:]))}
         if name not in kinds or not isinstance(part, Tensor) or (part.dtype, tuple(part.shape[1:])) != kinds[name]:
             raise CodecError(f"they must be {like.x.dtype} of {like.shape}, got {name[:80]!r}: {short(part)}")
 
@@ -196,22 +230,26 @@ def read_public(data: bytes, like: Examples, limit: int = LIMIT) -> tuple[Exampl
         message = unpack(data, check=check, limit=limit)
         mean, std, scale = message.head["normalise"]
         x, labels = message.parts["x"], message.head["labels"] is True
-        y = message.parts["y"] if labels else torch.zeros(len(x), dtype=torch.int64)
+        y = message.parts["y"] if labels else torch.zeros((len(x), *like.y.shape[1:]), dtype=like.y.dtype)
         normalise = Normalise(tuple(map(float, mean)), tuple(map(float, std)), float(scale))
         return Examples(x, y, like.num_classes, normalise, "public examples"), labels
     except (CodecError, KeyError, TypeError, ValueError) as error:
         raise RefusedError(f"these are no public examples for this device: {error}") from None
 
 
-def _read_registration(data: bytes, start: bool = False) -> Registration:
+def _read_registration(data: bytes, start: bool = False) -> tuple[Registration, FirstStatistics | None]:
     try:
-        message = parse(data, _MOST)
+        message = parse(data, MAX_BYTES)
     except ValueError as error:
         raise RefusedError(f"it has not registered: {error!s:.80}") from None
-    registration = Registration.of(message)
+    registration = replace(Registration.of(message), statistics_digest="")
     if start and message.get("start") is not True:
         raise RefusedError(
             f"device {registration.id} has an earlier version of fedloom, which cannot be sent a start: "
             "install a newer one there, or leave start out of the settings"
         )
-    return registration
+    if "statistics" not in message:
+        return registration, None
+    outputs = 0 if registration.has_classes else registration.num_outputs
+    statistics = FirstStatistics.read(message["statistics"], sum(registration.train), outputs)
+    return replace(registration, statistics_digest=statistics.digest()), statistics

@@ -1,41 +1,28 @@
-"""Registry of a run's devices: each registers once, by its own id, with a description of its examples."""
+"""Registration of a device, once for each run: its own id, and a description of its examples."""
 
 from __future__ import annotations
 
-import hashlib
 import json
+import math
 import re
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
-from itertools import zip_longest
-from pathlib import Path
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import torch
 
-from fedloom.core.errors import RefusedError, SettingError, StorageError
-from fedloom.data import Drift, Examples, Federation, Partition
+from fedloom.core.errors import RefusedError
 from fedloom.data.examples import MAX_CLASSES
 from fedloom.engines.norms import LEAST
-from fedloom.storage import files
-from fedloom.storage.strict_json import LARGEST, document, parse
 
 CAP = 1_000_000  # the most examples of a device that count, by default
 TIMES_MEDIAN = 10  # and at most this multiple of the median over devices
 _LONGEST, _LARGEST = 1000, 1 << 21  # characters of a name, bytes of all names of classes or of columns
-_SHOWN = 5  # names in a message
-_REMEDY_FOR_CLASSES = (
-    "give them the same names (the values of the label column, the folders of images), or number them from 0 on all "
-    "devices and set data.classes in the settings"
-)
-_REMEDY_FOR_COLUMNS = (
-    "give all files the same columns in the same order; where prepare=standard makes columns of words, each device "
-    "needs the same words in its training rows"
-)
 _ID = re.compile(r"[0-9a-f]{32}")
-_DTYPES = {"uint8": torch.uint8, "float32": torch.float32, "float64": torch.float64}
+DTYPES = {"uint8": torch.uint8, "float32": torch.float32, "float64": torch.float64}
+TARGETS = {"int64": torch.int64, "float32": torch.float32, "float64": torch.float64}
+_DIGEST = re.compile(r"(?:[0-9a-f]{32})?")
 
 
 def check_id(id: Any, whose: str) -> str:
@@ -81,6 +68,10 @@ class Registration:
         model: its architecture; "" before the server has chosen one.
         classes: names of the classes, in their order; empty where they are numbers from 0.
         columns: names of a table's features, in their order; empty where they have none.
+        target_dtype: of the targets, int64 for classes. Targets that are no classes are counted as of one class.
+        target_shape: of the target of an example: () for one number, (D,) for several.
+        targets: names of targets that are no classes; empty where they have none.
+        statistics_digest: of the statistics of its training rows, where it has sent some.
     """
 
     id: str
@@ -92,6 +83,10 @@ class Registration:
     model: str = ""
     classes: tuple[str, ...] = ()
     columns: tuple[str, ...] = ()
+    target_dtype: str = "int64"
+    target_shape: tuple[int, ...] = ()
+    targets: tuple[str, ...] = ()
+    statistics_digest: str = ""
 
     @classmethod
     def of(cls, fields: Any) -> Registration:
@@ -101,8 +96,13 @@ class Registration:
             RefusedError: it is no registration.
         """
         try:
-            counts = {name: tuple(fields[name]) for name in ("train", "test", "val", "shape")}
-            device = cls(id=fields["id"], dtype=fields["dtype"], model=fields["model"], **counts)
+            train, test, val, shape = (tuple(fields[name]) for name in ("train", "test", "val", "shape"))
+            device = cls(
+                fields["id"], train, test, val, shape, fields["dtype"], fields["model"],
+                target_dtype=fields.get("target_dtype", "int64"),
+                target_shape=tuple(fields.get("target_shape", ())),
+                statistics_digest=fields.get("statistics_digest", ""),
+            )  # fmt: skip
             classes, columns = fields["classes"], fields["columns"]
         except (KeyError, TypeError) as error:
             raise RefusedError(
@@ -114,16 +114,69 @@ class Registration:
             raise RefusedError("examples of a class are counted in whole numbers below 2**40")
         if not 1 <= len(device.train) == len(device.test) == len(device.val) <= MAX_CLASSES or not sum(device.train):
             raise RefusedError(f"examples are of the same classes, at most {MAX_CLASSES}, and some are to train on")
-        if not (isinstance(device.dtype, str) and device.dtype in _DTYPES and isinstance(device.model, str)):
-            raise RefusedError(f"the values of an example are {', '.join(_DTYPES)}, got {device.dtype!r:.80}")
+        if not (isinstance(device.dtype, str) and device.dtype in DTYPES and isinstance(device.model, str)):
+            raise RefusedError(f"the values of an example are {', '.join(DTYPES)}, got {device.dtype!r:.80}")
         if not 1 <= len(device.shape) <= 8 or np.prod(device.shape, dtype=float) > 1 << 30:
             raise RefusedError(f"an example has at most 8 axes and 2**30 values, got {device.shape!s:.80}")
+        if not (isinstance(device.statistics_digest, str) and _DIGEST.fullmatch(device.statistics_digest)):
+            raise RefusedError(f"a digest is 32 hexadecimal digits, got {device.statistics_digest!r:.80}: leave it out")
         count = device.shape[0] if len(device.shape) == 1 else 0
         return replace(
             device,
             classes=check_names(classes, "classes", len(device.train)),
             columns=check_names(columns, "columns", count),
+            targets=device._check_targets(fields.get("targets", ()), classes),
         )
+
+    def _check_targets(self, names: Any, classes: Any) -> tuple[str, ...]:
+        """Return the names of targets that are no classes."""
+        if not (isinstance(self.target_dtype, str) and self.target_dtype in TARGETS):
+            raise RefusedError(
+                f"targets are {', '.join(TARGETS)}, got {self.target_dtype!r:.80}: store class numbers or float32"
+            )
+        if len(self.target_shape) > 1 or not all(type(n) is int and 1 <= n <= MAX_CLASSES for n in self.target_shape):
+            raise RefusedError(
+                f"an example has one target or a row of at most {MAX_CLASSES}, got {self.target_shape!s:.80}: "
+                "store (N,) or (N, D)"
+            )
+        if self.has_classes:
+            if self.target_shape or names:
+                raise RefusedError(
+                    f"class numbers are one for each example, got the shape {self.target_shape!s:.80} and the names "
+                    f"{names!r:.80}: give neither"
+                )
+            return ()
+        if len(self.train) != 1 or classes:
+            raise RefusedError(
+                f"examples whose targets are no classes are counted as of one, got {len(self.train)} with the names "
+                f"{classes!r:.80}: count all together"
+            )
+        return check_names(names, "targets", self.num_outputs)
+
+    @property
+    def has_classes(self) -> bool:
+        """True if targets are class numbers."""
+        return self.target_dtype == "int64"
+
+    @property
+    def num_outputs(self) -> int:
+        """Number of classes, or of targets that are no classes."""
+        return len(self.train) if self.has_classes else math.prod(self.target_shape)
+
+    def described(self) -> dict[str, Any]:
+        """Return the registration as JSON has it; entries of targets and statistics are left out where unused."""
+        late = ("target_dtype", "target_shape", "targets", "statistics_digest")
+        return {n: v for n, v in asdict(self).items() if n not in late or v != getattr(type(self), n)}
+
+    @property
+    def target_kind(self) -> tuple[torch.dtype, tuple[int, ...]]:
+        """Type and shape of the target of an example."""
+        return TARGETS[self.target_dtype], self.target_shape
+
+    @property
+    def described_targets(self) -> str:
+        """Kind of the targets, in words."""
+        return describe_targets(self.target_dtype, self.target_shape)
 
     @property
     def class_names(self) -> tuple[str, ...]:
@@ -149,6 +202,10 @@ class Registration:
         return replace(self, train=cut(self.train), test=cut(self.test), val=cut(self.val))
 
 
+def describe_targets(dtype: str, shape: tuple[int, ...]) -> str:
+    return "class numbers" if dtype == "int64" else f"{dtype} of shape {('N', *shape)}".replace("'", "")
+
+
 def cap_of(registrations: Sequence[Registration]) -> int:
     """Return the most examples of a device that count in a new run.
 
@@ -162,157 +219,3 @@ def cap_of(registrations: Sequence[Registration]) -> int:
 def class_numbers(count: int) -> tuple[str, ...]:
     """Return the numbers of `count` classes as text, the names of classes without names."""
     return tuple(map(str, range(count)))
-
-
-def _describe_difference(one: tuple[str, Sequence[str]], other: tuple[str, Sequence[str]]) -> str:
-    """Describe two lists of names from where they first differ. Names are quoted, since devices sent them."""
-    pairs = enumerate(zip_longest(one[1], other[1]))
-    start = next((i for i, (a, b) in pairs if a != b), 0)
-
-    def shown(names: Sequence[str]) -> str:
-        part = names[start : start + _SHOWN]
-        more = ", ..." if start + _SHOWN < len(names) else ""
-        return (", ".join(f"{name!r:.80}" for name in part) or ("nothing more" if start else "no names")) + more
-
-    after = f"from number {start} on, " if start else ""
-    return f"{after}{shown(one[1])} on {one[0]}, {shown(other[1])} on {other[0]}"
-
-
-@dataclass(frozen=True, eq=False)
-class RemoteExamples(Examples):
-    """Examples on devices, of which only the labels are here, as registered by class.
-
-    `registry`: the content of `devices.json`.
-    """
-
-    registry: Mapping[str, Any] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        """Skip the checks of `Examples`: `x` is one zero, expanded."""
-
-    def drifted(self, rule: Drift, clients: npt.NDArray[np.int64], round: int) -> Examples:
-        return replace(self, y=rule.labels(self.y, clients, round, self.num_classes))
-
-    def fingerprint(self) -> str:
-        digest = hashlib.sha256(f"absent {self.num_classes} {self.x.dtype} {tuple(self.x.shape)}".encode())
-        digest.update(self.y.numpy().data)
-        return digest.hexdigest()[:16]
-
-
-@dataclass(frozen=True)
-class Registry:
-    """Devices of a run; the i-th is client i. A server that resumes reads them from the file.
-
-    Attributes:
-        run: the id of the run, by which devices separate the states of their runs.
-        devices: in the order of their ids, so that numbers do not depend on the order of arrival.
-        test: source of the test examples of the global model, as for `--data`; "" for none.
-        cap: the most examples of a device that count.
-    """
-
-    run: str
-    devices: tuple[Registration, ...]
-    test: str = ""
-    cap: int = CAP
-
-    @classmethod
-    def of(
-        cls, run: str, registrations: Sequence[Registration], models: Sequence[str], test: str = "", cap: int = CAP
-    ) -> Registry:
-        """Return the registry of a new run.
-
-        Devices that name no architecture get those of `models` in turn.
-
-        Raises:
-            SettingError: there is no device, or they differ in shape, type, classes or columns of their examples.
-        """
-        devices = sorted(registrations, key=lambda device: device.id)
-        if not devices:
-            raise SettingError(
-                "a run needs at least 1 device, got none that could be registered: the audit log has the reasons"
-            )
-        first = devices[0]
-        for device in devices[1:]:
-            for subject, one, other, remedy in (
-                ("classes", first.class_names, device.class_names, _REMEDY_FOR_CLASSES),
-                ("columns", first.columns, device.columns, _REMEDY_FOR_COLUMNS),
-            ):
-                if one != other:
-                    raise SettingError(
-                        f"{subject} must have the same names in the same order on all devices, and theirs differ: "
-                        f"{_describe_difference((first.id, one), (device.id, other))}; {remedy}"
-                    )
-        for name in ("shape", "dtype"):
-            for device in devices[1:]:
-                if (theirs := getattr(device, name)) != (ours := getattr(first, name)):
-                    raise SettingError(
-                        f"examples of all devices must have the same {name}, got {ours} on {first.id} and {theirs} on "
-                        f"{device.id}: prepare the files alike"
-                    )
-        chosen = [replace(d, model=d.model or models[k % len(models)]) for k, d in enumerate(devices)]
-        if unknown := {d.model for d in chosen} - set(models):
-            raise SettingError(f"devices must have an architecture of the settings, {', '.join(models)}, got {unknown}")
-        return cls(run, tuple(chosen), test, cap)
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        """Ids of the devices."""
-        return tuple(device.id for device in self.devices)
-
-    def admit(self, registration: Registration) -> Registration:
-        """Return the entry of a device that joins this run again.
-
-        Raises:
-            RefusedError: it has not joined before, or has other examples now.
-        """
-        entry = next((device for device in self.devices if device.id == registration.id), None)
-        if entry is None:
-            raise RefusedError(f"the run has begun without device {registration.id}")
-        if replace(registration, model=entry.model) != entry:
-            raise RefusedError(f"device {registration.id} has registered with other examples when the run began")
-        return entry
-
-    def save(self, path: Path) -> None:
-        """Write the file."""
-        files.write(path.parent, path.name, document(asdict(self)))
-
-    @classmethod
-    def read(cls, path: Path) -> Registry:
-        """Read the file.
-
-        Raises:
-            StorageError: it is missing or damaged.
-        """
-        try:
-            content = parse(files.load(path), LARGEST)
-            devices = tuple(map(Registration.of, content["devices"]))
-            if type(cap := content["cap"]) is not int:
-                raise ValueError(f"cap is a whole number, got {cap!r:.80}")
-            return cls(check_id(content["run"], "a run"), devices, str(content["test"]), cap)
-        except (ValueError, KeyError, TypeError, RefusedError) as error:
-            raise StorageError(f"{path} does not say which devices a run has: {error}") from None
-
-    def federation(self, test: Examples | None = None) -> Federation:
-        """Return the federation with the number of examples by client and class; the examples are on the devices.
-
-        Raises:
-            SettingError: the columns of `test` have other names than those of the devices.
-        """
-        first, n, end = self.devices[0], len(self.devices), 0
-        if test is not None and first.columns != test.columns:
-            raise SettingError(
-                f"columns of the test examples must have the names of the devices' columns in their order, and differ: "
-                f"{_describe_difference((test.name, test.columns), (first.id, first.columns))}; {_REMEDY_FOR_COLUMNS}"
-            )
-        parts: dict[str, Partition | None] = {}
-        roles = ("train", "test", "val")  # rows of device 0, of device 1, ..., for each role in turn
-        counts = np.array([[getattr(device, role) for device in self.devices] for role in roles], np.int64)
-        for role, sizes in zip(roles, counts.sum(2), strict=True):
-            indptr = np.cumsum([0, *sizes], dtype=np.int64)
-            rows = np.arange(end, end := end + int(indptr[-1]))
-            parts[role] = Partition(indptr, rows, "devices") if len(rows) else None
-        y = torch.from_numpy(np.repeat(np.tile(np.arange(len(first.train)), len(roles) * n), counts.ravel()))
-        x = torch.zeros((), dtype=_DTYPES[first.dtype]).expand(end, *first.shape)
-        train = RemoteExamples(x, y, len(first.train), name="examples of devices", registry=asdict(self))
-        assert parts["train"] is not None  # every device has some
-        return Federation(train, parts["train"], test, parts["test"], parts["val"])

@@ -175,6 +175,12 @@ def numbered(dataset: Dataset, count: int, names: Sequence[str] = ()) -> Dataset
     they are words, all classes are named here, unless `names` says what devices call them.
     """
     train = dataset.train
+    if train.y.is_floating_point():
+        if count:
+            raise SettingError(
+                f"data.classes counts classes, got {count} and targets that are numbers in {train.name}: leave it out"
+            )
+        return dataset
     named = train.classes or (class_numbers(train.num_classes) if train.columns else ())
     counted = bool(named) and all(map(_WHOLE.fullmatch, named))
     if 0 < count < train.num_classes and not counted:

@@ -1,0 +1,277 @@
+"""Registry of a run's devices, in the order of their client numbers, and the federation that it makes."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import zip_longest
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from fedloom.core.errors import RefusedError, SettingError, StorageError
+from fedloom.data import Drift, Examples, Federation, Partition
+from fedloom.data.preparation import Preparation
+from fedloom.data.statistics import CommonPreparation
+from fedloom.storage import files
+from fedloom.storage.strict_json import LARGEST, document, parse
+from fedloom.wire.device_statistics import read_moments, read_preparation
+from fedloom.wire.registration import CAP, DTYPES, TARGETS, Registration, check_id, describe_targets
+
+_SHOWN = 5  # names in a message
+_REMEDY_FOR_CLASSES = (
+    "give them the same names (the values of the label column, the folders of images), or number them from 0 on all "
+    "devices and set data.classes in the settings"
+)
+_REMEDY_FOR_COLUMNS = (
+    "give all files the same columns in the same order; where prepare=standard makes columns of words, each device "
+    "needs the same words in its training rows"
+)
+_REMEDY_FOR_TARGETS = "name the same columns of all files, as label= or target="
+
+
+def _describe_difference(one: tuple[str, Sequence[str]], other: tuple[str, Sequence[str]]) -> str:
+    """Describe two lists of names from where they first differ. Names are quoted, since devices sent them."""
+    pairs = enumerate(zip_longest(one[1], other[1]))
+    start = next((i for i, (a, b) in pairs if a != b), 0)
+
+    def shown(names: Sequence[str]) -> str:
+        part = names[start : start + _SHOWN]
+        more = ", ..." if start + _SHOWN < len(names) else ""
+        return (", ".join(f"{name!r:.80}" for name in part) or ("nothing more" if start else "no names")) + more
+
+    after = f"from number {start} on, " if start else ""
+    return f"{after}{shown(one[1])} on {one[0]}, {shown(other[1])} on {other[0]}"
+
+
+@dataclass(frozen=True, eq=False)
+class RemoteExamples(Examples):
+    """Examples on devices, of which only the labels are here, as registered by class.
+
+    `registry`: the content of `devices.json`.
+    """
+
+    registry: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        """Skip the checks of `Examples`: `x` is one zero, expanded."""
+
+    def drifted(self, rule: Drift, clients: npt.NDArray[np.int64], round: int) -> Examples:
+        return replace(self, y=rule.labels(self.y, clients, round, self.num_classes))
+
+    def select(self, rows: npt.NDArray[np.int64] | Tensor) -> Examples:
+        return Examples.select(replace(self, preparation=None), rows)  # whose columns are on the devices
+
+    def fingerprint(self) -> str:
+        digest = hashlib.sha256(f"absent {self.num_classes} {self.x.dtype} {tuple(self.x.shape)}".encode())
+        digest.update(str(self.y.dtype).encode() if self.y.is_floating_point() else self.y.numpy().data)
+        return digest.hexdigest()[:16]
+
+
+@dataclass(frozen=True)
+class Registry:
+    """Devices of a run; the i-th is client i. A server that resumes reads them from the file.
+
+    Attributes:
+        run: the id of the run, by which devices separate the states of their runs.
+        devices: in the order of their ids, so that numbers do not depend on the order of arrival.
+        test: source of the test examples of the global model, as for `--data`; "" for none.
+        cap: the most examples of a device that count.
+        preparation: of the devices' tables by their common statistics, as JSON has it; None if there is none.
+        moments: mean and deviation of each target over all devices; None where no task asks for them.
+    """
+
+    run: str
+    devices: tuple[Registration, ...]
+    test: str = ""
+    cap: int = CAP
+    preparation: Mapping[str, Any] | None = None
+    moments: Mapping[str, Sequence[float]] | None = None
+
+    @classmethod
+    def of(
+        cls,
+        run: str,
+        registrations: Sequence[Registration],
+        models: Sequence[str],
+        test: str = "",
+        cap: int = CAP,
+        *,
+        preparation: Mapping[str, Any] | None = None,
+        moments: Mapping[str, Sequence[float]] | None = None,
+    ) -> Registry:
+        """Return the registry of a new run.
+
+        Devices that name no architecture get those of `models` in turn.
+
+        Raises:
+            SettingError: there is no device, or they differ in shape, type, classes or columns of their examples.
+        """
+        made = cls(run, (), test, cap, preparation, moments)
+        devices = sorted(map(made._with_features, registrations), key=lambda device: device.id)
+        if not devices:
+            raise SettingError(
+                "a run needs at least 1 device, got none that could be registered: the audit log has the reasons"
+            )
+        first = devices[0]
+        for device in devices[1:]:
+            if (device.target_dtype, device.target_shape) != (first.target_dtype, first.target_shape):
+                raise SettingError(
+                    f"targets must be of the same kind on all devices, got {first.described_targets} on {first.id} and "
+                    f"{device.described_targets} on {device.id}: {_REMEDY_FOR_TARGETS}"
+                )
+            for subject, one, other, remedy in (
+                ("classes", first.class_names, device.class_names, _REMEDY_FOR_CLASSES),
+                ("targets", first.targets, device.targets, _REMEDY_FOR_TARGETS),
+                ("columns", first.columns, device.columns, _REMEDY_FOR_COLUMNS),
+            ):
+                if one != other:
+                    raise SettingError(
+                        f"{subject} must have the same names in the same order on all devices, and theirs differ: "
+                        f"{_describe_difference((first.id, one), (device.id, other))}; {remedy}"
+                    )
+        for name in ("shape", "dtype"):
+            for device in devices[1:]:
+                if (theirs := getattr(device, name)) != (ours := getattr(first, name)):
+                    raise SettingError(
+                        f"examples of all devices must have the same {name}, got {ours} on {first.id} and {theirs} on "
+                        f"{device.id}: prepare the files alike"
+                    )
+        chosen = [replace(d, model=d.model or models[k % len(models)]) for k, d in enumerate(devices)]
+        if unknown := {d.model for d in chosen} - set(models):
+            raise SettingError(f"devices must have an architecture of the settings, {', '.join(models)}, got {unknown}")
+        return replace(made, devices=tuple(chosen))
+
+    def _with_features(self, registration: Registration) -> Registration:
+        """Return a registration with the features that the common preparation makes of the device's columns."""
+        if self.preparation is None:
+            return registration
+        names = tuple(CommonPreparation.read(self.preparation).get_feature_names_out())
+        return replace(registration, shape=(len(names),), columns=names)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Ids of the devices."""
+        return tuple(device.id for device in self.devices)
+
+    def admit(self, registration: Registration) -> Registration:
+        """Return the entry of a device that joins this run again.
+
+        Raises:
+            RefusedError: it has not joined before, or has other examples now.
+        """
+        entry = next((device for device in self.devices if device.id == registration.id), None)
+        if entry is None:
+            raise RefusedError(f"the run has begun without device {registration.id}")
+        if replace(self._with_features(registration), model=entry.model) != entry:
+            raise RefusedError(f"device {registration.id} has registered with other examples when the run began")
+        return entry
+
+    def described(self) -> dict[str, Any]:
+        """Return the content of the file; what follows from statistics is left out where there are none."""
+        devices = [device.described() for device in self.devices]
+        out = {"run": self.run, "devices": devices, "test": self.test, "cap": self.cap}
+        return out | {n: v for n in ("preparation", "moments") if (v := getattr(self, n)) is not None}
+
+    def save(self, path: Path) -> None:
+        """Write the file."""
+        files.write(path.parent, path.name, document(self.described()))
+
+    @classmethod
+    def read(cls, path: Path) -> Registry:
+        """Read the file.
+
+        Raises:
+            StorageError: it is missing or damaged.
+        """
+        try:
+            content = parse(files.load(path), LARGEST)
+            devices = tuple(map(Registration.of, content["devices"]))
+            if type(cap := content["cap"]) is not int:
+                raise ValueError(f"cap is a whole number, got {cap!r:.80}")
+            made = cls(check_id(content["run"], "a run"), devices, str(content["test"]), cap)
+            if "preparation" in content:
+                made = replace(made, preparation=read_preparation(content["preparation"]).described())
+            if "moments" in content:
+                mean, deviation = read_moments(content["moments"], devices[0].num_outputs)
+                made = replace(made, moments={"mean": [*mean], "deviation": [*deviation]})
+            return made
+        except (ValueError, LookupError, TypeError, RefusedError) as error:
+            raise StorageError(f"{path} does not say which devices a run has: {error}") from None
+
+    def common_preparation(self) -> Preparation | None:
+        """Return the preparation of the devices' tables, without their rows; None if there is none.
+
+        Raises:
+            SettingError: pandas is not installed.
+        """
+        if self.preparation is None:
+            return None
+        common = CommonPreparation.read(self.preparation)
+        try:
+            return Preparation.without_rows(common, sum(sum(device.train) for device in self.devices))
+        except ValueError as error:
+            raise SettingError(str(error)) from None
+
+    def prepared(self, test: Examples) -> Examples:
+        """Return examples of the server with the features that the devices' preparation makes of their columns.
+
+        Raises:
+            SettingError: one side is prepared by common statistics and the other is not, or columns differ.
+        """
+        common, own = self.common_preparation(), test.preparation
+        if (common is not None) != (own is not None and isinstance(own.transformer, CommonPreparation)):
+            raise SettingError(
+                f"test examples are prepared as those of the devices, got {test.name} with"
+                f"{'out' * (common is not None)} prepare=federated: name it on the devices and with --test, or on "
+                "neither"
+            )
+        if common is None or own is None:
+            return test
+        try:
+            own = replace(own, frame=common.transformer.conform(own.frame))
+        except ValueError as error:
+            raise SettingError(f"{test.name}: {error}") from None
+        return replace(test, preparation=own).prepared(common)
+
+    def federation(self, test: Examples | None = None) -> Federation:
+        """Return the federation with the number of examples by client and class; the examples are on the devices.
+
+        Raises:
+            SettingError: the columns of `test` have other names than those of the devices.
+        """
+        first, n, end = self.devices[0], len(self.devices), 0
+        if test is not None and (test.y.dtype, tuple(test.y.shape[1:])) != first.target_kind:
+            raise SettingError(
+                f"targets of the test examples must be those of the devices, {first.described_targets}, got "
+                f"{describe_targets(str(test.y.dtype).removeprefix('torch.'), tuple(test.y.shape[1:]))} in "
+                f"{test.name}: name the same label= or target= with --test"
+            )
+        if test is not None and first.columns != test.columns:
+            raise SettingError(
+                f"columns of the test examples must have the names of the devices' columns in their order, and differ: "
+                f"{_describe_difference((test.name, test.columns), (first.id, first.columns))}; {_REMEDY_FOR_COLUMNS}"
+            )
+        parts: dict[str, Partition | None] = {}
+        roles = ("train", "test", "val")  # rows of device 0, of device 1, ..., for each role in turn
+        counts = np.array([[getattr(device, role) for device in self.devices] for role in roles], np.int64)
+        for role, sizes in zip(roles, counts.sum(2), strict=True):
+            indptr = np.cumsum([0, *sizes], dtype=np.int64)
+            rows = np.arange(end, end := end + int(indptr[-1]))
+            parts[role] = Partition(indptr, rows, "devices") if len(rows) else None
+        if first.has_classes:
+            y = torch.from_numpy(np.repeat(np.tile(np.arange(len(first.train)), len(roles) * n), counts.ravel()))
+        else:
+            y = torch.zeros((), dtype=TARGETS[first.target_dtype]).expand(end, *first.target_shape)
+        x = torch.zeros((), dtype=DTYPES[first.dtype]).expand(end, *first.shape)
+        train = RemoteExamples(
+            x, y, first.num_outputs, name="examples of devices", columns=first.columns if self.preparation else (),
+            preparation=self.common_preparation(), targets=first.targets, registry=self.described(),
+        )  # fmt: skip
+        assert parts["train"] is not None  # every device has some
+        return Federation(train, parts["train"], test, parts["test"], parts["val"])
