@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 
+import torch
+from torch import Tensor
+
+import fedloom as fl
 from fedloom.algorithms import FedAvg
 from fedloom.engines.cohort import AskedCohort
 from fedloom.engines.loop import Loop
 from fedloom.engines.message import Call, Request
+from fedloom.testing import Subject
 from tiny import population
 
 
@@ -32,3 +38,25 @@ def test_a_client_draws_by_seed_round_exchange_and_number_for_batches_and_for_al
 def test_a_client_keeps_its_numbers_in_other_company() -> None:
     call = Call("local_update", (), 2, 0, 0.1)
     assert Request.to(call, (1, 3, 5), 0).keys[1:] == Request.to(call, (3, 5), 0).keys
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Numbered(FedAvg):
+    """Each client sends its number of examples."""
+
+    @fl.on_client
+    def count(self, client: fl.Client[fl.Weights]) -> tuple[fl.Weights, Tensor]:
+        return client.state, client.train.num_examples
+
+    def round(self, w: fl.Weights, cohort: fl.Cohort) -> fl.Weights:
+        replies = cohort.gather(self.count)
+        assert replies.ids.tolist() == cohort.ids.tolist()
+        assert torch.equal(replies.value, cohort.sizes)
+        return w
+
+
+def test_answers_stand_in_the_order_of_the_cohort() -> None:
+    people = Subject.of(Numbered()).population()
+    engine = Loop(people, Numbered())
+    assert len({int(people.sizes[k]) for k in (4, 0, 5, 2)}) == 4
+    engine.round(engine.init(), (4, 0, 5, 2), 0)
