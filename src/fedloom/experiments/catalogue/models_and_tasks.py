@@ -40,8 +40,8 @@ TASKS: dict[str, NamedTask] = {
         ),
         NamedTask(
             "binary", Binary,
-            "cross-entropy of one logit, for labels 0 and 1 and a network with one output; `threshold=0.3`, "
-            "`threshold=validation`, `positive_weight=5`",
+            "cross-entropy of one logit, for labels 0 and 1; of a network with two outputs the first is it. "
+            "`threshold=0.3`, `threshold=validation`, `positive_weight=5`",
         ),
         NamedTask(
             "multi_label", MultiLabel,
