@@ -29,6 +29,7 @@ from fedloom import papers
 from fedloom.algorithms import ALGORITHMS, FAMILIES
 from fedloom.analyses import ANALYSES
 from fedloom.coordinator.settings import RunSettings
+from fedloom.core.aggregators import AGGREGATORS
 from fedloom.core.averaging import Averaging
 from fedloom.core.choices import field_types, grids, settable, without_none
 from fedloom.core.optimiser import SGD, Adam, Local, Optimiser
@@ -36,7 +37,7 @@ from fedloom.core.setting import flag_of, sentences
 from fedloom.data.sources import SOURCES
 from fedloom.evaluate.measure import MEASURES, TUNABLE, VALIDATION
 from fedloom.experiments import catalogue
-from fedloom.experiments.catalogue import ARRIVING, PARTITIONS, SAMPLERS, TASKS
+from fedloom.experiments.catalogue import ARRIVING, ATTACKS, PARTITIONS, SAMPLERS, TASKS
 from fedloom.experiments.catalogue.partitions import NamedPartition
 from fedloom.experiments.experiment import Experiment
 from fedloom.experiments.parts import OPTIMISERS, parts, with_parts
@@ -101,6 +102,8 @@ def index() -> dict[str, Any]:
         "downloads": [source.name for source in SOURCES.values() if source.download],
         "partitions": list(PARTITIONS),
         "samplers": list(SAMPLERS),
+        "attacks": ["none", *ATTACKS],
+        "aggregators": list(AGGREGATORS),
         "models": list(MODELS),
         "tasks": list(TASKS),
         "analyses": ["all", *papers.analyses()],
@@ -380,6 +383,8 @@ _FORMS = {
     "model": [*MODELS],
     "task": [*TASKS],
     "data.partition": [partition.form for partition in PARTITIONS.values()],
+    "clients.attack": ["none", *(form for forms, *_ in ATTACKS.values() for form in forms)],
+    "run.aggregator": [form for forms, *_ in AGGREGATORS.values() for form in forms],
     "clients.sampler": [*(sampler.form for sampler in SAMPLERS.values()), f"each with {ARRIVING.form}"],
 }
 
@@ -435,6 +440,8 @@ def schema() -> Schema:
         ("task", TASKS, ":"),
         ("data.partition", PARTITIONS, f"^({'|'.join(PARTITIONS)}):"),
         ("clients.sampler", SAMPLERS, f"^({'|'.join(SAMPLERS)})[:+]"),
+        ("clients.attack", ["none", *ATTACKS], f"^({'|'.join(ATTACKS)}):"),
+        ("run.aggregator", AGGREGATORS, f"^({'|'.join(AGGREGATORS)}):"),
     ):
         keys[key]["anyOf"] = [{"enum": list(names)}, {"pattern": others}]
     top = {key: found for key, found in keys.items() if "." not in key}

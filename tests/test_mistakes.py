@@ -14,8 +14,10 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 import fedloom as fl
+from fedloom.algorithms import ALGORITHMS
 from fedloom.cli.main import main
 from fedloom.core.errors import SettingError, SettingWarning
+from fedloom.experiments import catalogue
 
 
 class Mistake(NamedTuple):
@@ -501,3 +503,11 @@ def test_on_the_command_line(
 
 def test_there_are_many() -> None:
     assert len(PYTHON) + len(WARNED) + len(COMMANDS) >= 50
+
+
+def test_what_is_built_in_is_not_said_to_be_missing() -> None:
+    for name, kind in ALGORITHMS.items():
+        for typed in (kind.__name__, name.replace("_", "-")):
+            if typed not in ALGORITHMS:
+                with pytest.raises(SettingError, match=f"did you mean '{name}'"):
+                    catalogue.kind(typed)

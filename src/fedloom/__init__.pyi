@@ -76,6 +76,13 @@ from fedloom.data import (
     read_sites as read_sites,
     shards as shards,
 )
+from fedloom.engines.attacks import (
+    Attack as Attack,
+    FlippedLabels as FlippedLabels,
+    LittleIsEnough as LittleIsEnough,
+    Noise as Noise,
+    Scale as Scale,
+)
 from fedloom.engines.faults import Unreliable as Unreliable
 from fedloom.experiments.experiment import Experiment as Experiment
 from fedloom.experiments.export import export as export, module as module

@@ -90,7 +90,8 @@ def test_accuracy_before_and_after_local_training(engine: Any) -> None:
     data = federation()
     job = Job(
         algorithm=PFedSD(local=LOCAL), federation=data, model=linear,
-        settings=replace(SETTINGS, engine=engine), sampler=FixedList(((0, 1, 2), (3, 4, 5), (0, 1, 4))),
+        settings=replace(SETTINGS, engine=engine, rounds=4),
+        sampler=FixedList(((0, 1, 2), (3, 4, 5), (0, 1, 4), (0, 4, 5))),  # client 0 comes back twice
     )  # fmt: skip
     servers, trained = list[Any](), list[dict[int, Any]]()
 
@@ -100,7 +101,7 @@ def test_accuracy_before_and_after_local_training(engine: Any) -> None:
 
     found = job.run(on_round=keep)
     assert "trained" not in found.per_client[0]
-    for t in (1, 2, 3):
+    for t in (1, 2, 3, 4):
         part, clients = found.per_client[t]["trained"], found.metrics[t]["clients"]
         assert part["clients"] == clients
         drops = []

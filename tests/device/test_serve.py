@@ -251,6 +251,10 @@ def test_over_mpi(tmp_path: Path) -> None:
         ({"data": {"public": 5}}, "public examples are the server's, which data.public_source names: change"),
         ({"model": "small:Tiny"}, "devices import no code that a server names, such as small:Tiny"),
         ({"clients": {"new": "2"}}, "clients.new needs training"),
+        (
+            {"clients": {"attack": "labels", "attackers": "0.5"}},
+            "clients.attack simulates clients that lie, which devices are not",
+        ),
         ({"run": {"partial_sums": 2}}, "run.partial_sums is for ranks, and each device answers for itself"),
         ({"run": {"evaluate_training": True}}, "run.evaluate_training needs numbers that devices do not send"),
         ({"run": {"per_client": True}}, "run.per_client needs numbers that devices do not send"),

@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
+from typing import Any, ClassVar
 
+import torch
+from torch import Tensor
+
+import fedloom as fl
 from fedloom.algorithms import FedAvg
 from fedloom.engines.cohort import AskedCohort
 from fedloom.engines.loop import Loop
 from fedloom.engines.message import Call, Request
+from fedloom.testing import Subject
+from fedloom.testing.subject import MLP
 from tiny import population
 
 
@@ -32,3 +40,38 @@ def test_a_client_draws_by_seed_round_exchange_and_number_for_batches_and_for_al
 def test_a_client_keeps_its_numbers_in_other_company() -> None:
     call = Call("local_update", (), 2, 0, 0.1)
     assert Request.to(call, (1, 3, 5), 0).keys[1:] == Request.to(call, (3, 5), 0).keys
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Numbered(fl.Algorithm[tuple[()], tuple[()]]):
+    """Each client, whatever its architecture, sends its number of examples."""
+
+    mixed: ClassVar[bool] = True
+
+    def init(self, model: Any, key: int, *, num_clients: int) -> tuple[()]:
+        return ()
+
+    def init_client(self, initial: fl.Weights, model: fl.Model, key: int) -> tuple[()]:
+        return ()
+
+    @fl.on_client
+    def count(self, client: fl.Client[tuple[()]]) -> tuple[tuple[()], Tensor]:
+        return (), client.train.num_examples
+
+    def round(self, server: tuple[()], cohort: fl.Cohort) -> tuple[()]:
+        replies = cohort.gather(self.count)
+        assert replies.ids.tolist() == cohort.ids.tolist()
+        assert torch.equal(replies.value, cohort.sizes)
+        return server
+
+    def personal(self, client: fl.Client[tuple[()]], sent: Any) -> fl.Weights:
+        raise AssertionError("nobody is judged")
+
+
+def test_answers_stand_in_the_order_of_the_cohort() -> None:
+    """Two architectures take turns, and one answers after the other."""
+    models = {name: fl.Model(MLP, name=name) for name in "ab"}
+    people = Subject.of(Numbered()).population(models=models)
+    engine = Loop(people, Numbered())
+    assert len({int(people.sizes[k]) for k in (0, 1, 2)}) == 3
+    engine.round(engine.init(), (0, 1, 2), 0)

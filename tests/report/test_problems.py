@@ -41,6 +41,7 @@ OTHERS: list[dict[str, Any]] = [
     {"data": {**DATA, "arrives": "growing:0.2:4"}},
     {"data": DATA, "task": "hinge"},
     {"data": DATA, "clients": {"lost": 0.5}},
+    {"data": DATA, "clients": {"attack": "labels", "attackers": "0.25"}},
     {"data": DATA, "run": {"rounds": 4, "cohort_size": 3, "seed": 0}},
 ]
 # what is the method
@@ -51,6 +52,7 @@ SAME: list[dict[str, Any]] = [
     {"data": {**DATA, "partition_seed": 7}},
     {"data": DATA, "model": "lenet"},
     {"data": DATA, "local": {"lr": 3.0}},
+    {"data": DATA, "run": {"rounds": 4, "cohort_size": 2, "seed": 0, "aggregator": "median"}},
     {"data": DATA, "run": {"rounds": 9, "cohort_size": 2, "seed": 0}},
 ]
 
@@ -239,6 +241,26 @@ def test_data_that_change_otherwise_are_another_problem() -> None:
         runs.append(facts_of(fl.run(fl.FedAvg(), federation, nn.Linear(5, 4), settings)))
     assert [runs[0] == run for run in runs[1:]] == [False] * 3
     assert [runs[1] == run for run in runs[2:]] == [True, False]
+
+
+def test_another_attack_is_another_problem_and_another_aggregator_another_method() -> None:
+    train = fl.from_arrays(np.eye(4, 5, dtype=np.float32).repeat(10, 0), np.arange(40) % 4)
+    federation = fl.federate(train, fl.iid(train.y, num_clients=4, seed=0), test=train)
+    runs = []
+    for attack, rule in (
+        (None, "mean"),
+        (fl.Scale(-1.0, share=0.5), "mean"),
+        (fl.Scale(-1.0, share=0.5, seed=1), "median"),
+        (fl.Scale(-2.0, share=0.5), "mean"),
+    ):
+        settings = fl.RunSettings(rounds=1, cohort_size=4, threads=1, compilation="none", aggregator=rule)
+        runs.append(fl.run(fl.FedAvg(), federation, nn.Linear(5, 4), settings, attack=attack))
+    facts = [facts_of(run) for run in runs]
+    assert [facts[0] == other for other in facts[1:]] == [False] * 3
+    assert [facts[1] == other for other in facts[2:]] == [True, False]
+    two = summary({"mean": runs[1], "median": runs[2]})
+    assert len(two.by_problem()) == 1
+    assert "run.aggregator" in two.methods[1].first.facts or two.methods[1].label == "median"
 
 
 @pytest.mark.parametrize(

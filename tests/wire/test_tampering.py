@@ -32,13 +32,14 @@ class Here(Processes):
     """Three processes that are not: their ends of the wires are in this one."""
 
     name = "here"
+    ranks = (1, 2, 3)
 
     @cached_property
     def wires(self) -> Wires:
-        return InProcess([Service(self.runtime, trusted=True) for _ in range(3)])
+        return InProcess([Service(self.runtime, trusted=True) for _ in self.ranks])
 
     def idle_processes(self, count: int) -> list[int]:
-        return [rank for rank in (1, 2, 3) if rank not in self._sent][:count]
+        return [rank for rank in self.ranks if rank not in self._sent][:count]
 
     def replace_process(self, process: int) -> tuple[str, list[int]]:
         raise AssertionError("none dies")
@@ -125,8 +126,15 @@ def test_a_stack_that_is_late_is_lost_whole() -> None:
 
 
 @pytest.mark.slow
-def test_a_request_that_could_not_be_read_is_sent_again() -> None:
-    engine = Here(population(mlp), PFedSD(local=LOCAL))
+class Alone(Here):
+    """One such process, so that nobody else has what it lacks."""
+
+    ranks = (1,)
+
+
+@pytest.mark.parametrize("kind", [Here, Alone])
+def test_a_request_that_could_not_be_read_is_sent_again(kind: type[Here]) -> None:
+    engine = kind(population(mlp), PFedSD(local=LOCAL))
     sound, spoilt = engine.wires.post, [True]
 
     def post(rank: int, message: bytes) -> None:

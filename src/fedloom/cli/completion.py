@@ -13,6 +13,7 @@ from fedloom.cli.parser import parser
 _LISTS = {  # by the setting of a flag, or by the name of a command's argument
     "algorithm": "algorithms", "algorithms": "algorithms", "source": "downloads", "names": "analyses",
     "model": "models", "task": "tasks", "data.partition": "partitions", "clients.sampler": "samplers",
+    "clients.attack": "attacks", "run.aggregator": "aggregators",
 }  # fmt: skip
 _BASH = """\
 # fedloom: eval "$(fedloom completion SHELL)"

@@ -14,12 +14,14 @@ from fedloom.coordinator.newcomers import NewClients, no_training_rows
 from fedloom.coordinator.sampler import Arriving, DeviceSampler, FixedList
 from fedloom.coordinator.settings import RunSettings
 from fedloom.coordinator.task_targets import check_targets, check_validation, target_moments
+from fedloom.core.aggregators import aggregator
 from fedloom.core.algorithm import Algorithm
 from fedloom.core.errors import SettingError
 from fedloom.core.model import Model
 from fedloom.core.task import FitsTargets, Task, needs_moments, require_task, targets_of
 from fedloom.core.task_measures import headline
 from fedloom.data import Federation
+from fedloom.engines.attacks import Attack
 from fedloom.engines.faults import Faults
 from fedloom.engines.population import Population
 from fedloom.evaluate.measure import Measure, monitored, task_measures_for
@@ -45,6 +47,7 @@ class Plan:
     task: Task = field(default_factory=Classification)
     sampler: DeviceSampler | None = None
     faults: Faults | None = None
+    attack: Attack | None = None
     new: NewClients | None = None
     described: Mapping[str, Any] | None = None
     fleet: Fleet | None = None
@@ -74,6 +77,11 @@ class Plan:
                 f"cohort_size = {settings.cohort_size} is larger than the federation of {there} clients; "
                 f"set cohort_size <= {there} (--cohort {there} asks all of them)"
             )
+        if not algorithm.pooled:
+            asked = there if algorithm.full_participation else settings.cohort_size
+            aggregator(settings.aggregator).check(asked)
+        if self.attack is not None:
+            self.attack.check(federation)
         if self.new is not None:
             if algorithm.pooled:
                 raise SettingError(
@@ -187,6 +195,10 @@ def _check_kinds(job: Plan) -> None:
             called = isinstance(given, type) and issubclass(given, kind)
             remedy = f"make one, {given.__name__}()" if called else f"pass {what}"
             raise SettingError(f"{name} must be a fedloom.{kind.__name__}, got {describe(given)}: {remedy}")
+    if job.attack is not None and not isinstance(job.attack, Attack):
+        raise SettingError(
+            f"attack must be a fedloom.Attack, got {describe(job.attack)}: pass fedloom.Scale(-1, share=0.2)"
+        )
     if job.new is not None and not isinstance(job.new, NewClients):
         raise SettingError(f"new must be a fedloom.NewClients, got {describe(job.new)}: pass fedloom.NewClients(5)")
 

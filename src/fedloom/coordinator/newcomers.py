@@ -150,7 +150,7 @@ def _after_one(
 ) -> tuple[dict[int, EvaluationResult], dict[int, str]]:
     """Judge personal models after one participation in `round`, which leaves no trace; return also who was refused."""
     before = set(engine.states)
-    options = replace(engine.options, faults=None, on_nonfinite="refuse", evaluates_trained=False)
+    options = replace(engine.options, faults=None, attack=None, on_nonfinite="refuse", evaluates_trained=False)
     with closing(engine.variant(engine.algorithm, options)) as shadow:
         shadow.states, shadow.norms = engine.states, engine.norms.copied()
         try:

@@ -26,6 +26,7 @@ from fedloom.coordinator.sampler import FixedList, Uniform
 from fedloom.core.errors import SettingError, SettingWarning, StorageError, warn
 from fedloom.core.network_copies import stored_names
 from fedloom.core.task_measures import measures_of
+from fedloom.engines.attacks import poisoned
 from fedloom.engines.engine import Engine
 from fedloom.engines.engine_options import Options
 from fedloom.engines.faults import FaultsInWords
@@ -77,11 +78,13 @@ class Coordinator:
             )
         named = {f.name for f in fields(Options)} & {f.name for f in fields(settings)}
         options = Options(
-            **{name: getattr(settings, name) for name in named - {"compilation"}},
+            **{name: getattr(settings, name) for name in named - {"compilation", "aggregator"}},
             compilation=form,
             chunks=fixed.get("chunks"),
             # what is in one place is not lost on the way
             faults=None if algorithm.pooled or job.faults is None else FaultsInWords(job.faults),
+            attack=None if algorithm.pooled else job.attack,  # what is in one place is as it was collected
+            aggregator="mean" if algorithm.pooled else settings.aggregator,
             counts_states=settings.stateless,
             evaluates_trained=settings.per_client and not algorithm.pooled,
         )
@@ -93,12 +96,15 @@ class Coordinator:
             self.trained = pooled(examples) if algorithm.pooled else examples
             chunks = self.engine.fixed().get("chunks")  # of a GPU's free memory, which the outputs now share
             self.engine = kind(self.trained, algorithm, replace(options, chunks=chunks))
+        if options.attack is not None and (others := poisoned(self.trained, options.attack)) is not self.trained:
+            self.trained, chunks = others, self.engine.fixed().get("chunks")
+            self.engine = kind(others, algorithm, replace(options, chunks=chunks))
         if isinstance(self.engine, Devices):
             self.engine.fleet = job.fleet
         reason = stored.get("engine_reason", reason)
         self.history = History(algorithm=type(algorithm).__name__, engine=kind.name, engine_reason=reason)
         self.evaluation = Evaluation(algorithm, examples, self.engine, settings.panel, job.new)
-        self._round = 0
+        self._round, self._asked = 0, False  # rounds that are done; whether one here has asked clients
         self._server: dict[str, Any] = {}  # by architecture; empty before the start
 
     @property
@@ -218,6 +224,7 @@ class Coordinator:
             clock.lap("look")
         server = self.engine.round(self._server, clients, t)
         clock.lap("train")
+        self._warn_if_nothing_is_aggregated(clients)
         done = t + 1
         record: Record = {"round": done, **of_traffic(self.engine.traffic, clients, pooled=self.algorithm.pooled)}
         record |= {"declined": declined} if settings.spares else {}
@@ -242,6 +249,17 @@ class Coordinator:
         self._record(record, clock, files, each)
         if files is not None and (last or done % settings.checkpoint_every == 0 or done == self._best):
             files.save(done, server, self.engine, self._best)
+
+    def _warn_if_nothing_is_aggregated(self, clients: list[int]) -> None:
+        """Say where an aggregator is set, and the first round that asks clients takes no mean of what they upload."""
+        engine, warned = self.engine, self._asked
+        self._asked = self._asked or bool(clients)
+        if clients and not warned and not engine.took_mean and engine.options.aggregator != "mean":
+            warn(
+                f"{type(self.algorithm).__name__} took no mean of uploads in its first round, so aggregator = "
+                f"{engine.options.aggregator!r} changes nothing: leave it out, or take an algorithm that averages",
+                SettingWarning,
+            )
 
     @property
     def _best(self) -> int | None:
@@ -386,7 +404,16 @@ class Coordinator:
         self.history.federation = facts.who_holds_what(self.population.federation)
         known = {"algorithm": type(self.algorithm).__name__, "hyper_parameters": self.algorithm}
         known |= {"task": self.population.task, "sampler": self.sampler, "faults": self.job.faults, "new": self.job.new}
-        self.history.manifest = plain(known | ({"front": self.fronts} if self.fronts else {}) | self._measures())
+        self.history.manifest = plain(
+            known | self._attack() | ({"front": self.fronts} if self.fronts else {}) | self._measures()
+        )
+
+    def _attack(self) -> Record:
+        """Describe who lies and how, where somebody does."""
+        attack = self.job.attack
+        if attack is None:
+            return {}
+        return {"attack": attack, "attackers": sorted(attack.attackers(self.population.num_clients))}
 
     def _measures(self) -> Record:
         """Describe the measures of the records, the headline first, where these are more or others than accuracy."""
@@ -408,6 +435,7 @@ class Coordinator:
             "task": p.task,
             "sampler": self.sampler,
             "faults": self.job.faults,
+            **self._attack(),
             **({} if self.job.new is None else {"new": self.job.new}),
             "engine": self.history.engine,
             "engine_reason": self.history.engine_reason,

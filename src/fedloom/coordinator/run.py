@@ -27,6 +27,7 @@ from fedloom.core.task import Task
 from fedloom.core.types import Weights
 from fedloom.data import Federation
 from fedloom.display.progress import optional_progress
+from fedloom.engines.attacks import Attack
 from fedloom.engines.engine import Engine
 from fedloom.engines.faults import Faults
 from fedloom.tasks import Classification
@@ -200,6 +201,7 @@ def run(
     task: Task | None = None,
     sampler: DeviceSampler | None = None,
     faults: Faults | None = None,
+    attack: Attack | None = None,
     new: NewClients | None = None,
     directory: str | os.PathLike[str] | None = None,
     resume: bool = False,
@@ -211,8 +213,8 @@ def run(
 
     `model`: a module (its weights are the start), a function that makes one (its weights then follow the seed), or a
     mapping of names to several architectures, given to the clients in turn. `sampler`: who is asked (default: uniform).
-    `faults`: who does not answer (default: nobody). `new`: clients that are held out from training, or join late, and
-    are judged in the end. `directory`: where settings, logs and checkpoints go; it must not
+    `faults`: who does not answer, `attack`: who lies, and how (default: nobody). `new`: clients that are held out from
+    training, or join late, and are judged in the end. `directory`: where settings, logs and checkpoints go; it must not
     hold a run yet, unless `resume`: then the run that it holds goes on from its newest checkpoint, bit for bit.
     `on_start` is called once, when the engine is chosen and nothing is measured yet, `on_round` after every round.
     `progress`: show round, accuracy and time left; None: where a person looks, on a terminal or in a notebook.
@@ -234,6 +236,7 @@ def run(
         task=task or Classification(),
         sampler=sampler,
         faults=faults,
+        attack=attack,
         new=new,
     )
     _check_watchers(on_round=on_round)

@@ -9,6 +9,7 @@ import torch
 from annotated_types import Ge, Le
 
 from fedloom.coordinator.choose import CompilationName, EngineName
+from fedloom.core.aggregators import aggregator
 from fedloom.core.choices import Count, Positive, StrictSettings, WholeNumber, check_choices
 from fedloom.core.errors import SettingError
 from fedloom.core.setting import Where, setting
@@ -99,6 +100,9 @@ class RunSettings(StrictSettings):
     on_nonfinite: Literal["stop", "refuse"] = setting("stop", "--on-nonfinite", "training")
     """At a loss, an upload or a server state that is NaN or infinite: stop, or continue without that client (with the
     previous server state)."""
+    aggregator: str = setting("mean", "--aggregator RULE", "training")
+    """[Rule by which uploads become a mean](robust.md#rules), the weighted mean or one that survives clients that lie,
+    in every algorithm that averages."""
     norm_bound: Positive | None = None
     """Maximum norm of an upload in multiples of the norm of what its client was sent (or of 1, where that is below 1);
     a larger upload [is rejected](runs.md#clients-that-do-not-answer); none: no bound."""
@@ -113,6 +117,7 @@ class RunSettings(StrictSettings):
 
     def __post_init__(self) -> None:
         check_choices(self)
+        aggregator(self.aggregator)
         try:
             device = torch.device(self.device)
         except RuntimeError:

@@ -10,6 +10,7 @@ from typing import Any, Generic, Protocol, TypeVar
 from torch import Tensor
 
 from fedloom.core import tree
+from fedloom.core.aggregators import Total
 from fedloom.core.client import Public
 from fedloom.core.errors import NobodyAnswered, StackingError
 from fedloom.core.model import Model
@@ -28,6 +29,7 @@ class Replies(Generic[T]):
     cohort: Cohort  # those who answered: a second exchange of the round starts from here
     values: Sequence[T]  # one upload for each of them
     failed: tuple[Failure, ...] = ()
+    new_total: Callable[[], Total] = tree.WeightedMean  # by the run's aggregator
 
     @property
     def ids(self) -> Tensor:
@@ -56,7 +58,7 @@ class Replies(Generic[T]):
     @property
     def mean(self) -> Any:
         """The uploads' tree with each Weighted replaced by its mean, as `Cohort.reduce` gives it."""
-        total = tree.WeightedMean()
+        total = self.new_total()
         for upload in self.values:
             total.add(tree.stack([upload]))
         return Reduction(self.cohort, total).mean
@@ -64,10 +66,10 @@ class Replies(Generic[T]):
 
 @dataclass(frozen=True)
 class Reduction:
-    """The weighted mean of the answers, the clients in it, and those missing and why. Falsy if nobody answered."""
+    """The mean of the answers, the clients in it, and those missing and why. Falsy if nobody answered."""
 
     cohort: Cohort
-    total: tree.WeightedMean
+    total: Total
     failed: tuple[Failure, ...] = ()
 
     @property
@@ -189,5 +191,8 @@ class Cohort(Protocol):
     def reduce(
         self, fn: Callable[..., tuple[Any, Any]], *broadcast: Any, scatter: Scatter = (), at_least: int = 1
     ) -> Reduction:
-        """Call `fn` as `gather` does, but return the mean of each `Weighted` alone: what secure aggregation allows."""
+        """Call `fn` as `gather` does, but return the mean of each `Weighted` alone: what secure aggregation allows.
+
+        With an aggregator other than the mean (`RunSettings.aggregator`), it is what that makes of all uploads.
+        """
         ...

@@ -108,12 +108,10 @@ class WeightedMean:
         """Add K uploads, stacked along the leading axis of every leaf."""
         nodes, self._spec = flatten(uploads, is_leaf=lambda n: isinstance(n, Weighted))
         if not all(isinstance(n, Weighted) for n in nodes):
-            raise StackingError(
-                "an upload to reduce is made of Weighted(value=..., weight=...); gather sends anything else"
-            )
+            raise StackingError(UNWEIGHTED)
         self._nodes = self._nodes or [_Sum() for _ in nodes]
         if len(nodes) != len(self._nodes):
-            raise StackingError(_UNLIKE)
+            raise StackingError(UNLIKE)
         for total, node in zip(self._nodes, nodes, strict=True):
             total.add(node.value, node.weight)
 
@@ -125,7 +123,7 @@ class WeightedMean:
             self._nodes, self._spec = other._nodes, other._spec
             return
         if len(other._nodes) != len(self._nodes):
-            raise StackingError(_UNLIKE)
+            raise StackingError(UNLIKE)
         for total, more in zip(self._nodes, other._nodes, strict=True):
             total.merge(more)
 
@@ -156,10 +154,19 @@ class WeightedMean:
         return unflatten([s.mean() for s in self._nodes], self._spec)
 
 
-_UNLIKE = (
+UNWEIGHTED = "an upload to reduce is made of Weighted(value=..., weight=...); gather sends anything else"
+UNLIKE = (
     "uploads of different architectures have no mean. Take that of each on its own: "
     "for group in cohort.groups: group.reduce(...)"
 )
+
+
+def checked_weights(weights: Tensor) -> Tensor:
+    """Return weights of uploads in float64; raise ValueError where one is not finite or negative."""
+    w = weights.double()
+    if not bool(torch.isfinite(w).all() and (w >= 0).all()):
+        raise ValueError(f"weights of an average must be finite and not negative, got {w.tolist()}")
+    return w
 
 
 class _Sum:
@@ -174,10 +181,8 @@ class _Sum:
         if self.sums and (
             spec != self.spec or any(s.shape != v.shape[1:] for s, v in zip(self.sums, flat, strict=True))
         ):
-            raise StackingError(_UNLIKE)
-        self.spec, w = spec, weights.double()
-        if not bool(torch.isfinite(w).all() and (w >= 0).all()):
-            raise ValueError(f"weights of an average must be finite and not negative, got {w.tolist()}")
+            raise StackingError(UNLIKE)
+        self.spec, w = spec, checked_weights(weights)
         if not self.sums:
             self.dtypes = [v.dtype for v in flat]
             self.sums = [torch.zeros_like(v[0], dtype=torch.float64) if v.is_floating_point() else v[0] for v in flat]
@@ -192,7 +197,7 @@ class _Sum:
 
     def merge(self, other: _Sum) -> None:
         if other.spec != self.spec or any(s.shape != t.shape for s, t in zip(self.sums, other.sums, strict=True)):
-            raise StackingError(_UNLIKE)
+            raise StackingError(UNLIKE)
         pairs = zip(self.sums, other.sums, strict=True)
         self.sums = [s + t if s.is_floating_point() else torch.maximum(s, t) for s, t in pairs]
         self.weight += other.weight

@@ -57,6 +57,12 @@ class PayloadSize:
         """
         return _each([(uploads, self.up)], count, weighted=True)
 
+    def parts_of_uploads(self, uploads: Any) -> Iterator[tuple[str, Any]]:
+        """Yield (kind, part) of uploads, in the order of their leaves, without the weights of `Weighted`."""
+        for kind, part in _parts(uploads, self.up, weighted=True):
+            nodes, spec = tree.flatten(part, is_leaf=lambda n: isinstance(n, Weighted))
+            yield kind, tree.unflatten([n.value if isinstance(n, Weighted) else n for n in nodes], spec)
+
 
 def of_states(states: list[Any]) -> list[int]:
     """Return the bytes of each state.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from fedloom.core import tree
+from fedloom.core.aggregators import Total
 from fedloom.core.client import Public
 from fedloom.core.cohort import Predict, Reduction, Replies, Scatter
 from fedloom.core.errors import NobodyAnswered, SettingError, StackingError
@@ -24,6 +25,7 @@ from fedloom.engines.accounting import of_new_states, of_states
 from fedloom.engines.finite import mean_losses, not_finite, refused
 from fedloom.engines.message import Answer, Call, Request
 from fedloom.engines.norms import beyond, median, too_large, upload_norms
+from fedloom.engines.references import sent_tensors
 from fedloom.engines.round_traffic import Exchange
 from fedloom.engines.runtime import models_in
 from fedloom.engines.server_side import ServerSide
@@ -130,10 +132,11 @@ class AskedCohort:
         for ids, uploads in self._exchange(fn, broadcast, scatter, failed):
             values.update({k: tree.take(uploads, i) for i, k in enumerate(ids)})
         there = self._enough(fn, values, at_least)
-        return Replies(cohort=self._with(there), values=[values[k] for k in there], failed=tuple(failed))
+        new_total = self._new_total(fn, broadcast)
+        return Replies(self._with(there), [values[k] for k in there], tuple(failed), new_total)
 
     def reduce(self, fn: Callable[..., Any], *broadcast: Any, scatter: Scatter = (), at_least: int = 1) -> Reduction:
-        total, failed, there = tree.WeightedMean(), list[Failure](), set[int]()
+        total, failed, there = self._new_total(fn, broadcast)(), list[Failure](), set[int]()
         parts = self._parts()
         sums = [tree.WeightedMean() for _ in parts]
         place = {k: i for i, part in enumerate(parts) for k in part}
@@ -146,10 +149,22 @@ class AskedCohort:
                     sums[place[k]].add(tree.take(uploads, slice(i, i + 1)))
             else:
                 total.add(uploads)
-        for each in sums:
-            total.merge(each)
+        if sums:
+            total = whole = tree.WeightedMean()
+            for each in sums:
+                whole.merge(each)
         cohort = self._with(self._enough(fn, there, at_least))
         return Reduction(cohort=cohort, total=total, failed=tuple(failed))
+
+    def _new_total(self, fn: Callable[..., Any], broadcast: tuple[Any, ...]) -> Callable[[], Total]:
+        """Return what makes a place where uploads of a method become a mean, by the run's aggregator."""
+        engine, method = self.engine, self._name(fn)
+
+        def new() -> Total:
+            engine.took_mean = True
+            return engine.aggregator.total(lambda uploads: sent_tensors(engine.bill(method), broadcast, uploads))
+
+        return new
 
     def _parts(self) -> list[tuple[int, ...]]:
         """Return the groups of clients whose uploads are added up together.
@@ -242,7 +257,10 @@ class AskedCohort:
         answers are waited for, and it is their own.
         """
         engine = self.engine
-        answers = engine.answers(call, clients, send) if clients else ()
+        answers: Iterable[tuple[Request, Any, Answer]] = engine.answers(call, clients, send) if clients else ()
+        if engine.options.attack is not None:
+            bill = engine.bill(call.method)
+            answers = engine.options.attack.in_round(answers, call, len(clients), bill, engine.population)
         if engine.options.norm_bound is None and engine.options.median_bound is None:
             yield from ((*found, None, None) for found in answers)
             return

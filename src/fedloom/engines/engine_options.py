@@ -8,6 +8,7 @@ from typing import Literal
 
 from fedloom.core.errors import SettingError
 from fedloom.core.fold.execution import Compilation
+from fedloom.engines.attacks import Attack
 from fedloom.engines.faults import Faults
 
 
@@ -41,6 +42,10 @@ class Options:
     """Refuse an upload whose norm is above so many times the median norm of such uploads (`norms`)."""
     partial_sums: int | None = None
     """Sums into which uploads are added before these are; processes send sums then, and no uploads."""
+    aggregator: str = "mean"
+    """Rule by which uploads become a mean (`core/aggregators.py`)."""
+    attack: Attack | None = None
+    """Simulated clients that lie."""
     counts_states: bool = False
     """Let clients' states travel with the messages, and count their bytes."""
     evaluates_trained: bool = False
@@ -60,6 +65,16 @@ class Options:
             raise SettingError(
                 f"median_bound = {self.median_bound:g} looks at each upload, and partial_sums = {self.partial_sums} "
                 "sends sums: leave one of them out, or take norm_bound"
+            )
+        if self.partial_sums is not None and self.aggregator != "mean":
+            raise SettingError(
+                f"aggregator = {self.aggregator!r} needs each upload, and partial_sums = {self.partial_sums} sends "
+                "sums: leave one of them out"
+            )
+        if self.partial_sums is not None and self.attack is not None:
+            raise SettingError(
+                f"attackers lie in their uploads, and partial_sums = {self.partial_sums} sends sums: leave one of them "
+                "out"
             )
 
 

@@ -11,6 +11,7 @@ from typing import Any
 from torch import Tensor
 
 from fedloom.core import tree
+from fedloom.core.aggregators import aggregator
 from fedloom.core.algorithm import Algorithm
 from fedloom.core.cohort import Predict
 from fedloom.core.errors import SettingError, StackingError
@@ -66,6 +67,13 @@ class ServerSide(ABC):
                 f"partial_sums = {o.partial_sums} cannot be, because devices answer each for itself: leave one of them "
                 "out"
             )
+        if o.attack is not None and self.elsewhere:
+            raise SettingError(
+                f"attack = {type(o.attack).__name__} is a simulation of clients that lie, and devices are what they "
+                "are: leave it out; an aggregator, such as 'median', is for devices too"
+            )
+        self.aggregator = aggregator(o.aggregator)
+        self.took_mean = False  # whether uploads became a mean
         self.norms = Norms()
         self._bills: dict[str, PayloadSize] = {}
         self.runtime = Runtime(

@@ -308,6 +308,7 @@ class Experiment(TopSettings):
             task=task,
             sampler=who,
             faults=faults if c.declined or c.lost or c.late else None,
+            attack=catalogue.attack(c.attack, c.attackers, seed),
             new=c.newcomers(),
             described=self.described(),
         )

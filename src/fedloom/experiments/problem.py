@@ -5,7 +5,7 @@ from __future__ import annotations
 _METHOD = frozenset({"data.augment", "federation.augment"})  # how a network is shown its examples
 _DRAWN = frozenset({"seed", "partition_seed"})  # another draw of the same
 _COHORT = frozenset({"run.cohort_size", "run.spares", "run.panel"})
-_SECTIONS = frozenset({"data", "clients", "task", "federation", "sampler", "faults", "new"})
+_SECTIONS = frozenset({"data", "clients", "task", "federation", "sampler", "faults", "attack", "new"})
 
 
 def of_problem(name: str) -> bool:

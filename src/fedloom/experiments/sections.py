@@ -73,7 +73,7 @@ class DataSettings:
 
 @dataclass(frozen=True, kw_only=True)
 class ClientSettings:
-    """Set which clients are selected, and which do not answer."""
+    """Set which clients are selected, which do not answer, and which lie."""
 
     sampler: str = setting("uniform", "--sampler S")
     """[Sampling of the cohort](runs.md#who-is-asked)."""
@@ -83,6 +83,10 @@ class ClientSettings:
     """Probability that a client drops out, at any exchange."""
     late: float = setting(0.0, "--late P")
     """Probability that a client answers too late, at any [exchange](runs.md#clients-that-do-not-answer)."""
+    attack: str = setting("none", "--attack RULE")
+    """What simulated [clients that lie](robust.md#attackers) do."""
+    attackers: str | None = setting(None, "--attackers WHO")
+    """Clients that lie: a share of all, `0.25`, drawn by `run.seed`, or a list, `0,3,7`."""
     new: str | None = setting(None, "--new N")
     """[Clients held out from training](runs.md#new-clients) and evaluated at the end: the last N, or `list:3,7`."""
     joins: int | None = setting(None, "--joins ROUND")
@@ -92,6 +96,11 @@ class ClientSettings:
 
     def __post_init__(self) -> None:
         check_choices(self)
+        if (self.attack == "none") != (self.attackers is None):
+            raise SettingError(
+                f"clients.attack says what the clients of clients.attackers do, got attack = {self.attack!r} and "
+                f"attackers = {self.attackers!r}: set both (--attack sign_flip --attackers 0.25) or none"
+            )
         if self.new is None and self.joins is not None:
             raise SettingError(f"clients.joins = {self.joins} is for new clients, and there are none: set clients.new")
         self.newcomers()

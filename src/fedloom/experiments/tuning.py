@@ -69,8 +69,8 @@ def sweep_of(experiment: Experiment, tries: int = TRIES, by: With = "grid", seed
     """Return the sweep by which a method is tuned: as many trials as `tries`, the first with the settings given.
 
     Varied are the settings of the algorithm for which its file declares a `Grid`, and the learning rate, unless the
-    algorithm has rates of its own in its place (`own_rates`). `by`: points of the grid, each value about equally often, or
-    Optuna, within the ends of each grid. `seed`: of this choice.
+    algorithm has rates of its own in its place (`own_rates`). `by`: points of the grid, each value about equally often,
+    or Optuna, within the ends of each grid. `seed`: of this choice.
 
     Raises:
         SettingError: there are too few settings to try, or Optuna is not installed.

@@ -61,7 +61,7 @@ def facts_of(history: History) -> dict[str, str]:
         facts["federation"] |= {name: json.dumps(_without_seeds(rule)) for name, rule in rules.items() if rule}
         facts["federation"] = {name: value for name, value in facts["federation"].items() if value is not None}
     if m and "data" not in facts:
-        facts |= {name: json.dumps(_without_seeds(m.get(name))) for name in ("sampler", "faults", "new")}
+        facts |= {name: json.dumps(_without_seeds(m.get(name))) for name in ("sampler", "faults", "attack", "new")}
     facts |= {"run": _DEFAULTS["run"] | run} if isinstance(run := s.get("run"), dict) else {}
     if (task := s.get("task", "classification" if "data" in facts else m.get("task"))) is not None:
         facts["task"] = task if isinstance(task, str) else json.dumps(task)

@@ -10,6 +10,7 @@ from fedloom.experiments.catalogue.algorithms_by_name import (
     lacking,
     written,
 )
+from fedloom.experiments.catalogue.attacks_by_name import ATTACKS, attack
 from fedloom.experiments.catalogue.data_by_name import data, is_own_data, is_sites, is_table
 from fedloom.experiments.catalogue.data_changes import (
     augment,
@@ -28,10 +29,12 @@ from fedloom.experiments.catalogue.samplers import ARRIVING, SAMPLERS, sampler
 
 __all__ = [
     "ARRIVING",
+    "ATTACKS",
     "PARTITIONS",
     "SAMPLERS",
     "TASKS",
     "algorithm",
+    "attack",
     "augment",
     "changes",
     "cut",

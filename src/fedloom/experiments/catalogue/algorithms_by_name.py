@@ -17,7 +17,7 @@ from fedloom.experiments.words import coerce
 
 # Of other libraries, and often asked for: of these nothing is meant by a name that looks like theirs.
 _NOT_HERE = {
-    "ditto", "fedrep", "fedbabu", "fedbn", "fedamp", "fedphp", "fedala", "feddistill",
+    "fedamp", "fedphp", "fedala", "feddistill",
     "fedgen", "fedkd", "fml", "fedgh", "fedpcl", "fedcp", "gpfl", "fedpac", "fedcac", "fedgc", "fedas",
     "feddbe", "fedavgdbe", "fedmtl", "mocha", "apple", "fedlaw",
 }  # fmt: skip
