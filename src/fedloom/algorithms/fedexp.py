@@ -16,7 +16,8 @@ round where eta_g is 1, which a large eps gives in every round, it is FedAvg wit
 Differences from the paper: momentum is allowed locally; `aggregation = "samples"` weighs both means by examples.
 
 Differences from the authors' code: it has M eps in the place of eps, lets eps fall with the square of the learning
-rate, weighs both means by examples, and evaluates the mean of the last two models; here the last one is evaluated.
+rate, weighs both means by examples, and evaluates the mean of the last two models, between which long steps swing; here
+the last one is evaluated.
 """
 
 from __future__ import annotations

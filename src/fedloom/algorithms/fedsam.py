@@ -13,7 +13,8 @@ BatchNorm follows the first pass alone. `train_loss` is that of the second. A st
 
 Down: the model. Up: the model. Kept by the client: nothing. rho = 0 is FedAvg.
 
-Differences from the papers: those of `fedavg`; Qu et al. average without weights, which is `aggregation = "uniform"`.
+Differences from the papers: those of `fedavg`; Qu et al., as we read them, average without weights, which is
+`aggregation = "uniform"`, and have a step of the server besides.
 
 Differences from the code of Caldarola et al.: there BatchNorm follows both passes, and each has dropout masks of its
 own. Its ASAM, SWA and mixup are not here.

@@ -8,9 +8,10 @@ https://arxiv.org/abs/1905.10497, Algorithm 2, for the objective q-FFL: min_w su
             h_k     = q F_k^(q - 1) ||d_k||^2 + F_k^q / lr
     server  w      <- w - sum_k Delta_k / sum_k h_k                  over the clients that answered
 
-1 / lr, with the learning rate of the round, stands for the paper's Lipschitz constant L. h_k bounds that of F_k^(q +
-1), so a step tuned for q = 0 serves every q. The server's step is computed as one from w towards the mean of the w_k
-with weights F_k^q. F_k is taken in evaluation mode, before training. BatchNorm statistics have these weights, too.
+1 / lr, with the learning rate of the round, stands for the paper's Lipschitz constant L of grad F_k. h_k bounds that of
+F_k^(q + 1) / (q + 1), so a rate tuned for q = 0 serves every q. Momentum makes d_k longer, and so steps shorter.
+The server's step is computed as one from w towards the mean of the w_k with weights F_k^q. F_k is taken in evaluation
+mode, before training. BatchNorm statistics have these weights, too.
 
 Down: the model. Up: the model, weighted by F_k^q, and the numbers F_k^q and lr h_k. Kept by the client: nothing. q = 0
 is FedAvg.
