@@ -7,14 +7,30 @@ from typing import Any
 
 import pytest
 
-from fedloom.algorithms import ALGORITHMS, FedBN, FedDyn, FedRep, LGFedAvg, PFedMe, PFedSD
+from fedloom.algorithms import (
+    ALGORITHMS,
+    APFLDeng,
+    FedAdagrad,
+    FedAdam,
+    FedBN,
+    FedDyn,
+    FedExP,
+    FedRep,
+    FedYogi,
+    LGFedAvg,
+    PFedMe,
+    PFedSD,
+)
 from fedloom.core import tree
 from fedloom.core.types import Weighted
 from fedloom.engines.loop import Loop
 from fedloom.testing import Subject
 
 HAVE = {name for name, kind in ALGORITHMS.items() if "aggregation" in {f.name for f in dataclasses.fields(kind)}}
-UNIFORM = (PFedSD, FedRep, FedBN, LGFedAvg, PFedMe)  # by default, as their papers say
+UNIFORM = (  # by default, as their papers say
+    *(PFedSD, FedRep, FedBN, LGFedAvg, PFedMe, FedAdam, FedYogi, FedAdagrad, FedExP, APFLDeng),
+)
+OTHERS = {"centralised", "q_fedavg"}  # who averages nothing, and whose weights are losses too: test_q_fedavg.py
 
 
 def weights_sent(algorithm: Any) -> dict[int, list[int]]:
@@ -37,7 +53,7 @@ def weights_sent(algorithm: Any) -> dict[int, list[int]]:
 
 @pytest.mark.some(1)
 @pytest.mark.parametrize("aggregation", ["samples", "uniform", None])
-@pytest.mark.parametrize("name", sorted(HAVE - {"centralised"}))
+@pytest.mark.parametrize("name", sorted(HAVE - OTHERS))
 def test_models_are_weighed_as_asked_and_by_default_by_samples(name: str, aggregation: Any) -> None:
     settings = {} if aggregation is None else {"aggregation": aggregation}
     by_samples = (aggregation or ("uniform" if ALGORITHMS[name] in UNIFORM else "samples")) == "samples"

@@ -25,7 +25,9 @@ from fedloom.algorithms.fedcurv import FedCurv as FedCurv
 from fedloom.algorithms.fedcurv_ni import FedCurvNi as FedCurvNi
 from fedloom.algorithms.feddf import FedDF as FedDF
 from fedloom.algorithms.feddyn import FedDyn as FedDyn
+from fedloom.algorithms.fedexp import FedExP as FedExP
 from fedloom.algorithms.fedfomo import FedFomo as FedFomo
+from fedloom.algorithms.fedlc import FedLC as FedLC
 from fedloom.algorithms.fedmd import FedMD as FedMD
 from fedloom.algorithms.fedmd_kt import FedMDKT as FedMDKT
 from fedloom.algorithms.fedmeta import FedMeta as FedMeta
@@ -37,6 +39,7 @@ from fedloom.algorithms.fedproto import FedProto as FedProto
 from fedloom.algorithms.fedprox import FedProx as FedProx
 from fedloom.algorithms.fedrep import FedRep as FedRep
 from fedloom.algorithms.fedrod import FedRoD as FedRoD
+from fedloom.algorithms.fedsam import FedSAM as FedSAM
 from fedloom.algorithms.fedyogi import FedYogi as FedYogi
 from fedloom.algorithms.kd_ntd import KDNTD as KDNTD
 from fedloom.algorithms.kt_pfl import KTpFL as KTpFL
@@ -48,6 +51,7 @@ from fedloom.algorithms.per_fedavg import PerFedAvg as PerFedAvg
 from fedloom.algorithms.pfeddf import PFedDF as PFedDF
 from fedloom.algorithms.pfedme import PFedMe as PFedMe
 from fedloom.algorithms.pfedsd import PFedSD as PFedSD
+from fedloom.algorithms.q_fedavg import QFedAvg as QFedAvg
 from fedloom.algorithms.scaffold import Scaffold as Scaffold
 from fedloom.algorithms.sim_pfl import SimPFL as SimPFL
 from fedloom.algorithms.topk_pfl import TopKPFL as TopKPFL
@@ -60,6 +64,8 @@ FAMILIES: dict[str, tuple[type[Algorithm[Any, Any]], ...]] = {
         FedAdam,
         FedYogi,
         FedAdagrad,
+        FedExP,
+        QFedAvg,
         FedProx,
         FedNova,
         Scaffold,
@@ -68,6 +74,8 @@ FAMILIES: dict[str, tuple[type[Algorithm[Any, Any]], ...]] = {
         FedCurv,
         FedCurvNi,
         FedAlign,
+        FedSAM,
+        FedLC,
     ),
     "distillation against forgetting": (FedNTD, KDNTD, FedNTDMSE),
     "the server trains, too": (FedDF, FedBE),

@@ -19,7 +19,7 @@ from fedloom.experiments.words import coerce
 _NOT_HERE = {
     "fedamp", "fedphp", "fedala", "feddistill",
     "fedgen", "fedkd", "fml", "fedgh", "fedpcl", "fedcp", "gpfl", "fedpac", "fedcac", "fedgc", "fedas",
-    "feddbe", "fedavgdbe", "fedmtl", "mocha", "apple", "fedlc", "fedlaw",
+    "feddbe", "fedavgdbe", "fedmtl", "mocha", "apple", "fedlaw",
 }  # fmt: skip
 
 
