@@ -9,12 +9,13 @@ from typing import Any
 import numpy as np
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from common_runs import PEOPLE, Net, optimiser, unflatten
+from torch import Tensor
 
 from fedloom.core.algorithm import Algorithm
 from fedloom.core.batches import Batches
 from fedloom.core.model import Model
-from fedloom.core.optimiser import SGD, Local
+from fedloom.core.optimiser import Local
 from fedloom.core.types import Weights, replace
 from fedloom.data import Federation, Partition, from_arrays
 from fedloom.engines.message import Request
@@ -22,22 +23,6 @@ from fedloom.engines.round_traffic import Exchange
 from small import InOrder
 
 EXACT = {"rtol": 0, "atol": 1e-10}
-PEOPLE = range(4)
-
-
-class Net(nn.Module):
-    """golden/common/README.md, conventions"""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.body = nn.Module()
-        self.body.fc1, self.body.fc2 = nn.Linear(6, 7), nn.Linear(7, 5)
-        self.head = nn.Linear(5, 4)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.head(torch.tanh(self.body.fc2(torch.tanh(self.body.fc1(x)))))
-
-
 MODEL = Model(Net, name="net")
 
 
@@ -78,22 +63,14 @@ def population_of(g: Mapping[str, Any]) -> Ordered:
 
 
 def local_of(g: Mapping[str, Any], steps: int | None = None) -> Local:
-    optimiser = SGD(lr=float(g["lr"]), momentum=float(g["momentum"]), weight_decay=float(g["weight_decay"]))
-    return Local(epochs=int(g["local_epochs"]), steps=steps, batch_size=int(g["batch_size"]), optimiser=optimiser)
+    epochs, size = int(g["local_epochs"]), int(g["batch_size"])
+    return Local(epochs=epochs, steps=steps, batch_size=size, optimiser=optimiser(g))
 
 
 def weights_of(g: Mapping[str, Any], vector: Any) -> Weights:
     """A whole model from a vector in the file's layout."""
-    found, at = {}, 0
-    for name, shape in zip(g["layout_names"], g["layout_shapes"], strict=True):
-        size = tuple(int(n) for n in str(shape).split("x"))
-        found[str(name)] = torch.from_numpy(vector[at : at + int(np.prod(size))].reshape(size).copy())
-        at += int(np.prod(size))
+    found = unflatten(g, vector)
     return Weights(params={n: found[n] for n in MODEL.params})
-
-
-def flat(params: Mapping[str, Tensor]) -> Any:
-    return torch.cat([p.flatten() for p in params.values()]).numpy()
 
 
 def sampled(g: Mapping[str, Any], r: int) -> list[int]:

@@ -8,20 +8,8 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from common_rounds import (
-    EXACT,
-    MODEL,
-    PEOPLE,
-    assert_evaluated,
-    begun,
-    flat,
-    local_of,
-    rounds,
-    sampled,
-    step_of,
-    watched,
-    weights_of,
-)
+from common_rounds import EXACT, MODEL, assert_evaluated, begun, local_of, rounds, sampled, step_of, watched, weights_of
+from common_runs import PEOPLE, flatten as flat
 from torch import nn
 from torch.func import grad_and_value
 

@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from common_rounds import EXACT, assert_evaluated, begun, flat, local_of, rounds, sampled, watched, weights_of
+from common_rounds import EXACT, assert_evaluated, begun, local_of, rounds, sampled, watched, weights_of
+from common_runs import flatten as flat
 
 from conftest import golden
 from fedloom.algorithms import FedAdagrad, FedAdam, FedAvg, FedPer, FedProx, FedYogi, LGFedAvg

@@ -11,11 +11,9 @@ import torch.nn.functional as F
 from common_rounds import (
     EXACT,
     MODEL,
-    PEOPLE,
     assert_evaluated,
     begun,
     evaluated,
-    flat,
     local_of,
     rounds,
     sampled,
@@ -23,6 +21,7 @@ from common_rounds import (
     watched,
     weights_of,
 )
+from common_runs import PEOPLE, flatten as flat
 from torch import nn
 
 from conftest import golden
