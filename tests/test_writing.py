@@ -64,8 +64,8 @@ class Net(nn.Module):
     def __init__(self, writes: bool, inputs: int = FEATURES, width: int = 8) -> None:
         super().__init__()
         self.writes = writes
-        self.hidden, self.head = nn.Linear(inputs, width), nn.Linear(width, CLASSES)
-        self.norm = nn.BatchNorm1d(width)
+        self.hidden, self.norm = nn.Linear(inputs, width), nn.BatchNorm1d(width)
+        self.head = nn.Linear(width, CLASSES)
         self.register_buffer("seen", torch.zeros(()))
 
     def taken(self, x: Tensor) -> Tensor:
