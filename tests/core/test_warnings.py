@@ -60,5 +60,5 @@ def test_nothing_else_warns() -> None:
     calling = [p for p in package.rglob("*.py") if re.search(r"\bwarnings\.warn\(", p.read_text(encoding="utf-8"))]
     assert set(calling) == {
         Path(errors.__file__),
-        *(package / "data" / f"{n}.py" for n in ("partition", "sites", "targets")),
+        *(package / "data" / f"{n}.py" for n in ("columns", "partition", "sites", "targets")),
     }

@@ -413,7 +413,10 @@ def test_missing_files_are_listed_with_their_folders(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["stl10", "emnist", "emnist_", "letters", "", "MNIST"])
 def test_unknown_names_are_refused(tmp_path: Path, name: str) -> None:
-    with pytest.raises(ValueError, match=r"data set with a loader, got .*use one of fashion_mnist_small, mnist, fash"):
+    with pytest.raises(
+        ValueError,
+        match=r"data set with a loader, got .*use one of fashion_mnist_small, fashion_mnist_pairs, mnist, fash",
+    ):
         load(name, tmp_path)
 
 

@@ -104,15 +104,16 @@ def test_accuracies_of_pfedsd_where_examples_arrive() -> None:
         "pFedSD, stored predictions": "pfedsd_predictions", "pFedSD, norm between weights": "pfedsd_weights",
     }  # fmt: skip
     found = results("pfedsd", "pfedsd-changing")
-    (row,) = table("pfedsd.md", "last round, personal accuracy in %")
-    assert row.pop(next(iter(row))) == "window"
-    assert row.keys() == methods.keys()
-    for head, cell in row.items():
-        result = found["fmnist14k-dir0.1-window", methods[head]]
-        assert len(result.runs) == 1 + ("±" in cell)
-        for said, value in zip(cell.split(" ± "), (result.accuracy, result.std), strict=False):
-            assert value is not None
-            assert says(said, value), head
+    rows = {row.pop(next(iter(row))): row for row in table("pfedsd.md", "last round, personal accuracy in %")}
+    assert list(rows) == ["window", "growing"]
+    for name, row in rows.items():
+        assert row.keys() == methods.keys()
+        for head, cell in row.items():
+            result = found[f"fmnist14k-dir0.1-{name}", methods[head]]
+            assert len(result.runs) == 1 + ("±" in cell)
+            for said, value in zip(cell.split(" ± "), (result.accuracy, result.std), strict=False):
+                assert value is not None
+                assert says(said, value), head
 
 
 def test_few_stored_predictions_are_left_where_examples_arrive() -> None:
