@@ -387,8 +387,8 @@ def overhead(repeat: int) -> None:
 
             return call
 
-        saved = fold.run_one, fold.run_stack, accuracy._evaluate
-        fold.run_one, fold.run_stack, accuracy._evaluate = map(timed, saved)
+        saved = fold.run_one, fold.run_stack, accuracy._pass
+        fold.run_one, fold.run_stack, accuracy._pass = map(timed, saved)
         try:
             settings = fl.RunSettings(  # in one process, which sees what the folds take
                 rounds=8,
@@ -402,7 +402,7 @@ def overhead(repeat: int) -> None:
                 on_round=lambda h, marks=marks, inside=inside: marks.append((time.perf_counter(), inside[0])),
             )  # fmt: skip
         finally:
-            fold.run_one, fold.run_stack, accuracy._evaluate = saved
+            fold.run_one, fold.run_stack, accuracy._pass = saved
         shares = [1 - (b[1] - a[1]) / (b[0] - a[0]) for a, b in itertools.pairwise(marks[1:])]
         share = statistics.median(shares)
         line(f"overhead: {name}", f"{100 * share:.1f} % of a round", "<= 5 %", share <= 0.05)
