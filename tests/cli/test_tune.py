@@ -118,6 +118,15 @@ def test_an_interrupted_comparison_goes_on_to_the_same_end(tuned: Path, data: st
         assert (out / run / "metrics.jsonl").read_bytes() == (tuned / run / "metrics.jsonl").read_bytes()
 
 
+@pytest.mark.parametrize("seeds", ["0", "0,1"])
+def test_one_method_is_tuned_as_several_are(seeds: str, data: str, tmp_path: Path) -> None:
+    command = ["compare", "fedavg", *METHODS[3:], "--tuned", "2", "--seed", seeds]
+    assert main([*command, "--data", data, "--out", str(tmp_path / "runs")]) == 0
+    one = tuning_of(tmp_path / "runs")["methods"]["fedavg"]
+    ends = [f"/seed-{seed}" for seed in seeds.split(",")] if "," in seeds else [""]
+    assert places(tmp_path / "runs") == [f + end for f in dict.fromkeys(["fedavg", one["folder"]]) for end in ends]
+
+
 @pytest.mark.parametrize(
     ("flags", "message"),
     [

@@ -46,8 +46,9 @@ def compare(args: argparse.Namespace, console: Console) -> int:
     """
     names = [*args.algorithms, *_reference_methods(args)]
     selected = experiments(args, names)
-    runs = _runs(args, [(label(e.algorithm), e) for e in selected])
-    sweeps = planned(args, selected) if args.command == "compare" and args.tuned is not None else {}
+    tunes = args.command == "compare" and args.tuned is not None
+    runs = _runs(args, [(label(e.algorithm), e) for e in selected], several=tunes or len(selected) > 1)
+    sweeps = planned(args, selected) if tunes else {}
     federations = Federations()
     if leaves_out := args.command == "compare" and args.leave_one_site_out:
         runs = without_each_site(runs, federations)
@@ -273,15 +274,16 @@ def _reference_methods(args: argparse.Namespace) -> list[str]:
     return [] if is_disabled or any(is_local_only(name) for name in args.algorithms) else ["local_only"]
 
 
-def _runs(
-    args: argparse.Namespace, methods: Sequence[tuple[str, Experiment]], several: bool = False
-) -> dict[str, Experiment]:
-    """Return a run for each method, given with its name, and each seed, by its folder below --out, which names it."""
+def _runs(args: argparse.Namespace, methods: Sequence[tuple[str, Experiment]], several: bool) -> dict[str, Experiment]:
+    """Return a run for each method, given with its name, and each seed, by its folder below --out, which names it.
+
+    `several`: whether each method has a folder.
+    """
     out: dict[str, Experiment] = {}
     for name, experiment in methods:
         seeds = seeds_of(args.seeds, experiment)
         for seed in seeds:
-            parts = [name] * (several or len(methods) > 1) + [f"seed-{seed}"] * (len(seeds) > 1)
+            parts = [name] * several + [f"seed-{seed}"] * (len(seeds) > 1)
             out["/".join(parts) or "."] = with_seed(experiment, seed)
     return out
 

@@ -26,7 +26,7 @@ Space = Mapping[str, Sequence[Any]]
 
 @dataclass(frozen=True)
 class Tuned:
-    """What tuning has made of a method.
+    """Hold what tuning has made of a method.
 
     Attributes:
         method: its label.

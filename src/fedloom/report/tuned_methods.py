@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from fedloom.report.grouping import method_folder
-from fedloom.report.methods import Method
+from fedloom.report.methods import Method, Spread
 from fedloom.report.number_table import Column, Interval, Table, format_of
 from fedloom.report.over_seeds import compared, paired_difference, reading_of, tail_length
 from fedloom.report.printable import printable
@@ -45,7 +45,7 @@ def tuning_table(methods: Sequence[Method], tuning: Mapping[str, Any], within: s
         ]
         for row, name in zip(rows, known, strict=True):
             before, after = reading_of(plain[name], kind, "last", 1), reading_of(tuned[name], kind, "last", 1)
-            row += [before, after, _moved(plain[name], tuned[name], kind)]
+            row += [before, after, _moved(plain[name], tuned[name], kind, before, after)]
     return Table("tuning", columns, rows, [m.number for m in plain.values()])
 
 
@@ -75,10 +75,10 @@ def _value(value: Any) -> str:
     return f"{value:g}" if isinstance(value, float) else printable(str(value), 20)
 
 
-def _moved(plain: Method, tuned: Method, kind: str) -> Interval | float | None:
-    if plain is tuned:
-        return 0.0 if plain.has(kind) else None
-    if (gap := paired_difference(tuned, plain, kind, "last", tail_length([plain, tuned]))) is not None:
-        return gap
-    before, after = reading_of(plain, kind, "last", 1), reading_of(tuned, kind, "last", 1)
-    return None if before is None or after is None else after.mean - before.mean
+def _moved(
+    plain: Method, tuned: Method, kind: str, before: Spread | None, after: Spread | None
+) -> Interval | float | None:
+    if before is None or after is None:
+        return None
+    gap = None if plain is tuned else paired_difference(tuned, plain, kind, "last", tail_length([plain, tuned]))
+    return after.mean - before.mean if gap is None else gap
