@@ -18,7 +18,6 @@ from fedloom.wire.fleet import Audit, RankFleet
 from fedloom.wire.flower_relay import pump, relay
 from fedloom.wire.over_flower import FlowerConnections, RelayedServer
 
-
 _ALONE = threading.Lock()  # devices of this process share their networks
 
 

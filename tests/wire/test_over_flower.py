@@ -34,6 +34,8 @@ from fedloom.wire.over_flower import RelayedServer
 from flower_in_memory import DevicesOverFlower, Flower, serve, short_folder
 from test_battery import ALGORITHMS, VARIANTS, subject
 
+pytestmark = pytest.mark.filterwarnings("ignore:.* weighs a distance to the running statistics")
+
 QUICK = ("fedavg", "scaffold", "pfedsd", "kt_pfl", "feddf", "fedmd")
 
 
