@@ -21,7 +21,8 @@ def test_dittos_global_model_is_that_of_fedavg() -> None:
         name: {(r["partition"], r["seed"]): r["global_accuracy"] for r in ROWS if (r["method"], r["settings"]) == key}
         for name, key in {"fedavg": ("fedavg", "given"), "ditto": ("ditto", "given")}.items()
     }
-    assert numbers["fedavg"] and numbers["ditto"] == numbers["fedavg"]
+    assert numbers["fedavg"]
+    assert numbers["ditto"] == numbers["fedavg"]
 
 
 def row(method: str, seed: str, settings: str, personal: float, chosen: str = "") -> dict[str, str]:
@@ -36,14 +37,16 @@ def test_a_table_has_means_over_seeds_and_paired_intervals() -> None:
     text = made["tables"](rows)
     assert "| `fedavg` | 52.0 ± 2.0 | 52.0 ± 2.0 |" in text
     # differences 10, 11, 10: mean 10.33, deviation 0.577, half 4.303 * 0.577 / sqrt(3) = 1.434
-    assert "| `fedrep` |" in text and "+10.3 [+8.9, +11.8]" in text
+    assert "| `fedrep` |" in text
+    assert "+10.3 [+8.9, +11.8]" in text
 
 
 def test_a_tuned_table_has_what_tuning_left_alone_beside_what_it_moved() -> None:
     rows = [row("fedavg", "0", "given", 0.5), row("fedrep", "0", "given", 0.6)]
     rows.append(row("fedrep", "0", "tuned", 0.7, "lr=0.1"))
     given, tuned = made["tables"](rows).split("\n\n")
-    assert re.search(r"`fedrep` \| 60\.0", given) and re.search(r"`fedrep` \| 70\.0.*lr=0\.1", tuned)
+    assert re.search(r"`fedrep` \| 60\.0", given)
+    assert re.search(r"`fedrep` \| 70\.0.*lr=0\.1", tuned)
     assert re.search(r"`fedavg` \| 50\.0.*as given", tuned)
 
 
