@@ -44,6 +44,7 @@ from fedloom.experiments.parts import OPTIMISERS, parts, with_parts
 from fedloom.experiments.sections import ClientSettings, DataSettings
 from fedloom.experiments.settings_file import flat
 from fedloom.models import MODELS
+from fedloom.models.registry import Network
 
 ROOT = Path(__file__).parents[1]
 INDEX, SCHEMA = (ROOT / "src/fedloom/cli" / name for name in ("index.json", "settings.schema.json"))
@@ -104,7 +105,7 @@ def index() -> dict[str, Any]:
         "samplers": list(SAMPLERS),
         "attacks": ["none", *ATTACKS],
         "aggregators": list(AGGREGATORS),
-        "models": list(MODELS),
+        "models": {name: _network(network) for name, network in MODELS.items()},
         "tasks": list(TASKS),
         "analyses": ["all", *papers.analyses()],
         "measures": TUNABLE,
@@ -234,10 +235,10 @@ def data_page(text: str) -> str:
         ],
     )
     networks = [
-        (f"`{n.name}`", n.what, f"{n.parameters:,}", f"{' x '.join(map(str, n.shape))}, {n.num_classes} classes")
+        (f"`{n.name}`", n.what, f"{n.parameters:,}", n.inputs, _written(n) and f"`{_written(n)}`")
         for n in MODELS.values()
     ]
-    text = _with_table(text, ("name", "what", "parameters", "for"), networks)
+    text = _with_table(text, ("name", "what", "parameters", "for", "settings"), networks)
     return _with_table(text, ("name", "loss"), [(f"`{task.name}`", task.what) for task in TASKS.values()])
 
 
@@ -261,6 +262,17 @@ def analyses_page(text: str) -> str:
         if name not in ANALYSES
     ]
     return _with_table(text, ("name", "study", "what it measures"), own)
+
+
+def _network(network: Network) -> dict[str, Any]:
+    """What `fedloom models` knows of a network."""
+    about = {"what": plain(network.what), "inputs": network.inputs}
+    return {**about, "parameters": network.parameters, "settings": _written(network)}
+
+
+def _written(network: Network) -> str:
+    """The settings of a network with their defaults, as they are written behind its name."""
+    return "&".join(f"{name}={value}" for name, value in network.settings.items())
 
 
 def _called(partition: NamedPartition) -> str:
@@ -436,7 +448,7 @@ def schema() -> Schema:
             keys[key]["default"] = value
     for key, names, others in (
         ("algorithm", ALGORITHMS, ":"),
-        ("model", MODELS, "[:,]"),
+        ("model", MODELS, "[:,?]"),
         ("task", TASKS, ":"),
         ("data.partition", PARTITIONS, f"^({'|'.join(PARTITIONS)}):"),
         ("clients.sampler", SAMPLERS, f"^({'|'.join(SAMPLERS)})[:+]"),
