@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import secrets
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -62,7 +63,13 @@ def register_devices(
     statistics: dict[int, FirstStatistics] = {}
     refusals: dict[int, str] = {}
     hello = json.dumps({"run": run, "settings": settings}).encode()
-    for rank, data in sorted(fleet.handshake(hello, wait).items()):
+
+    def enough(answers: Mapping[int, bytes]) -> bool:
+        if (expected := fleet.manager.expected) is not None:
+            return len(answers) >= expected
+        return len(_distinct_ids(answers.values())) >= (min_devices or 1)  # others come when they like, or never
+
+    for rank, data in sorted(fleet.handshake(hello, wait, enough).items()):
         try:
             taken = [each.id for each in registrations.values()]
             registrations[rank], first = _read_new_registration(data, taken, start, moments)
@@ -92,9 +99,10 @@ def register_devices(
             common, lost = exchange_statistics(fleet, {r: (registrations[r].id, own[r]) for r in own}, wait)
             registrations = {rank: each for rank, each in registrations.items() if rank not in lost}
             refusals |= lost
-        if len(registrations) < (
-            min_devices := fleet.manager.size - 1 - len(refusals) if min_devices is None else min_devices
-        ):
+        if min_devices is None:
+            expected = fleet.manager.expected
+            min_devices = 1 if expected is None else expected - len(refusals)
+        if len(registrations) < min_devices:
             raise SettingError(
                 f"a run begins with at least {min_devices} devices, got {len(registrations)} within "
                 f"{0 if wait is None else wait:g} s: wait longer (--wait), or begin with fewer "
@@ -128,6 +136,15 @@ def register_devices(
 
     fleet.admit, fleet.wait = admit, wait
     return registry
+
+
+def _distinct_ids(answers: Iterable[bytes]) -> set[str]:
+    """Return the ids of devices in valid registrations."""
+    ids = set[str]()
+    for data in answers:
+        with contextlib.suppress(RefusedError):
+            ids.add(_read_registration(data)[0].id)
+    return ids
 
 
 def _read_new_registration(
