@@ -29,6 +29,7 @@ INSECURE = (
 )
 _LOOPBACK = ("localhost", "127.0.0.1", "::1")
 _SECONDS = 10.0  # for the server to answer
+_LAST = 5.0  # seconds for Flower to carry the last receipt
 _PAUSE = 2.0  # seconds between two tries to reach it
 
 
@@ -110,7 +111,10 @@ def join_over_flower(args: argparse.Namespace, member: Callable[[], Membership],
         console.print(f"device {own.id}, examples of {args.data}; waiting for the server at {args.server}")
         while True:
             try:
-                return take_part(server, own)
+                left = take_part(server, own)
+                if not left:
+                    time.sleep(_LAST)
+                return left
             except RankError:
                 if not server.reopen():
                     raise

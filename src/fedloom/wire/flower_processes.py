@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import re
 import shutil
 import socket
 import stat
@@ -23,6 +25,7 @@ from fedloom.wire.guard import Guarded
 VERSION = "1.42.0"
 START = 90.0  # seconds for a process of Flower to begin its work
 AGAIN = 5.0  # seconds until a process that ended is started again
+_FOLDER = re.compile(r"fedloom-([0-9]+)-\w+")
 _CONFIG = '[superlink]\ndefault = "fedloom"\n[superlink.fedloom]\naddress = "127.0.0.1:{port}"\n{security}\n'
 _APP = """[project]
 name = "fedloom-relay"
@@ -51,8 +54,26 @@ def check_installed() -> None:
 
 
 def private_folder() -> Path:
-    """Return a new folder that only this user can open, with a short name, as sockets need."""
-    return Path(tempfile.mkdtemp(prefix="fedloom-"))
+    """Return a new folder that only this user can open, with a short name, as sockets need.
+
+    Those of processes that were killed are deleted: a database of Flower has all messages of a run.
+    """
+    for folder in Path(tempfile.gettempdir()).glob("fedloom-*-*"):
+        match = _FOLDER.fullmatch(folder.name)
+        with contextlib.suppress(OSError):
+            if match and folder.lstat().st_uid == os.getuid() and not _is_alive(int(match[1])):
+                shutil.rmtree(folder)
+    return Path(tempfile.mkdtemp(prefix=f"fedloom-{os.getpid()}-"))
+
+
+def _is_alive(process: int) -> bool:
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    except OSError:  # of another user
+        pass
+    return True
 
 
 def environment(home: Path, sockets: Path, path: str) -> dict[str, str]:
