@@ -212,6 +212,8 @@ def parser() -> argparse.ArgumentParser:
         help="which need public examples, validation examples on clients, class numbers, a state that stays with the "
         "client, or none of these; repeatable",
     )  # fmt: skip
+    models = command("models", "list the networks that have names, with their inputs and sizes", "list_models.show")
+    models.add_argument("names", nargs="*", metavar="model", help="these alone")
     completion = command(
         "completion", "a script that completes commands, flags and values in a shell", "completion.show"
     )

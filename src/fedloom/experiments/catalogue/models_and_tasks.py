@@ -18,7 +18,7 @@ from fedloom.core.task import Task, require_task
 from fedloom.data import Examples
 from fedloom.experiments.catalogue.algorithms_by_name import label
 from fedloom.models import MODELS, build
-from fedloom.tasks import SVM, Binary, Classification, Hinge, MultiLabel, Regression
+from fedloom.tasks import SVM, Binary, Classification, Hinge, MultiLabel, NextToken, Regression
 
 
 @dataclass(frozen=True)
@@ -51,6 +51,11 @@ TASKS: dict[str, NamedTask] = {
             "regression", Regression,
             "squared error of [targets that are numbers](#regression), standardised; `error=absolute`, `error=huber`, "
             "`delta=1`, `standardise=false`",
+        ),
+        NamedTask(
+            "next_token", NextToken,
+            "cross-entropy of [the token at each place](text.md#next-token) of a sequence, for networks with logits of "
+            "the vocabulary at each place",
         ),
         NamedTask("hinge", Hinge, "hinge loss: labels 0 and 1, a network with one output such as `svm`"),
         NamedTask(
