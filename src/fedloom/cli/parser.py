@@ -218,8 +218,12 @@ def parser() -> argparse.ArgumentParser:
         "completion", "a script that completes commands, flags and values in a shell", "completion.show"
     )
     completion.add_argument("shell", choices=("bash", "zsh", "fish"), help='eval "$(fedloom completion bash)"')
-    new = command("new", "write data, model and settings of your own, as files to change", "new.write")
-    new.add_argument("directory", type=directory, help="where my_data.py, my_model.py and settings.toml go")
+    new = command("new", "write data, model and settings of your own, or a method, as files to change", "new.write")
+    new.add_argument(
+        "directory", type=directory,
+        help="where my_data.py, my_model.py and settings.toml go; method: a method's file and its test, in this folder",
+    )  # fmt: skip
+    new.add_argument("name", nargs="?", metavar="NAME", help="of the method: fedloom new method mine")
     command("schema", "print the JSON schema of settings files, for editors", "new.schema")
     demo = command("demo", "four algorithms on embedded data, checked against expected results", "demo.run")
     demo.add_argument("--seed", type=int, default=0, help="of everything random (default: 0)")
