@@ -61,7 +61,7 @@ class Network:
     make: Make
     """Makes it for the shape of one example, without the batch axis, and a number of classes."""
     what: str
-    """What it is and from which paper. Markdown."""
+    """Its description, and its paper. Markdown."""
     parameters: int
     """How many it has for `shape` and `num_classes`."""
     shape: Shape = (3, 32, 32)
