@@ -1,4 +1,4 @@
-"""What a paper is: a few functions and the hyper-parameters they share."""
+"""Define an algorithm: a few functions and the hyper-parameters they share."""
 
 from __future__ import annotations
 

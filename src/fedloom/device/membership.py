@@ -230,6 +230,7 @@ class Membership:
         population = Population(
             self.data.federation, networks, task=self.task, seed=e.run.seed,
             dtype=getattr(torch, e.run.dtype), first=int(welcome["client"]), measures=e.run.measures,
+            headline=e.run.headline,
         )  # fmt: skip
         runtime = Runtime(
             population, algorithm.bind(population.federation, networks), compilation="none", bf16=e.run.bf16
