@@ -98,6 +98,7 @@ from fedloom.tasks import (
     Classification as Classification,
     Hinge as Hinge,
     MultiLabel as MultiLabel,
+    NextToken as NextToken,
     Regression as Regression,
 )
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 from collections.abc import Sequence
+from inspect import signature
 from pathlib import Path
 
 from rich.console import Console
@@ -106,6 +107,11 @@ def export(args: argparse.Namespace, console: Console) -> int:
     onnx = Path(args.file).suffix == ".onnx"
     if onnx and (threshold := task_of(found, args.directory)[1]) is not None:
         facts["threshold"] = repr(threshold)
+    if onnx and found.model.inputs is not None:
+        raise SettingError(
+            f"an ONNX file takes one tensor, and the forward of {found.name} is given several, "
+            f"{', '.join(signature(found.model.skeleton().forward).parameters)}: write a .pt or .safetensors file"
+        )
     prepared, said = _inside(experiment, job) if onnx else (None, "")
     path = write_model(
         found.model,

@@ -188,18 +188,20 @@ def _try_to_stack(model: Model, population: Population) -> str | None:
             )
     except Exception as error:  # whatever a user's forward raises under vmap is the reason to name
         return first_line(error)
-    return _try_task(model, weights, x, mask, population.task)
+    y = examples.y[:1].to(population.device)
+    y = torch.zeros_like(mask, dtype=torch.int64) if examples.has_classes else torch.cat([y, y])
+    return _try_task(model, weights, x, y, mask, population.task)
 
 
-def _try_task(model: Model, weights: Weights, x: Tensor, mask: Tensor, task: Task) -> str | None:
+def _try_task(model: Model, weights: Weights, x: Tensor, y: Tensor, mask: Tensor, task: Task) -> str | None:
     """Return why `vmap` cannot take what the task makes of a stackable model's answers; None if it can."""
 
     def loss(logits: Tensor, batch: Batch) -> Tensor:
         return objective(task, logits, batch, weights.params)
 
     try:
-        y = mask.long() * 0
-        batch = Batch(x=x[0], y=y, mask=mask, key=y[0], notes=notes_of(task, y, x.dtype))
+        key = torch.zeros((), dtype=torch.int64, device=y.device)
+        batch = Batch(x=x[0], y=y, mask=mask, key=key, notes=notes_of(task, y, x.dtype))
         logits = model(weights, x[0])
         with quiet_vmap():
             vmap(grad(loss))(torch.stack([logits] * 2), tree.stack([batch] * 2))

@@ -55,7 +55,8 @@ class Population:
         names, seed = list(self.models), derive(self.seed, "init")
         if not names:
             raise SettingError("a population needs at least one model")
-        bound = {name: model.bind(seed, self.dtype, self.device) for name, model in self.models.items()}
+        inputs = self.federation.train.normalise
+        bound = {n: model.reading(inputs).bind(seed, self.dtype, self.device) for n, model in self.models.items()}
         object.__setattr__(self, "models", bound)
         n = self.federation.num_clients
         if not self.assignment:

@@ -17,7 +17,7 @@ from fedloom.core.batch import probe
 from fedloom.core.layout import by_pixels
 from fedloom.core.model import Model
 from fedloom.core.network_makers import own_defaults
-from fedloom.core.task import Task, loss_of
+from fedloom.core.task import Task, loss_of, places_of
 from fedloom.core.task_measures import added, chosen_measures, outputs_of, scores_of, sums_of, values_of_sums
 from fedloom.core.types import Weights
 from fedloom.data import Examples
@@ -98,8 +98,9 @@ def classify(model: Model, weights: Weights, task: Task, examples: Examples) -> 
     Raises:
         ValueError: there are no examples, or their targets are floating point numbers, which have no classes.
     """
-    if examples.y.is_floating_point():
-        raise ValueError(f"accuracy per class needs int64 labels, got targets of type {examples.y.dtype}")
+    if not examples.has_classes:
+        shape = tuple(examples.y.shape)
+        raise ValueError(f"accuracy per class needs int64 labels, got targets of {examples.y.dtype} {shape}")
     return by_class(evaluate_rows(model, weights, task, ("accuracy",), examples), examples.num_classes)
 
 
@@ -185,7 +186,7 @@ def _pass(
     """Return what a function of inputs makes of examples, on the CPU. It may overwrite its inputs."""
     if not len(examples):
         raise ValueError("there are no examples to evaluate on: give at least one")
-    parts, total = [], torch.zeros((), dtype=torch.float64, device=device)
+    parts, total, count = [], *torch.zeros(2, dtype=torch.float64, device=device)
     images = examples.x.ndim == 4 and device.type == "cpu"
 
     def inputs(rows: slice) -> Tensor:
@@ -201,7 +202,9 @@ def _pass(
             rows = slice(start, start + batch_size)
             x, y = inputs(rows), examples.y[rows].to(device)
             logits = predict(x)
-            total += loss_of(task, logits, probe(x, y), functools.partial(inputs, rows)).double() * len(y)
+            weight = places_of(task, y).sum()
+            total += loss_of(task, logits, probe(x, y), functools.partial(inputs, rows)).double() * weight
+            count += weight
             parts.append((sums_of(task, measures, logits, y), outputs_of(task, measures, logits)))
     sums, outputs = tree.map_tree(lambda *each: torch.cat(each).cpu(), *parts)
-    return RowResults(sums, outputs, examples.y.cpu(), float(total) / len(examples))
+    return RowResults(sums, outputs, examples.y.cpu(), float(total) / max(float(count), 1.0))

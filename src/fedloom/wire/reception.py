@@ -13,7 +13,8 @@ import torch
 from torch import Tensor
 
 from fedloom.core.errors import CodecError, RefusedError, SettingError
-from fedloom.data import Examples, Normalise
+from fedloom.data import Examples
+from fedloom.data.examples import describe_inputs, read_inputs
 from fedloom.storage.strict_json import parse
 from fedloom.wire.device_registry import Registry
 from fedloom.wire.device_statistics import MAX_BYTES, FirstStatistics
@@ -206,8 +207,7 @@ def _turn_away(fleet: RankFleet, reasons: Mapping[int, str]) -> None:
 
 def send_public(fleet: RankFleet, public: Examples, *, labels: bool) -> None:
     """Send the public examples, with or without labels, to connected devices, and to others once they connect."""
-    n = public.normalise
-    head = {"normalise": [n.mean, n.std, n.scale], "labels": labels}
+    head = {"normalise": describe_inputs(public.normalise), "labels": labels}
     fleet.public = pack(head, {"x": public.x} | ({"y": public.y} if labels else {}))
     for rank in list(fleet.ranks.values()):
         fleet.send_notice(rank, fleet.public)
@@ -228,10 +228,9 @@ def read_public(data: bytes, like: Examples, limit: int = LIMIT) -> tuple[Exampl
 
     try:
         message = unpack(data, check=check, limit=limit)
-        mean, std, scale = message.head["normalise"]
         x, labels = message.parts["x"], message.head["labels"] is True
         y = message.parts["y"] if labels else torch.zeros((len(x), *like.y.shape[1:]), dtype=like.y.dtype)
-        normalise = Normalise(tuple(map(float, mean)), tuple(map(float, std)), float(scale))
+        normalise = read_inputs(message.head["normalise"])
         return Examples(x, y, like.num_classes, normalise, "public examples"), labels
     except (CodecError, KeyError, TypeError, ValueError) as error:
         raise RefusedError(f"these are no public examples for this device: {error}") from None
