@@ -93,8 +93,17 @@ def is_sites(source: str) -> bool:
 
 
 def _published(name: str, folder: str) -> Dataset:
+    said = dict[str, int]()
+    if SOURCES[name].says and not Path(folder).exists():
+        folder, _, written = folder.partition("?")
+        for pair in written.split("&") if written else ():
+            key, _, value = pair.partition("=")
+            if key not in SOURCES[name].says or not value.isdecimal() or key in said:
+                form = "&".join(f"{known}=10" for known in SOURCES[name].says)
+                raise SettingError(f"of {name} one says whole numbers, each once, {name}:FOLDER?{form}, got {pair!r}")
+            said[key] = int(value)
     try:
-        return load(name, folder)
+        return load(name, folder, **said)
     except FormatError:
         raise
     except ValueError as error:
