@@ -272,7 +272,20 @@ class Examples:
             )
         x, columns = fitted.features(self.preparation)
         made = replace(fitted, frame=self.preparation.frame)
+        if fitted.text is not None:
+            return self._of_tokens(torch.from_numpy(x).to(self.x.device), made)
         return replace(self, x=torch.from_numpy(x).to(self.x.device), columns=columns, preparation=made)
+
+    def _of_tokens(self, x: Tensor, made: Preparation) -> Examples:
+        """Return the same of token ids; where targets are the next ones, these are among `x`, behind all others."""
+        text = made.text
+        assert text is not None
+        how = Tokens(text.padding, text.size)
+        if self.y.is_floating_point() or self.y.dim() == 1:
+            return replace(self, x=x, normalise=how, preparation=made)
+        y = x[:, 1:].long()
+        y = y.masked_fill(y == text.padding, IGNORED)
+        return replace(self, x=x[:, :-1].contiguous(), y=y, num_classes=text.size, normalise=how, preparation=made)
 
     def class_counts(self) -> npt.NDArray[np.int64]:
         """Return the number of examples of each class, (num_classes,).

@@ -82,6 +82,12 @@ def is_own_data(source: str) -> bool:
     return is_python_name(source) and source.partition(":")[0] not in (*SOURCES, "huggingface")
 
 
+def own_tokeniser(source: str) -> str:
+    """Return the tokeniser that a table's texts are read by, module:name; "" where it is none of somebody's own."""
+    said = (pair.partition("=") for pair in source.partition("?")[2].split("&"))
+    return next((value for key, _, value in said if key == "tokens" and ":" in value), "")
+
+
 def is_table(source: str) -> bool:
     """Return whether a source is a table in a file, or several of them."""
     return source.partition("?")[0].endswith(TABLES)
@@ -117,9 +123,16 @@ def _unknown_module(name: str) -> bool:
     return not Path(f"{name.partition('.')[0]}.py").exists() and find_spec(name.partition(".")[0]) is None
 
 
+def _tokeniser(text: str) -> Any:
+    """Return a tokeniser by its name; a class or a function without arguments makes one."""
+    found = by_python_name(text, "tokeniser")
+    makes = isinstance(found, type) or (callable(found) and not hasattr(found, "size") and not signature(found).parameters)
+    return found() if makes else found
+
+
 _ARGUMENTS = {
     "label": str, "target": list, "client": str, "split": str, "group": str, "prepare": str, "drop": list,
-    "categories": list, "gaps": list, "least": int,
+    "categories": list, "gaps": list, "least": int, "text": str, "tokens": str, "length": int, "most": int,
 }  # fmt: skip
 
 
@@ -133,7 +146,7 @@ def _table(path: str, written: str | None, whole: bool) -> Dataset:
         "prepare": "standard",
     }  # fmt: skip
     form = f"{path}?{'&'.join(f'{key}={value}' for key, value in example.items() if key in known)}"
-    form += ", or target=y in the place of label"
+    form += ", or target=y in the place of label, or text=t for a column of texts (tokens=words, length=128, most=10000)"
     given: dict[str, Any] = {}
     for pair in [] if written is None else written.split("&"):
         key, _, value = pair.partition("=")
@@ -146,6 +159,8 @@ def _table(path: str, written: str | None, whole: bool) -> Dataset:
         if known[key] is int and not value.isdecimal():
             raise SettingError(f"{key} must be a whole number, got {pair!r}: {key}=5")
         given[key] = value.split(",") if known[key] is list else known[key](value)
+    if ":" in (tokens := given.get("tokens", "")):
+        given["tokens"] = _tokeniser(tokens)
     if whole and "split" not in given:
         given["test_fraction"] = 0.0
     try:
