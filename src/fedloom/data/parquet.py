@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from fedloom.data.examples import Dataset
 from fedloom.data.formats import FormatError, refuse
 from fedloom.data.tables import from_frame
-from fedloom.data.vocabulary import TokenKind, Tokeniser
+from fedloom.data.vocabulary import Tokeniser, TokenKind
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -229,7 +229,7 @@ def asked(prepare: Any, least: int, text: str | None = None, **how: Any) -> Any:
     if text is not None:
         if prepare is not None:
             raise ValueError(
-                f"a text becomes token ids, got prepare={prepare!r} beside text={text}: leave prepare out; tokens=words, "
+                f"a text becomes token ids, got prepare={prepare!r} beside text={text}: leave prepare out; tokens, "
                 "length and most say how"
             )
         return TextPreparation(text, least=least, **said)

@@ -62,8 +62,8 @@ class Roles:
         made = cls(label, targets, client, split, group, _texts(drop), _texts(categories), text)
         if text is not None and made.categories:
             raise ValueError(
-                f"a text is the one feature of its table, got categories={','.join(made.categories)} beside text={text}: "
-                "leave one of them out"
+                f"a text is the one feature of its table, got categories={','.join(made.categories)} beside "
+                f"text={text}: leave one of them out"
             )
         if (twice := first_repeated([*made.named, *made.drop, *made.categories])) is not None:
             raise ValueError(f"a column has one role, got {twice!r} in several of {_FORM}: name it once")

@@ -146,7 +146,9 @@ def _users(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
         refuse(path, "the file must be one whole JSON document", error)
     users, data = (content.get(k) if isinstance(content, dict) else None for k in ("users", "user_data"))
     if not isinstance(users, list) or not isinstance(data, dict) or {*map(str, users)} != data.keys():
-        refuse(path, "the file must hold users, a list, and user_data, an object of the same users", type(users).__name__)
+        refuse(
+            path, "the file must hold users, a list, and user_data, an object of the same users", type(users).__name__
+        )
     for user in users:
         if not isinstance(data[user], dict):
             refuse(path, f"user_data of {user!r} must be an object", type(data[user]).__name__)

@@ -21,7 +21,7 @@ from fedloom.data.preparation import MISSING, asked
 from fedloom.data.roles import Roles, first_repeated
 from fedloom.data.tables import columns_of_frame, dataset_of
 from fedloom.data.text_table import TextTable, read_columns
-from fedloom.data.vocabulary import TokenKind, Tokeniser
+from fedloom.data.vocabulary import Tokeniser, TokenKind
 
 TABLES = (".csv", ".tsv", ".parquet")
 _SHOWN = 20  # differences in a message
@@ -71,7 +71,9 @@ def read_sites(
         least: of "federated", how many rows of a site must have a word for the site to name it; of a text, how often it
             must have a token.
         text: column of texts; files need no other column without a role.
-        tokens, length, most: of a text.
+        tokens: of a text.
+        length: of a text.
+        most: of a text.
         test_fraction: without `split`, the part of all rows that becomes the test set.
         seed: of this choice, 0 to 2**32 - 1.
 

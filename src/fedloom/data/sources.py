@@ -6,10 +6,11 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from fedloom.data.cifar_files import CIFAR10_FILES, CIFAR100_FILES, cifar, cifar_download, grey
 from fedloom.data.constants import NORMALISE
@@ -23,6 +24,7 @@ from fedloom.data.matlab import svhn, vehicle, whole_vehicle
 from fedloom.data.mnist_files import emnist_download, idx_download, idx_pair, letters_aj
 from fedloom.data.shakespeare import shakespeare
 from fedloom.data.stand_ins import vehicle_like
+from fedloom.data.text_files import texts
 
 
 @dataclass(frozen=True)
@@ -42,8 +44,8 @@ class Source:
     download: Download | None = None
     is_format: bool = False
     """Whether the name says how files are written, and not what is in them."""
-    says: tuple[str, ...] = ()
-    """Arguments of `load` that may be said, whole numbers: `NAME:FOLDER?roles=60`."""
+    says: Mapping[str, type] = field(default_factory=dict)
+    """Arguments of `load` that may be said, and their types: `NAME:FOLDER?roles=60`."""
 
 
 def _emnist(split: str, what: str, num_classes: int, tried: str = "made files") -> Source:
@@ -189,10 +191,19 @@ SOURCES: dict[str, Source] = {
         ),
         Source(
             "shakespeare", shakespeare,
-            "windows of 80 characters by speaking role, each place with the next one, 82 ids; natural clients, the last "
-            "fifth of a role held out. `shakespeare:FOLDER?roles=60&characters=4000`: 60 of the roles, their beginnings",
+            "windows of 80 characters by speaking role, each place with the next one, 82 ids; natural clients, the "
+            "last fifth of a role held out. `shakespeare:FOLDER?roles=60&characters=4000`: 60 of the roles, their "
+            "beginnings",
             "`all_data/*.json` (texts) or `{train,test}/*.json` (samples) of LEAF, also in `data/`, texts also as "
-            "`.json.xz`", "real words; made samples", says=("roles", "characters"),
+            "`.json.xz`", "real words; made samples", says={"roles": int, "characters": int},
+        ),
+        Source(
+            "texts", texts,
+            "text files: of classes, or plain, each a natural client whose next character is predicted. "
+            "`texts:FOLDER?tokens=words&length=128&most=10000&least=5`: words, the most tokens of a text, the largest "
+            "vocabulary, how often a client must have a token",
+            "`{train,test}/<class>/*.txt`, or `*.txt`: UTF-8; needs pandas", "made files", is_format=True,
+            says={"tokens": str, "length": int, "most": int, "least": int},
         ),
         Source(
             "vehicle", vehicle, "100 features of sensors, 2 classes; natural clients",
@@ -212,7 +223,7 @@ SOURCES: dict[str, Source] = {
 }  # fmt: skip
 
 
-def load(name: str, folder: str | os.PathLike[str], **said: int) -> Dataset:
+def load(name: str, folder: str | os.PathLike[str], **said: Any) -> Dataset:
     """Return a data set of `SOURCES`, images uint8 (N, C, H, W) where nothing else is said, in file order.
 
     Files may lie in `folder` itself too. IDX names may be written with a dot, `train-images.idx3-ubyte`. EMNIST images
@@ -227,7 +238,8 @@ def load(name: str, folder: str | os.PathLike[str], **said: int) -> Dataset:
         said: what else is said of them, such as `roles=60` of shakespeare.
 
     Raises:
-        ValueError: the name is unknown, nothing or something else can be said of such files, files are missing, or a file breaks a rule of its format.
+        ValueError: the name is unknown, nothing or something else can be said of such files, files are missing, or a
+            file breaks a rule of its format.
     """
     key = name.replace("-", "_")
     if key not in SOURCES:

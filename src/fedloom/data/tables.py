@@ -26,7 +26,7 @@ from fedloom.data.roles import Roles
 from fedloom.data.statistics import CommonPreparation
 from fedloom.data.targets import take_targets
 from fedloom.data.text_table import TextTable, read_columns
-from fedloom.data.vocabulary import TokenKind, Tokeniser
+from fedloom.data.vocabulary import Tokeniser, TokenKind
 
 if TYPE_CHECKING:
     import pandas as pd

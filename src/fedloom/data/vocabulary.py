@@ -151,7 +151,7 @@ class TextPreparation:
 
     def _own_size(self) -> int:
         found = getattr(self.tokens, "size", None)
-        found = len(self.tokens) if found is None and hasattr(self.tokens, "__len__") else found  # type: ignore[arg-type]
+        found = len(self.tokens) if found is None and hasattr(self.tokens, "__len__") else found
         if type(found) is not int or found < 2:
             name = getattr(self.tokens, "__name__", type(self.tokens).__name__)
             raise ValueError(

@@ -125,13 +125,16 @@ class RowReader:
             part, owners = found.test, None
         if not len(part):
             raise SettingError(f"data must have rows, got none in {part.name}: name others")
-        if self._table.preparation is not None:
+        prepared = self._table.preparation
+        if prepared is not None and prepared.text is not None and part.preparation is not None:
+            part = part.prepared(prepared)
+        elif prepared is not None:
             if part.preparation is None:
                 raise SettingError(
                     f"the run was trained on a table that is prepared, got arrays in {part.name}: give a table with "
                     f"its columns, {some_names(self._table.columns)}"
                 )
-            x = torch.from_numpy(self._table.preparation.new_rows(part.preparation.frame))
+            x = torch.from_numpy(prepared.new_rows(part.preparation.frame))
             part = replace(part, x=x, preparation=None, columns=())
         elif part.columns and self.train.columns and part.columns != self.train.columns:
             if sorted(part.columns) != sorted(self.train.columns):

@@ -85,8 +85,7 @@ def models(names: str, train: Examples) -> dict[str, Callable[[], nn.Module]]:
         if name in out or label(name) in out:
             raise SettingError(f"each model is named once, got {names!r}; clients get them in turn")
         if name.partition("?")[0] in MODELS or name.startswith(PREFIX):
-            reads = _read(train)
-            out[name] = lambda name=name: build(name, tuple(train.shape), train.num_classes, reads)  # type: ignore[misc]
+            out[name] = partial(build, name, tuple(train.shape), train.num_classes, _read(train))
         elif ":" in name:
             found = by_python_name(name, "model")
             if not callable(found):
