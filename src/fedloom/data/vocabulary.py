@@ -10,7 +10,7 @@ import hashlib
 import json
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal, get_args
 
@@ -139,7 +139,7 @@ class TextPreparation:
                 raise ValueError(f"{name} of a text is a whole number from 1, got {value!r}: {name}={_USUAL[name]}")
         if isinstance(self.tokens, str):
             Vocabulary(self.tokens, ())  # refuses another word
-        elif not callable(self.tokens):
+        elif not callable(self.tokens) and not hasattr(self.tokens, "encode"):
             raise ValueError(
                 f"a tokeniser is a function of a text that returns ids, got {type(self.tokens).__name__}: give one, "
                 "or 'words' or 'characters'"
@@ -180,7 +180,7 @@ class TextPreparation:
         if not isinstance(self.tokens, str):
             return self
         kind = self.tokens
-        counts = [counted((_split(cell, kind) for cell in frame[self.column]), self.least) for frame in clients]
+        counts = [counted((_own(cell, kind) for cell in frame[self.column]), self.least) for frame in clients]
         made = agreed(kind, counts, self.most)
         if not made.tokens:
             told = f" that occur at least {self.least} times at a client" if self.least > 1 else ""
@@ -232,6 +232,21 @@ class TextPreparation:
             out |= {"most": self.most, "least": self.least, "vocabulary": list(self.vocabulary.tokens)}
         return out
 
+    @classmethod
+    def read(cls, said: Mapping[str, Any]) -> TextPreparation:
+        """Return the preparation that `described` has described, by which other texts become the same ids.
+
+        Raises:
+            ValueError: a tokeniser of somebody's own was described, which no description holds.
+        """
+        if said["tokens"] == "own":
+            raise ValueError(
+                "a description holds a vocabulary, and this one is of a tokeniser of somebody's own: make the "
+                "TextPreparation with that tokeniser"
+            )
+        made = cls(said["column"], said["tokens"], said["length"], said["most"], said["least"])
+        return replace(made, vocabulary=Vocabulary(said["tokens"], tuple(said["vocabulary"])))
+
     def digest(self) -> str:
         """Return 16 hexadecimal digits of a SHA-256 over all of it."""
         return hashlib.sha256(json.dumps(self.described()).encode()).hexdigest()[:16]
@@ -254,6 +269,11 @@ def _split(cell: Any, kind: TokenKind) -> Sequence[str]:
     if isinstance(cell, tuple):
         return cell
     return tokens_of(_whole(cell), kind)
+
+
+def _own(cell: Any, kind: TokenKind) -> Sequence[str]:
+    """Return the tokens of a cell that count: of windows of a text the last token is the first of the next window."""
+    return cell[:-1] if isinstance(cell, tuple) else _split(cell, kind)
 
 
 def _whole(cell: Any) -> str:
