@@ -115,7 +115,7 @@ def test_plain_texts_are_clients_whose_next_token_is_predicted(tmp_path: Path) -
     made = fl.federate(data.train, natural(data.owners), test=data.test, held_out=data.held_out)
     assert made.train.y.shape == x.shape
     words = catalogue.data(f"texts:{plain(tmp_path / 'w', a='to be or not to be that ' * 9)}?tokens=words&length=4")
-    assert words.train.num_classes == 8
+    assert words.train.num_classes == 7
 
 
 def test_a_folder_for_each_class(tmp_path: Path) -> None:
@@ -184,7 +184,7 @@ MISTAKES: dict[str, tuple[Callable[[Path], Any], str]] = {
         lambda p: _csv(p, "text=id&label=mood"), "the texts of 'id' must be texts, got numbers alone, such as '1'"),
     "no text at all": (
         lambda p: _csv(p, "text=note&label=mood", "note,mood\n,a\n,b\n"), "must have words, got empty cells alone"),
-    "a text with two roles": (lambda p: _csv(p, "text=mood&label=mood"), "a column has one role, got 'mood' in several"),
+    "a text with two roles": (lambda p: _csv(p, "text=mood&label=mood"), "has one role, got 'mood' in several"),
     "prepared beside a text": (
         lambda p: _csv(p, "text=note&label=mood&prepare=federated"), "got prepare='federated' beside text=note: leave"),
     "categories beside a text": (
@@ -206,16 +206,16 @@ MISTAKES: dict[str, tuple[Callable[[Path], Any], str]] = {
         lambda p: (plain(p / "x"), (p / "x" / "a.txt").write_bytes(b"\xff\xfea"), catalogue.data(f"texts:{p / 'x'}")),
         "a text must be in UTF-8, got byte 0xff at 0"),
     "an unknown word of a folder": (
-        lambda p: catalogue.data(f"texts:{p}/none?size=3"), "of texts one says, each once, some of texts:FOLDER?tokens="),
+        lambda p: catalogue.data(f"texts:{p}/none?size=3"), "each once, some of texts:FOLDER?tokens="),
     "ids below 0": (lambda p: _npz(p, x_train=-IDS, x_test=IDS), "token ids of x_train are 0 or more, got -1"),
     "sequences of two lengths": (
         lambda p: _npz(p, x_train=IDS, x_test=IDS[:, :2]), "x_train and x_test must be as long, got (4, 3) and (4, 2)"),
     "targets of one part": (
         lambda p: _npz(p, x_train=IDS, x_test=IDS, y_train=IDS[:, 0]), "of both parts or of none, got y_train"),
     "clients of other rows": (
-        lambda p: _npz(p, x_train=IDS, x_test=IDS, clients_train=np.arange(3)), "the client of each of 4 rows, got (3,)"),
+        lambda p: _npz(p, x_train=IDS, x_test=IDS, clients_train=np.arange(3)), "client of each of 4 rows, got (3,)"),
     "a network of numbers": (
-        lambda p: _built("mlp", _csv(p, "text=note&label=mood")), "mlp reads numbers, got token ids: networks of these"),
+        lambda p: _built("mlp", _csv(p, "text=note&label=mood")), "mlp reads numbers, got token ids: networks"),
     "a network of tokens for numbers": (
         lambda p: _built("lstm", _csv(p, "label=mood&drop=note")), "lstm reads token ids, got numbers"),
     "another padding": (

@@ -127,7 +127,7 @@ def sizeless(text: str) -> list[int]:
     [
         (
             lambda: TextPreparation("note", "letters"),
-            "tokens are 'words' or 'characters', or a tokeniser as module:name",
+            "are 'words' or 'characters', or a tokeniser as module:name",
         ),
         (lambda: TextPreparation("note", length=0), "length of a text is a whole number from 1, got 0: length=128"),
         (lambda: TextPreparation("note", most=2.5), "most of a text is a whole number from 1, got 2.5: most=10000"),
@@ -135,7 +135,7 @@ def sizeless(text: str) -> list[int]:
         (lambda: TextPreparation("note", 7), "a tokeniser is a function of a text that returns ids, got int"),
         (
             lambda: TextPreparation("note", sizeless),
-            "says how many ids it has, padding among them, got none of sizeless",
+            "many ids it has, padding among them, got none of sizeless",
         ),
         (lambda: TextPreparation("note", Tokeniser(), least=5), "got least=5 beside it: leave least out"),
         (lambda: TextPreparation("note").fit([frame("", np.nan)]), "got none in the training texts of 'note'"),
@@ -146,7 +146,7 @@ def sizeless(text: str) -> list[int]:
         ),
         (
             lambda: TextPreparation("note", Wrong("ab")).transform(frame("ab")),
-            "returns a list of ids, got str for 'ab'",
+            "a list of ids, got str for 'ab'",
         ),
         (lambda: Vocabulary("words", ("a", "b", "a")), "a vocabulary has each token once, got 'a' twice"),
     ],
