@@ -10,7 +10,20 @@ import pytest
 import torch
 from torch import Tensor
 
-from fedloom import SGD, Adam, FedAvg, FedMeta, FedNTD, FedProx, Local, NonNegative, PerFedAvg, PFedMe, Scaffold
+from fedloom import (
+    SGD,
+    Adam,
+    APFLDeng,
+    FedAvg,
+    FedMeta,
+    FedNTD,
+    FedProx,
+    Local,
+    NonNegative,
+    PerFedAvg,
+    PFedMe,
+    Scaffold,
+)
 from fedloom.core import tree
 from fedloom.core.algorithm import Algorithm
 from fedloom.core.batch import Batch
@@ -98,6 +111,21 @@ def test_a_term_keeps_what_the_algorithm_passes_to_its_own_loss(kind: Any) -> No
         pairs = list(zip(tree.leaves(plain), tree.leaves(none), tree.leaves(some), strict=True))
         assert all(torch.equal(a, b) for a, b, _ in pairs)
         assert not all(torch.equal(a, c) for a, _, c in pairs)
+
+
+@dataclass(frozen=True, kw_only=True)
+class HeldAPFL(Held, APFLDeng):
+    mu: NonNegative = 0.3
+    neutral: ClassVar[Any] = {}
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_a_term_is_added_where_something_is_trained_beside_the_model(engine: Any) -> None:
+    """With alpha 0 the global model of APFL is that of FedAvg, and with the term that of FedProx."""
+    held = after(engine, HeldAPFL(alpha_init=0.0, local=LOCAL))
+    prox = after(engine, FedProx(mu=0.3, aggregation="uniform", local=LOCAL))
+    for a, b in zip(tree.leaves(held), tree.leaves(prox), strict=True):
+        np.testing.assert_allclose(a, b, rtol=0, atol=1e-12)
 
 
 class Counts(Algorithm[Any, tuple[()]]):

@@ -28,7 +28,7 @@ def table(path: Path, text: str = ROWS) -> Path:
 def test_a_text_is_the_one_feature_of_a_table(tmp_path: Path) -> None:
     found = read_csv(table(tmp_path / "a.csv"), label="mood", text="note", length=4, test_fraction=0.0).train
     assert found.x.tolist() == [[2, 2, 3, 0], [4, 3, 0, 0], [0, 0, 0, 0], [2, 5, 0, 0]]
-    assert found.normalise == Tokens(0, 6)
+    assert found.normalise == Tokens(0, vocabulary=6)
     assert (found.classes, found.y.tolist(), found.columns) == (("no", "yes"), [1, 0, 1, 0], ())
     assert found.preparation is not None
     assert found.preparation.read["dropped"] == ["id"]
@@ -54,7 +54,7 @@ def test_the_vocabulary_follows_from_the_training_rows_of_each_client(tmp_path: 
     assert prepared is not None
     assert prepared.text is not None
     assert prepared.text.vocabulary == Vocabulary("words", ("x", "y", "rare"))
-    assert made.train.normalise == Tokens(0, 5)
+    assert made.train.normalise == Tokens(0, vocabulary=5)
     without = fl.federate(data.train, natural(data.owners), test_fraction=0.3).train.preparation
     assert without is not None
     assert without.text is not None
@@ -85,7 +85,7 @@ def test_a_tokeniser_by_name_is_code_that_a_run_names(tmp_path: Path, monkeypatc
     source = f"{table(tmp_path / 'a.csv')}?text=note&label=mood&tokens={__name__}:lengths&length=3"
     found = catalogue.data(source, whole=True).train
     assert found.x.tolist() == [[4, 4, 3], [3, 3, 0], [0, 0, 0], [4, 5, 0]]
-    assert found.normalise == Tokens(0, 50)
+    assert found.normalise == Tokens(0, vocabulary=50)
     assert named_code({"data": {"source": source}}) == [f"{__name__}:lengths"]
     assert named_code({"data": {"source": source.replace(f"{__name__}:lengths", "words")}}) == []
     assert named_code({"model": "torchvision:resnet18,own:Net"}) == ["own:Net"]

@@ -191,6 +191,10 @@ class Evaluation:
             out[f"new_{way}_{main}"] = mean(rate.values())
             out[f"new_{way}_{main}_by_samples"] = self._by_samples(main, found.values())
             out["new_by_client"][way] = rate
+            out |= self._others(f"new_{way}", found)
+            if others := self.names[1:]:
+                each = {n: {str(k): finite(of.values[n]) for k, of in found.items()} for n in others}
+                out.setdefault("new_others_by_client", {})[way] = each
         return out
 
     def each(self, server: dict[str, Any], round: int) -> tuple[Record, Record]:

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
 V = TypeVar("V")
 S = TypeVar("S")
+B = TypeVar("B")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -248,6 +249,25 @@ class Algorithm(StrictSettings, ABC, Generic[V, S]):
             of_part, part, batches, self.local.optimiser, *context, lr=client.lr, correct=whole and correct_part
         )
         return start.merge(trained)
+
+    def train_beside(
+        self, client: Client[Any], start: Weights, beside: B, *context: Any, loss: Loss
+    ) -> tuple[Weights, B]:
+        """Train `start` as `train` does, and `beside`, any pytree, in the same steps; return both.
+
+        `loss(w, batch, beside, *context)`: the loss of a batch, in both. Floating leaves of `beside` are trained, but
+        the buffers of `Weights` in it are only moved: by what the loss returns as its `BatchLoss.beside`.
+        """
+        term = self.term if _says(self, "term") else None
+
+        def of_both(carry: tuple[Weights, B], batch: Batch, *context: Any) -> tuple[Tensor, Any]:
+            w, beside = carry
+            found = loss(w, batch, beside, *(context if term is None else context[1:]))
+            value = found.value if term is None else found.value + term(found, batch, context[0])
+            return value, (found.weights, beside if found.beside is None else found.beside)
+
+        context = context if term is None else (start, *context)
+        return minimise(of_both, (start, beside), client.train, self.local.optimiser, *context, lr=client.lr)
 
     def term(self, loss: BatchLoss, batch: Batch, start: Weights) -> Tensor:
         """Return what a subclass adds to the loss of every local step, []. `start`: where training began."""

@@ -12,9 +12,10 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from fedloom.core.batch import Batch
 from fedloom.core.batches import Batches
 from fedloom.core.fold import fold
+from fedloom.core.losses import Loss
 from fedloom.core.model import Model
 from fedloom.core.task import Objective, Task, loss_of
-from fedloom.core.tree import zeros_like
+from fedloom.core.tree import map_tree, zeros_like
 from fedloom.core.types import Params, Weights, replace
 
 
@@ -75,6 +76,21 @@ def objective_hessian_times(model: Model, task: Task, weights: Weights, batches:
     d_by_loss, d_by_weights = grad(along, argnums=(0, 1))(loss, weights.params)  # second derivatives are symmetric
     found: Params = partials(loss, weights.params)[0] * product + d_by_loss * g + d_by_weights
     return found
+
+
+def batch_gradient(loss: Loss, weights: Weights, batch: Batch) -> tuple[Params, Tensor, Params]:
+    """Return the gradient of a batch's loss, like `weights.params`, the loss, [], and the buffers as they have moved.
+
+    `loss`: such as `client.loss`, in training mode. The gradient is a constant where a loss of its own is made of it:
+    nothing is differentiated twice.
+    """
+
+    def value(params: Params) -> tuple[Tensor, tuple[Tensor, Params]]:
+        found = loss(Weights(params, weights.buffers), batch)
+        return found.value, (found.value, found.weights.buffers)
+
+    g, (found, buffers) = grad(value, has_aux=True)(map_tree(Tensor.detach, weights.params))
+    return g, found, buffers
 
 
 def slope(model: Model, task: Task, weights: Weights, batch: Batch) -> Params:

@@ -175,6 +175,7 @@ class BatchLoss:
     value: Tensor  # []
     logits: Tensor  # [B, C]
     weights: Weights  # those that were used, with the buffers as the batch has moved them
+    beside: Any = None  # what `Algorithm.train_beside` trains beside them, with such buffers; None: none has moved
 
     def __add__(self, term: float | Tensor) -> BatchLoss:
         return self._with(self.value + term)
@@ -191,7 +192,7 @@ class BatchLoss:
         return self._with(self.value / factor)
 
     def _with(self, value: Tensor) -> BatchLoss:
-        return BatchLoss(value=value, logits=self.logits, weights=self.weights)
+        return BatchLoss(value=value, logits=self.logits, weights=self.weights, beside=self.beside)
 
 
 @state

@@ -233,7 +233,7 @@ def dataset_of(
         preparation = Preparation.of(_frame(read), prepare, said).fitted(np.flatnonzero(~test), y)
         x, columns = preparation.features()
     tokens = None if preparation is None else preparation.text
-    how = None if tokens is None else Tokens(tokens.padding, tokens.size)
+    how = None if tokens is None else Tokens(tokens.padding, vocabulary=tokens.size)
     if labels is None:
         given = torch.from_numpy(x), torch.from_numpy(y), len(roles.targets)
         whole_table = Examples(*given, how or Normalise(), name=name)

@@ -169,11 +169,7 @@ def measures_for(headline: TaskMeasure, others: Sequence[TaskMeasure] = ()) -> d
                 f"{_pooled(headline) if weighted else f'Mean {what}'} of new clients, each evaluated by {whose}.",
                 unit, better,
             )
-            for way, label, whose in (
-                ("global", "global model", "the global model"),
-                ("fine_tuned", "fine-tuned", "the global model after fine-tuning"),
-                ("personalised", "personalised", "its personal model"),
-            )
+            for way, label, whose in _NEW
             for weighted in (False, True)
         ),
         *(
@@ -183,6 +179,15 @@ def measures_for(headline: TaskMeasure, others: Sequence[TaskMeasure] = ()) -> d
             )
             for other in others
             for whose, label, part, meaning in _WHOSE
+        ),
+        *(
+            Measure(
+                f"new_{way}_{other.name}", f"New clients, {whose}: {other.title}", f"{label}, {other.title}",
+                f"Mean over new clients, each evaluated by {whose}. {other.meaning}",
+                other.unit, other.better, what=other.title,
+            )
+            for other in others
+            for way, label, whose in _NEW
         ),
     )  # fmt: skip
     by_class = any(measure.name == "accuracy" for measure in (headline, *others))
@@ -204,6 +209,11 @@ def task_measures_for(task: object, names: Sequence[str]) -> dict[str, Measure]:
 _BY_CLASS = ("forgetting", "in_local_accuracy", "out_local_accuracy")
 
 
+_NEW = (
+    ("global", "global model", "the global model"),
+    ("fine_tuned", "fine-tuned", "the global model after fine-tuning"),
+    ("personalised", "personalised", "its personal model"),
+)
 _WHOSE: tuple[tuple[str, str, Literal["local_val", "test", "local_test"], str], ...] = (
     ("val", "validation ", "local_val", "Mean over clients, personal models on validation examples."),
     ("global", "global ", "test", "The global model on the global test set."),

@@ -29,7 +29,7 @@ from fedloom.storage import files
 from fedloom.storage.strict_json import parse
 
 NAME = "runs.jsonl.gz"
-LAST = frozenset({"clients", "personal_by_client", "new_by_client"})
+LAST = frozenset({"clients", "personal_by_client", "new_by_client", "new_others_by_client"})
 """What is kept of the last record that has it alone."""
 MATRICES = frozenset({"server_coefficients"})
 """What is kept of the last record that has it, and to four decimals of at most `_EARLIER` before it."""
