@@ -27,7 +27,7 @@ def table(path: Path, text: str = ROWS) -> Path:
 
 def test_a_text_is_the_one_feature_of_a_table(tmp_path: Path) -> None:
     found = read_csv(table(tmp_path / "a.csv"), label="mood", text="note", length=4, test_fraction=0.0).train
-    assert found.x.tolist() == [[2, 2, 3, 0], [4, 3, 0, 0], [0, 0, 0, 0], [2, 5, 0, 0]]
+    assert found.x.tolist() == [[2, 2, 3, 0], [4, 3, 0, 0], [1, 0, 0, 0], [2, 5, 0, 0]]
     assert found.normalise == Tokens(0, vocabulary=6)
     assert (found.classes, found.y.tolist(), found.columns) == (("no", "yes"), [1, 0, 1, 0], ())
     assert found.preparation is not None
@@ -74,7 +74,7 @@ class _Lengths:
     size = 50
 
     def __call__(self, text: str) -> list[int]:
-        return [len(word) for word in text.split()]
+        return [len(word) for word in text.split()] or [49]
 
 
 def lengths() -> _Lengths:
@@ -84,7 +84,7 @@ def lengths() -> _Lengths:
 def test_a_tokeniser_by_name_is_code_that_a_run_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     source = f"{table(tmp_path / 'a.csv')}?text=note&label=mood&tokens={__name__}:lengths&length=3"
     found = catalogue.data(source, whole=True).train
-    assert found.x.tolist() == [[4, 4, 3], [3, 3, 0], [0, 0, 0], [4, 5, 0]]
+    assert found.x.tolist() == [[4, 4, 3], [3, 3, 0], [49, 0, 0], [4, 5, 0]]
     assert found.normalise == Tokens(0, vocabulary=50)
     assert named_code({"data": {"source": source}}) == [f"{__name__}:lengths"]
     assert named_code({"data": {"source": source.replace(f"{__name__}:lengths", "words")}}) == []
@@ -240,4 +240,4 @@ def test_mistakes_of_texts_are_said(mistake: str, tmp_path: Path) -> None:
 def test_a_table_of_pandas_has_texts_too() -> None:
     frame = pd.DataFrame({"note": ["a b", None], "label": [0, 1], "when": pd.to_datetime(["2020-01-01", "2020-01-02"])})
     found = fl.data.from_frame(frame, text="note", length=3, test_fraction=0.0).train
-    assert found.x.tolist() == [[2, 3, 0], [0, 0, 0]]
+    assert found.x.tolist() == [[2, 3, 0], [1, 0, 0]]

@@ -52,7 +52,7 @@ def test_a_token_that_each_client_has_once_is_withheld_by_all() -> None:
 def test_ids_are_padded_cut_and_unknown() -> None:
     made = TextPreparation("note", length=4).fit([frame("a a b")])
     x = made.transform(frame("b a", "a c a a a", "", np.nan))
-    assert x.tolist() == [[3, 2, 0, 0], [2, 1, 2, 2], [0, 0, 0, 0], [0, 0, 0, 0]]
+    assert x.tolist() == [[3, 2, 0, 0], [2, 1, 2, 2], [1, 0, 0, 0], [1, 0, 0, 0]]
     assert x.dtype == np.uint8
     assert (made.size, made.padding) == (4, 0)
 
@@ -148,6 +148,7 @@ def sizeless(text: str) -> list[int]:
             lambda: TextPreparation("note", Wrong("ab")).transform(frame("ab")),
             "a list of ids, got str for 'ab'",
         ),
+        (lambda: TextPreparation("note", Wrong([])).transform(frame("ab")), "an id at least, got none for 'ab'"),
         (lambda: Vocabulary("words", ("a", "b", "a")), "a vocabulary has each token once, got 'a' twice"),
     ],
 )

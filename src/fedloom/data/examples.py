@@ -341,8 +341,9 @@ def describe_inputs(how: Normalise | Tokens | Inputs) -> Any:
     """Return how stored values become inputs, as JSON has it."""
     if isinstance(how, Normalise):
         return [how.mean, how.std, how.scale]
-    parts = {} if isinstance(how, Tokens) else {"inputs": [[*part] for part in how.parts]}
-    return parts | {"padding": how.padding} | ({"cut": how.cut} if isinstance(how, Tokens) else {})
+    if isinstance(how, Tokens):
+        return {"padding": how.padding, "cut": how.cut, "vocabulary": how.vocabulary}
+    return {"inputs": [[*part] for part in how.parts], "padding": how.padding}
 
 
 def read_inputs(found: Any) -> Normalise | Tokens | Inputs:
@@ -355,7 +356,7 @@ def read_inputs(found: Any) -> Normalise | Tokens | Inputs:
         mean, std, scale = found
         return Normalise(tuple(map(float, mean)), tuple(map(float, std)), float(scale))
     if "inputs" not in found:
-        return Tokens(found["padding"], found["cut"] is True)
+        return Tokens(found["padding"], found["cut"] is True, found["vocabulary"])
     parts = [Input(str(name), tuple(map(int, shape)), kind) for name, shape, kind in found["inputs"]]
     if wrong := [part for part in parts if part.kind not in KINDS or min(part.shape, default=1) < 1]:
         raise ValueError(f"inputs of a network are {', '.join(KINDS)} of some shape, got {wrong[0]!r:.80}")

@@ -41,8 +41,8 @@ class Tokens:
 
     def __post_init__(self) -> None:
         _check_padding(self.padding)
-        if self.vocabulary is not None and self.vocabulary < 2:
-            raise ValueError(f"a vocabulary has at least two ids, got {self.vocabulary}: count them, padding too")
+        if self.vocabulary is not None and (type(self.vocabulary) is not int or self.vocabulary < 2):
+            raise ValueError(f"a vocabulary has at least two ids, got {self.vocabulary!r}: count them, padding too")
 
     def __call__(self, x: Tensor, dtype: torch.dtype) -> Tensor:
         """Return the ids, int64, whatever `dtype` is."""

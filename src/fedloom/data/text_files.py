@@ -101,7 +101,7 @@ def _plain(folder: Path, files: Sequence[Path], how: TextPreparation) -> Dataset
                "give longer ones, or a smaller length")  # fmt: skip
     frame = pd.DataFrame({"text": pd.Series(cells, dtype=object)})
     rows = np.flatnonzero(~np.array(held_out))
-    ids = torch.zeros(len(cells), length, dtype=torch.uint8)
+    ids = torch.ones(len(cells), length, dtype=torch.uint8)  # until they are counted
     sizes = np.bincount(np.array(owners)[rows], minlength=len(names))
     made = Preparation(frame, how).fitted(rows, np.zeros(len(cells), np.int64), sizes)
     bare = Examples(

@@ -199,7 +199,7 @@ class TextPreparation:
         rows: list[Sequence[int]] = []
         for cell in frame[self.column]:
             if self.vocabulary is not None:
-                rows.append(self.vocabulary.ids(_split(cell, self.vocabulary.kind)))
+                rows.append(self.vocabulary.ids(_split(cell, self.vocabulary.kind)) or [UNKNOWN])
             else:
                 assert not isinstance(self.tokens, str)
                 rows.append(self._by_tokeniser(_whole(cell), self.tokens))
@@ -213,6 +213,11 @@ class TextPreparation:
             raise ValueError(
                 f"a tokeniser returns a list of ids, got {type(found).__name__} for {text[:40]!r}: return whole numbers"
             ) from None
+        if not ids:
+            raise ValueError(
+                f"a tokeniser returns an id at least, got none for {text[:40]!r}: leave such rows out, or return one "
+                "that stands for no token"
+            )
         if wrong := [i for i in ids if not 0 <= i < self.size]:
             raise ValueError(
                 f"a tokeniser's ids are 0 to {self.size - 1} by its size, got {wrong[0]} for {text[:40]!r}: give the "
@@ -265,7 +270,7 @@ _USUAL = {"length": 128, "most": 10_000, "least": 1}
 
 
 def _split(cell: Any, kind: TokenKind) -> Sequence[str]:
-    """Return the tokens of a cell, which may hold tokens already; none of a gap."""
+    """Return the tokens of a cell, which may hold tokens already; none of a gap, which becomes an unknown token."""
     if isinstance(cell, tuple):
         return cell
     return tokens_of(_whole(cell), kind)
