@@ -104,6 +104,9 @@ def export(args: argparse.Namespace, console: Console) -> int:
         "whose": found.whose,
         **({"classes": json.dumps(train.classes)} if train.classes else {}),
     }
+    texts = getattr(train.preparation, "text", None)
+    if texts is not None:  # by which new texts become the ids that the network has learnt
+        facts["text"] = json.dumps(texts.described())
     onnx = Path(args.file).suffix == ".onnx"
     if onnx and (threshold := task_of(found, args.directory)[1]) is not None:
         facts["threshold"] = repr(threshold)
@@ -143,6 +146,8 @@ def _inside(experiment: Experiment, job: Job) -> tuple[Preparation | None, str]:
     preparation = getattr(job.federation.train, "preparation", None)
     if preparation is None:
         return None, ""
+    if preparation.text is not None:
+        return None, "the file takes token ids; `text` of its metadata says which ids the tokens of a text have"
     if (columns := preparation.constants) is None:
         return None, "the file takes features as the run's transformer makes them, which ONNX does not hold"
     numbers = f"{len(columns.numbers)} columns of numbers as x" if columns.numbers else ""

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from fedloom.data.examples import Dataset
 from fedloom.data.formats import FormatError, refuse
 from fedloom.data.tables import from_frame
+from fedloom.data.vocabulary import Tokeniser, TokenKind
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -27,6 +28,10 @@ def read_parquet(
     categories: Sequence[str] = (),
     prepare: Any = None,
     least: int = 1,
+    text: str | None = None,
+    tokens: TokenKind | Tokeniser | None = None,
+    length: int | None = None,
+    most: int | None = None,
     test_fraction: float = 0.2,
     seed: int = 0,
 ) -> Dataset:
@@ -47,6 +52,10 @@ def read_parquet(
         categories=categories,
         prepare=prepare,
         least=least,
+        text=text,
+        tokens=tokens,
+        length=length,
+        most=most,
         test_fraction=test_fraction,
         seed=seed,
         name=Path(path).stem,
