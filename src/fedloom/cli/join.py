@@ -25,24 +25,13 @@ def join(args: argparse.Namespace, console: Console) -> int:
     start_limits = Limits(battery=args.battery, load=args.load, temperature=args.temperature, memory=args.memory)
     abort_limits = Limits(battery=args.abort_battery, temperature=args.abort_temperature, memory=args.abort_memory)
     monitor = system_monitor() if start_limits.is_set or abort_limits.is_set else Reading
-<<<<<<< HEAD
-    member = Membership(
-        args.data,
-        Path(args.state),
-        args.model,
-        name=default_name(args.data) if args.name is None else args.name,
-        monitor=monitor,
-        start_limits=start_limits,
-        abort_limits=abort_limits,
-        steps=args.most_steps,
-    )
-=======
 
     def new_member() -> Membership:
         return Membership(
             args.data,
             Path(args.state),
             args.model,
+            name=default_name(args.data) if args.name is None else args.name,
             monitor=monitor,
             start_limits=start_limits,
             abort_limits=abort_limits,
@@ -55,11 +44,7 @@ def join(args: argparse.Namespace, console: Console) -> int:
         console.print("left" if join_over_flower(args, new_member, console) else "the run is over")
         return 0
     member = new_member()
->>>>>>> h5
-    where = meeting_point(args.transport)
-    called = f"{member.name}, " * bool(member.name)
-    text = f"device {called}{member.id}, examples of {args.data}; waiting for the server at {where}"
-    console.print(text, markup=False, soft_wrap=True)
+    console.print(member.waits_at(meeting_point(args.transport)), markup=False, soft_wrap=True)
     manager = communication(args.transport)
     if take_part(manager, member):
         console.print("left")
