@@ -11,6 +11,7 @@ from rich.console import Console
 
 from fedloom.core.errors import SettingError
 from fedloom.device import Limits, Membership, Reading, system_monitor, take_part
+from fedloom.device.data_manager import default_name
 from fedloom.wire.fleet import TRUSTED
 from fedloom.wire.launched import communication, meeting_point, rank_here
 
@@ -27,13 +28,16 @@ def join(args: argparse.Namespace, console: Console) -> int:
         args.data,
         Path(args.state),
         args.model,
+        name=default_name(args.data) if args.name is None else args.name,
         monitor=monitor,
         start_limits=start_limits,
         abort_limits=abort_limits,
         steps=args.most_steps,
     )
     where = meeting_point(args.transport)
-    console.print(f"device {member.id}, examples of {args.data}; waiting for the server at {where}", soft_wrap=True)
+    called = f"{member.name}, " * bool(member.name)
+    text = f"device {called}{member.id}, examples of {args.data}; waiting for the server at {where}"
+    console.print(text, markup=False, soft_wrap=True)
     manager = communication(args.transport)
     if take_part(manager, member):
         console.print("left")

@@ -129,12 +129,25 @@ class Schedule:
     prepare: Prepare | None = static(default=None)
     augment: Callable[[Tensor, Tensor], Tensor] | None = static(default=None)  # (x [B, ...], key []) -> [B, ...]
     dtype: torch.dtype = static(default=torch.float32)
+    cut: int | None = static(default=None)  # id of padding, where a batch may be cut to about its longest sequence
     private: bool = static(default=False)  # the client's own training examples: to learn from them is local training
 
 
 def padded(n: int) -> int:
     """Return the smallest power of two that holds n: batches get few different widths, so that few graphs exist."""
     return 1 << (max(n, 1) - 1).bit_length()
+
+
+def cut_length(x: Tensor, padding: int) -> int:
+    """Return to how many places sequences x [..., T] are cut: about the longest of them, T at most.
+
+    It is the next number of the kinds 2^k and 3 * 2^k from 8 on, so that few graphs exist.
+    """
+    T = x.shape[-1]
+    there = (x != padding).reshape(-1, T).any(0).nonzero()
+    longest = int(there[-1]) + 1 if len(there) else 1
+    whole = max(8, padded(longest))
+    return min(T, whole * 3 // 4 if whole > 8 and longest <= whole * 3 // 4 else whole)
 
 
 def at_batch(x: Tensor, mask: Tensor | None, fn: Callable[..., Any], *args: Any) -> Any:

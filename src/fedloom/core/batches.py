@@ -12,7 +12,7 @@ from torch import Tensor
 
 from fedloom.core.batch import Batch, Lazy, Schedule, padded
 from fedloom.core.fold import fold
-from fedloom.core.random import normal
+from fedloom.core.random import normal, uniform
 from fedloom.core.types import replace, state
 
 _AT_A_TIME = 200  # examples of a pass over all of them
@@ -71,6 +71,16 @@ class Batches(Schedule):
         first = torch.argsort((~chosen).int(), stable=True)
         notes = {name: table[first] for name, table in self.notes.items()}
         return replace(self, examples=self.examples[first], num_examples=chosen.sum(), notes=notes).whole()
+
+    def block(self, share: float, key: Tensor) -> Batches:
+        """Return the batches of `whole`, but of a share of the examples, at least one, that stand beside each other.
+
+        They begin at a place that follows from the key, [] int64.
+        """
+        count = (self.num_examples * share).long().clamp(min=1)
+        begin = (uniform(key, 0, torch.Size()).double() * (self.num_examples - count + 1)).long()
+        place = torch.arange(len(self.examples), device=key.device)
+        return self.only((place >= begin) & (place < begin + count))
 
     def whole(self) -> Batches:
         """Return one pass over all examples in stored order, 200 at a time, without augmentation."""

@@ -55,6 +55,12 @@ class Replies(Generic[T]):
                 )
         return tree.stack(self.values)
 
+    def only(self, clients: Tensor) -> Replies[T]:
+        """Return the answers of those clients whose numbers are among `clients` [k]."""
+        wanted = set(clients.tolist())
+        values = [value for k, value in zip(self.ids.tolist(), self.values, strict=True) if k in wanted]
+        return Replies(self.cohort.only(clients), values, new_total=self.new_total)
+
     @property
     def mean(self) -> Any:
         """The uploads' tree with each Weighted replaced by its mean, as `Cohort.reduce` gives it."""

@@ -30,9 +30,12 @@ class Tokens:
     Args:
         padding: the id behind the last token of a shorter sequence; None where all have the same length. A network
             whose forward has an argument `attention_mask` is given it: 1 for a token, 0 for padding, [B, T].
+        cut: whether a batch may be cut to about its longest sequence, so that short ones do not pay for long ones:
+            where the network answers the same, up to rounding, and draws nothing.
     """
 
     padding: int | None = 0
+    cut: bool = True
 
     def __post_init__(self) -> None:
         _check_padding(self.padding)

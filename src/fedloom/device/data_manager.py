@@ -15,7 +15,7 @@ from fedloom.data.statistics import CommonPreparation, Spread, Summary, target_c
 from fedloom.experiments import catalogue
 from fedloom.experiments.sections import DataSettings
 from fedloom.wire.device_statistics import CommonTotals, FirstStatistics, SecondStatistics
-from fedloom.wire.registration import Registration, check_names
+from fedloom.wire.registration import Registration, check_device_name, check_names
 
 _MOST_VALUES = 1 << 30  # that the server's preparation makes of a table
 
@@ -134,6 +134,18 @@ def load_examples(source: str) -> Dataset:
     dataset = catalogue.data(_resolve_source(source), whole=True)
     warn_about_own_scale(source, dataset)
     return dataset
+
+
+def default_name(source: str) -> str:
+    """Return the name of a device by the file of its examples, without what follows the last dot.
+
+    "" where its examples are not one file, or the file's name is no name of a device.
+    """
+    try:
+        path = Path(_resolve_source(source).partition("?")[0])
+        return check_device_name(path.stem) if path.is_file() else ""
+    except (RefusedError, SettingError):
+        return ""
 
 
 def by_common_statistics(examples: Examples) -> bool:

@@ -20,7 +20,7 @@ from fedloom.data.arrays import read_arrays
 from fedloom.data.formats import refuse
 from fedloom.experiments import catalogue
 from fedloom.experiments.experiment import Experiment
-from fedloom.experiments.new_tables import RunTable, TableRows, arguments, check_names, class_places, some_names
+from fedloom.experiments.new_tables import RunTable, TableRows, check_names, class_places, some_names
 from fedloom.wire.device_registry import RemoteExamples
 
 _Places = npt.NDArray[np.int64]
@@ -88,7 +88,7 @@ class RowReader:
     def _of_source(self, source: str, with_targets: bool) -> NewRows:
         path, _, written = source.partition("?")
         if catalogue.is_table(source):
-            return self._of_table(self._table.read(path, arguments(source, written), with_targets))
+            return self._of_table(self._table.read(path, self._table.arguments(source, written), with_targets))
         if path.endswith(".npz") and "x" in _arrays_in(Path(path)):
             return self._of_arrays(Path(path), with_targets)
         return self._of_dataset(catalogue.data(source, whole=True), with_targets)
@@ -202,6 +202,8 @@ class RowReader:
     @functools.cached_property
     def _table(self) -> RunTable:
         source = "" if self.experiment is None else self.experiment.data.source
+        if isinstance(self.train, RemoteExamples):
+            source = str(self.train.registry["test"])
         kept = (self._unstandardised.train if self._by_places else self.train).preparation
         return RunTable(self.train, source if catalogue.is_table(source) else "", kept)
 
