@@ -19,9 +19,11 @@ Down: w. Up: w_k. Kept by the client: v_k and alpha_k. alpha_init = 0 with `alph
 
 Differences from the paper: momentum and weight decay are allowed locally.
 
-Differences from public code (docs/public-defects.md): FedTorch and FL-bench mix outputs; PFLlib trains v_k on its own
-loss; FedJAX leaves alpha_k out of the step of v_k; FedTorch and PFLlib add 0.02 alpha_k to the gradient of alpha_k, and
-take it after the steps of w_k and v_k.
+Differences from the authors' code (FedTorch): it mixes outputs, adds 0.02 alpha_k to the gradient of alpha_k, and takes
+that after the steps of w_k and v_k.
+
+Differences from public code (docs/public-defects.md): FL-bench mixes outputs, too; PFLlib trains v_k on its own loss,
+and moves alpha_k as FedTorch does; FedJAX leaves alpha_k out of the step of v_k.
 """
 
 from __future__ import annotations
@@ -46,12 +48,12 @@ class APFLDeng(fl.Algorithm[fl.Weights, Own]):
     """Mix a personal model with the global one."""
 
     alpha_init: Annotated[float, fl.Ge(0), fl.Le(1), fl.Grid(0.25, 0.5, 0.75)] = 0.5
-    """Share of v_k in the mixture at first; the paper tries 0.25 to 0.75."""
+    """Share of v_k in the mixture at first; 0.5 is the default of the authors' code, the grid ours."""
     alpha_update: Literal["never", "every_step", "first_step_of_round"] = "never"
-    """Steps that move alpha_k. `never`: it stays at `alpha_init`, as in Algorithm 1. `first_step_of_round`: one in each
-    round, which is cheaper than `every_step`."""
+    """Steps that move alpha_k. `never`: it stays at `alpha_init`, as in Algorithm 1, and by default in the authors'
+    code. `first_step_of_round`: one in each round, as in that code where alpha is adaptive; or `every_step`."""
     lr_alpha: fl.NonNegative | None = None
-    """Learning rate of alpha_k. None: that of the round, as in the paper."""
+    """Learning rate of alpha_k. None: that of the round, as in the authors' code."""
     aggregation: fl.Aggregation = "uniform"
     """Weight of a client in the mean: `uniform`, the paper's, or its number of `samples`."""
 

@@ -12,8 +12,9 @@ taken of calibrated logits, so a task other than cross-entropy is calibrated in 
 
 Down: the model. Up: the model. Kept by the client: nothing. tau = 0 is FedAvg.
 
-Differences from the paper: as we read it, its sum leaves out c = y. Then the loss has no lower bound, and tau = 0 is
-not cross-entropy. The sum here, over all classes, is that of the public code below.
+Differences from the paper: as we remember it, its sum leaves out c = y, and so does a part of PFLlib that is not used.
+Then the loss has no lower bound, and tau = 0 is not cross-entropy. The sum here, over all classes, is that which PFLlib
+and FL-bench compute.
 
 Differences from public code: FL-bench counts 1e-8 examples of a class that a client lacks, a margin of 100 tau.
 """

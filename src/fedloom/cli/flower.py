@@ -108,7 +108,7 @@ def join_over_flower(args: argparse.Namespace, member: Callable[[], Membership],
 
         node = SuperNode(state / "flower.log", f"{host}:{port}", server.path, authority, key, say)
         stack.callback(node.close)
-        console.print(f"device {own.id}, examples of {args.data}; waiting for the server at {args.server}")
+        console.print(own.waits_at(args.server), markup=False, soft_wrap=True)
         while True:
             try:
                 left = take_part(server, own)

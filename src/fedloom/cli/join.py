@@ -11,6 +11,7 @@ from rich.console import Console
 
 from fedloom.core.errors import SettingError
 from fedloom.device import Limits, Membership, Reading, system_monitor, take_part
+from fedloom.device.data_manager import default_name
 from fedloom.wire.fleet import TRUSTED
 from fedloom.wire.launched import communication, meeting_point, rank_here
 
@@ -30,6 +31,7 @@ def join(args: argparse.Namespace, console: Console) -> int:
             args.data,
             Path(args.state),
             args.model,
+            name=default_name(args.data) if args.name is None else args.name,
             monitor=monitor,
             start_limits=start_limits,
             abort_limits=abort_limits,
@@ -42,8 +44,7 @@ def join(args: argparse.Namespace, console: Console) -> int:
         console.print("left" if join_over_flower(args, new_member, console) else "the run is over")
         return 0
     member = new_member()
-    where = meeting_point(args.transport)
-    console.print(f"device {member.id}, examples of {args.data}; waiting for the server at {where}", soft_wrap=True)
+    console.print(member.waits_at(meeting_point(args.transport)), markup=False, soft_wrap=True)
     manager = communication(args.transport)
     if take_part(manager, member):
         console.print("left")

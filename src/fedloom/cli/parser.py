@@ -218,8 +218,12 @@ def parser() -> argparse.ArgumentParser:
         "completion", "a script that completes commands, flags and values in a shell", "completion.show"
     )
     completion.add_argument("shell", choices=("bash", "zsh", "fish"), help='eval "$(fedloom completion bash)"')
-    new = command("new", "write data, model and settings of your own, as files to change", "new.write")
-    new.add_argument("directory", type=directory, help="where my_data.py, my_model.py and settings.toml go")
+    new = command("new", "write data, model and settings of your own, or a method, as files to change", "new.write")
+    new.add_argument(
+        "directory", type=directory,
+        help="where my_data.py, my_model.py and settings.toml go; method: a method's file and its test, in this folder",
+    )  # fmt: skip
+    new.add_argument("name", nargs="?", metavar="NAME", help="of the method: fedloom new method mine")
     command("schema", "print the JSON schema of settings files, for editors", "new.schema")
     demo = command("demo", "four algorithms on embedded data, checked against expected results", "demo.run")
     demo.add_argument("--seed", type=int, default=0, help="of everything random (default: 0)")
@@ -322,6 +326,7 @@ def _devices(command: Any) -> None:
     add("--data", required=True, metavar="SOURCE", help="as of fedloom run; or a folder with such a file, or images")
     add("--state", required=True, type=directory, metavar="DIR", help="where the device keeps its id and its states")
     add("--model", default="", metavar="NAME", help="an architecture of the settings (default: the server chooses)")
+    add("--name", metavar="NAME", help="the server shows it beside the id (default: the file's; '' for none)")
     add("--battery", type=float, metavar="SHARE", help="lowest charge to begin with, unless plugged in")
     add("--load", type=float, metavar="SHARE", help="highest load to begin with, 1 for all processors")
     add("--temperature", type=float, metavar="C", help="highest temperature to begin with, degrees Celsius")

@@ -34,6 +34,7 @@ from fedloom.wire.reception import register_devices, send_public
 from fedloom.wire.start import Start
 
 _OF_DEVICES = {"test_fraction", "val_fraction", "normalise", "augment", "classes", "partition_seed", "arrives", "drift"}
+_SHOWN = 20  # devices in the terminal
 _OF_SERVER = {"public_source", "public", "public_labels"}
 
 
@@ -107,6 +108,8 @@ def serve(args: argparse.Namespace, console: Console) -> int:
         console.print(
             f"{len(fleet.connected())} of {len(devices.devices)} devices are connected; audit log: {fleet.audit.path}"
         )
+        for line in _described(devices, registry):
+            console.print(line, markup=False, soft_wrap=True)
         if (made := devices.common_preparation()) is not None:
             text = f"tables are prepared by the statistics of {len(devices.devices)} devices, {made.facts['digest']}"
             console.print(f"{text}: {registry}", soft_wrap=True)
@@ -137,6 +140,14 @@ def check_devices(out: Path) -> None:
     files = RunDirectory(out)
     if files.begun:
         files.check_named("devices.json", files.manifest()["documents"])
+
+
+def _described(registry: Registry, path: Path) -> list[str]:
+    """Return which device each of the first clients is, a line for each, where devices have names."""
+    if not registry.client_names:
+        return []
+    lines = [f"client {k} is device {device.label}" for k, device in enumerate(registry.devices[:_SHOWN])]
+    return lines + [f"and {more} more: {path}" for more in [len(registry.devices) - _SHOWN] if more > 0]
 
 
 def _has_setting(described: dict[str, Any], key: str) -> bool:
