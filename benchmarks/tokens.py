@@ -100,7 +100,9 @@ def main() -> None:
         typical = np.repeat(np.where(np.arange(args.clients) % 2, args.length, args.length // 4), args.sequences)
         lengths = rng.integers(np.maximum(8, typical // 2), typical + 1)
         x[np.arange(args.length) >= lengths[:, None]] = 0
-    print(f"{args.clients} clients of {args.sequences} sequences of {args.length} places, {np.mean(x == 0):.0%} padding")
+    print(
+        f"{args.clients} clients of {args.sequences} sequences of {args.length} places, {np.mean(x == 0):.0%} padding"
+    )
     steps = args.clients * -(-args.sequences // BATCH)
     for name, kind in (("LSTM", Recurrent), ("transformer", Transformer)):
         forms: dict[str, Callable[[], None]] = {}
@@ -138,7 +140,9 @@ def main() -> None:
                     times[form].append(time.perf_counter() - start)
         for form, seen in times.items():
             ratio = statistics.median(p / t for p, t in zip(times["plain"], seen, strict=True))
-            print(f"{name:12s} {form:22s} {statistics.median(seen) / steps * 1e3:7.2f} ms a step   {ratio:5.2f} times the plain loop's speed")
+            print(
+                f"{name:12s} {form:22s} {statistics.median(seen) / steps * 1e3:7.2f} ms a step   {ratio:5.2f} times the plain loop's speed"
+            )
 
 
 if __name__ == "__main__":
