@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import argparse
-from typing import Any, NoReturn
+from typing import Any
 
 from fedloom import __version__
+from fedloom.cli.argument_parser import Parser
 from fedloom.cli.flags import add_settings, directory, round_or_best
 from fedloom.cli.index import INDEX
-from fedloom.core.naming import did_you_mean
 from fedloom.papers import STUDIES
 
 _EXAMPLES = """\
@@ -34,7 +34,7 @@ examples:
 
 def parser() -> argparse.ArgumentParser:
     """Return the parser of all commands. Its result's `do` names a function, MODULE.NAME of this package."""
-    root = _Parser(
+    root = Parser(
         prog="fedloom",
         description="Federated learning, simulated on this machine.",
         epilog=_EXAMPLES,
@@ -208,7 +208,7 @@ def parser() -> argparse.ArgumentParser:
         )
     algorithms.add_argument("--one-shot", action="store_true", help="with one round of uploads")
     algorithms.add_argument(
-        "--needs", action="append", default=[], choices=("public", "validation", "classes", "state", "nothing"),
+        "--needs", action="append", default=[], choices=(*_needs(), "nothing"),
         help="which need public examples, validation examples on clients, class numbers, a state that stays with the "
         "client, or none of these; repeatable",
     )  # fmt: skip
@@ -222,6 +222,11 @@ def parser() -> argparse.ArgumentParser:
     demo = command("demo", "four algorithms on embedded data, checked against expected results", "demo.run")
     demo.add_argument("--seed", type=int, default=0, help="of everything random (default: 0)")
     return root
+
+
+def _needs() -> dict[str, None]:
+    """Return what some algorithm needs, in the order of the list of algorithms."""
+    return dict.fromkeys(need for algorithm in INDEX["algorithms"].values() for need in algorithm["needs"])
 
 
 def _allow_code(command: argparse.ArgumentParser) -> None:
@@ -394,26 +399,3 @@ def _reproduce(command: Any) -> None:
         "--export", type=directory, metavar="DIR",
         help="copy settings and logs of finished runs there, without weights",
     )  # fmt: skip
-
-
-class _Parser(argparse.ArgumentParser):
-    """Parser whose errors are a line or two, with a guess of the intended flag, command or value."""
-
-    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
-        parsed, unknown = super().parse_known_args(args, namespace)
-        if unknown:
-            close = did_you_mean(unknown[0].partition("=")[0], self._option_string_actions)
-            if self.prog == "fedloom run" and not unknown[0].startswith("-"):
-                close = ": fedloom compare trains with several algorithms"
-            self.error(f"unrecognized arguments: {' '.join(unknown)}{close}")
-        return parsed, unknown
-
-    def _check_value(self, action: argparse.Action, value: Any) -> None:
-        if action.choices is not None and value not in action.choices:
-            choices = list(map(str, action.choices))
-            raise argparse.ArgumentError(
-                action, f"invalid choice: {value!r}{did_you_mean(str(value), choices)}; there are {', '.join(choices)}"
-            )
-
-    def error(self, message: str) -> NoReturn:
-        self.exit(2, f"{self.prog}: error: {message}\nusage: {self.prog} --help tells more\n")

@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from fedloom.coordinator.directory import check_free
+from fedloom.coordinator.free_directory import check_free
 from fedloom.coordinator.history import History, runs_below
 from fedloom.coordinator.newcomers import NewClients
 from fedloom.coordinator.replay import Replay, RoundReplay

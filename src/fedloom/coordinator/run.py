@@ -11,7 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from fedloom.coordinator.directory import RunDirectory, check_free
+from fedloom.coordinator.directory import RunDirectory
+from fedloom.coordinator.free_directory import check_free
 from fedloom.coordinator.history import History, showing
 from fedloom.coordinator.job import Models, Plan, describe
 from fedloom.coordinator.newcomers import NewClients
