@@ -206,9 +206,10 @@ def parser() -> argparse.ArgumentParser:
         whose.add_argument(
             f"--{kind}", dest="whose", action="store_const", const=kind, help=f"whose clients are judged by {by}"
         )
+    needs = dict.fromkeys(need for one in INDEX["algorithms"].values() for need in one["needs"])
     algorithms.add_argument("--one-shot", action="store_true", help="with one round of uploads")
     algorithms.add_argument(
-        "--needs", action="append", default=[], choices=(*_needs(), "nothing"),
+        "--needs", action="append", default=[], choices=(*needs, "nothing"),
         help="which need public examples, validation examples on clients, class numbers, a state that stays with the "
         "client, or none of these; repeatable",
     )  # fmt: skip
@@ -222,11 +223,6 @@ def parser() -> argparse.ArgumentParser:
     demo = command("demo", "four algorithms on embedded data, checked against expected results", "demo.run")
     demo.add_argument("--seed", type=int, default=0, help="of everything random (default: 0)")
     return root
-
-
-def _needs() -> dict[str, None]:
-    """Return what some algorithm needs, in the order of the list of algorithms."""
-    return dict.fromkeys(need for algorithm in INDEX["algorithms"].values() for need in algorithm["needs"])
 
 
 def _allow_code(command: argparse.ArgumentParser) -> None:
