@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 from collections.abc import Sequence
+from inspect import signature
 from pathlib import Path
 
 from rich.console import Console
@@ -103,9 +104,17 @@ def export(args: argparse.Namespace, console: Console) -> int:
         "whose": found.whose,
         **({"classes": json.dumps(train.classes)} if train.classes else {}),
     }
+    texts = getattr(train.preparation, "text", None)
+    if texts is not None:  # by which new texts become the ids that the network has learnt
+        facts["text"] = json.dumps(texts.described())
     onnx = Path(args.file).suffix == ".onnx"
     if onnx and (threshold := task_of(found, args.directory)[1]) is not None:
         facts["threshold"] = repr(threshold)
+    if onnx and found.model.inputs is not None:
+        raise SettingError(
+            f"an ONNX file takes one tensor, and the forward of {found.name} is given several, "
+            f"{', '.join(signature(found.model.skeleton().forward).parameters)}: write a .pt or .safetensors file"
+        )
     prepared, said = _inside(experiment, job) if onnx else (None, "")
     path = write_model(
         found.model,
@@ -137,6 +146,8 @@ def _inside(experiment: Experiment, job: Job) -> tuple[Preparation | None, str]:
     preparation = getattr(job.federation.train, "preparation", None)
     if preparation is None:
         return None, ""
+    if preparation.text is not None:
+        return None, "the file takes token ids; `text` of its metadata says which ids the tokens of a text have"
     if (columns := preparation.constants) is None:
         return None, "the file takes features as the run's transformer makes them, which ONNX does not hold"
     numbers = f"{len(columns.numbers)} columns of numbers as x" if columns.numbers else ""

@@ -19,6 +19,7 @@ from fedloom.wire.device_registry import RemoteExamples
 
 _SHOWN = 100  # clients whose classes are written down
 _SAMPLED = 32  # examples
+_LISTED = 1000  # classes up to which their numbers are written down: a vocabulary has more
 
 
 def parts(federation: Federation) -> dict[str, Any]:
@@ -61,7 +62,7 @@ def who_holds_what(federation: Federation) -> dict[str, Any]:
     y, sizes = federation.train.y.cpu().numpy(), federation.partition.sizes
 
     def counts(partition: Partition | None) -> list[list[int]] | None:
-        if partition is None or federation.train.y.is_floating_point():
+        if partition is None or not federation.train.has_classes or federation.num_classes > _LISTED:
             return None
         return [np.bincount(y[partition.rows(k)], minlength=federation.num_classes).tolist() for k in shown]
 

@@ -112,6 +112,8 @@ def _hindrance(job: Plan, engine: Engine) -> str | None:
         return "since inputs drift"
     if job.federation.train.augment is not None:
         return "since inputs are augmented"
+    if job.federation.train.has_tokens:
+        return "since inputs are token ids, whose embeddings take more room than work"
     if _needs_front(algorithm) is None:
         return f"since {algorithm.__name__} is of your own and does not say needs_front = False"
     if _needs_front(algorithm):

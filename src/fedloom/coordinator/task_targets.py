@@ -20,7 +20,19 @@ def check_targets(federation: Federation, task: Task) -> None:
             f"targets of the task {name} are class numbers (integers), got {given}: take a task for numbers (--task "
             "regression) or for several labels (--task multi_label), or read classes (?label=COLUMN)"
         )
-    if kind != "classes" and not y.is_floating_point():
+    if kind != "tokens" and not y.is_floating_point() and y.ndim > 1:
+        raise SettingError(
+            f"the task {name} learns one class, number or set of labels of an example, got a target for each of "
+            f"{y.shape[1]} places, {given}: take task=fedloom.NextToken() (--task next_token), or give the class of "
+            "each sequence, (N,)"
+        )
+    if kind == "tokens" and (y.is_floating_point() or not federation.train.has_tokens):
+        raise SettingError(
+            f"targets of the task {name} are token ids (integers) of sequences of tokens, got {given} for inputs of "
+            f"{str(federation.train.x.dtype).removeprefix('torch.')}: give "
+            "from_arrays(tokens, fedloom.data.next_tokens(tokens)), tokens of integers (N, T)"
+        )
+    if kind not in ("classes", "tokens") and not y.is_floating_point():
         raise SettingError(
             f"targets of the task {name} are floating point numbers, got class numbers, {given}: read the column as a "
             "number (?target=COLUMN, or from_arrays(x, y.astype(numpy.float32))), or take a task for classes (--task "

@@ -28,7 +28,7 @@ _TRIED = 64  # examples of targets that are no classes
 def _different(train: Examples) -> npt.NDArray[np.int64]:
     """Return the first example of each class, or of a few different targets."""
     y = train.y.cpu().numpy()
-    if y.dtype.kind == "i":
+    if train.has_classes:
         return np.unique(y, return_index=True)[1]
     return np.unique(y.reshape(len(y), -1)[:_TRIED], axis=0, return_index=True)[1]
 

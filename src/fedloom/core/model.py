@@ -20,6 +20,7 @@ from fedloom.core.fronts import Front, Watch, chain_of, found, skip
 from fedloom.core.frozen import Factors, frozen_tensors, whole_modules
 from fedloom.core.layout import by_channels, by_pixels
 from fedloom.core.network_copies import INPUT, Called, Tapped, computed_tensors, copied, skeleton_of, tensors_of
+from fedloom.core.network_inputs import arguments_of, logits_alone, without_hooks
 from fedloom.core.network_makers import missing_arguments, named_maker, seeded
 from fedloom.core.passes import UNGOVERNED, BatchStatistics, RecordMoments, TrainingCall, draws_unseen
 from fedloom.core.types import Params, Weights
@@ -82,6 +83,8 @@ class Model:
         self.num_params = sum(p.numel() for n, p in module.named_parameters() if n not in stays)
         self.num_frozen = sum(p.numel() for n, p in module.named_parameters() if n in stays)
         self._bound: weakref.WeakValueDictionary[Any, Model] = weakref.WeakValueDictionary()
+        self.inputs: object = None  # what its forward is called with, where that is not one tensor, see `reading`
+        self.cut: int | None = None  # id of padding, where batches are cut to their longest sequence
         self.front: Front | None = None  # what is not computed any more: its outputs are the inputs, see `behind`
         # Frozen parameters of a function's network depend on the seed; constants, as a rule, do not.
         self._frozen: Params | None = None
@@ -101,6 +104,8 @@ class Model:
         self._training, self._evaluating = skeleton_of(module).train(), skeleton_of(module).eval()
         for part in whole_modules(self._training, stays):
             part.eval()
+        for network in (self._training, self._evaluating):
+            network.register_forward_hook(logits_alone)
         self._wrap()
         self.computed = computed_tensors(module)
 
@@ -162,6 +167,28 @@ class Model:
             self._bound[key] = bound
         return bound
 
+    def reading(self, inputs: object) -> Model:
+        """Return this network as it is called with what examples hold, `Examples.normalise`; often itself.
+
+        One copy exists of each, for all who ask with the same inputs.
+
+        Raises:
+            SettingError: examples have several inputs, and its forward takes fewer.
+        """
+        how = arguments_of(self._evaluating, inputs, self.name)
+        if how is None or self.inputs == inputs:
+            return self
+        found = self._bound.get(inputs)
+        if found is None:
+            found = copy.copy(self)
+            found.inputs, found._bound = inputs, weakref.WeakValueDictionary()
+            found._training, found._evaluating = (copied(n, {}) for n in (self._training, self._evaluating))
+            for network in (found._training, found._evaluating):
+                network.register_forward_pre_hook(how, with_kwargs=True)
+            found._wrap()
+            self._bound[inputs] = found
+        return found
+
     def _frozen_at(self, seed: int, dtype: torch.dtype, device: torch.device) -> Params:
         if not self._stays:
             return Params()
@@ -214,7 +241,7 @@ class Model:
 
     def skeleton(self) -> nn.Module:
         """Return a copy of the module in evaluation mode; its tensors have names and shapes but no storage."""
-        return copy.deepcopy(self._evaluating)
+        return without_hooks(copy.deepcopy(self._evaluating))
 
     def __call__(self, weights: Weights, x: Tensor, mask: Tensor | None = None, *, fresh: bool = False) -> Tensor:
         """Return the logits [B, C] in evaluation mode (running statistics, no dropout).

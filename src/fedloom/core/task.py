@@ -26,8 +26,9 @@ class Task(Protocol):
         ...
 
 
-TargetKind = Literal["classes", "numbers", "labels"]
-"""Class numbers [N] int64; floating point numbers [N] or [N, D]; labels [N, L], each 0 or 1."""
+TargetKind = Literal["classes", "numbers", "labels", "tokens"]
+"""Class numbers [N] int64; floating point numbers [N] or [N, D]; labels [N, L], each 0 or 1; token ids int64, [N, T] or
+[N], -100 where none counts."""
 
 
 class TargetMoments(NamedTuple):
@@ -50,6 +51,15 @@ def needs_moments(task: object) -> bool:
         return False
     fitted: object = task.fit(TargetMoments((0.0,), (1.0,)))
     return fitted is not task
+
+
+@runtime_checkable
+class CountsPlaces(Protocol):
+    """A task whose examples have several targets each, by which its mean loss weighs them, such as `NextToken`."""
+
+    def places(self, y: Tensor) -> Tensor:
+        """Return how many targets of each example count, [B]; `y`: targets [B, ...]."""
+        ...
 
 
 @runtime_checkable
@@ -127,6 +137,11 @@ def targets_of(task: Any) -> TargetKind:
     """Return what the targets of a task are."""
     kind: TargetKind = getattr(task, "targets", "classes")
     return kind
+
+
+def places_of(task: Task, y: Tensor) -> Tensor:
+    """Return the weight of each example in a mean loss, [B] float64: 1, or how many of its targets count."""
+    return task.places(y).double() if isinstance(task, CountsPlaces) else y.new_ones(len(y), dtype=torch.float64)
 
 
 def notes_of(task: Task, y: Tensor, dtype: torch.dtype) -> dict[str, Tensor]:

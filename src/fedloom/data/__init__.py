@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from fedloom.data.adapters import from_huggingface, from_torch
-from fedloom.data.arrays import read_npz
+from fedloom.data.adapters import from_huggingface, from_torch, texts_of_huggingface
+from fedloom.data.arrays import read_npy, read_npz
 from fedloom.data.changes import NEVER, Arrival, Drift, Growing, LabelDrift, OffsetDrift, RotationDrift, Window
 from fedloom.data.embedded import fashion_mnist_small
 from fedloom.data.examples import Dataset, Examples, Normalise, from_arrays
 from fedloom.data.federation import Federation, federate
 from fedloom.data.hold_out import split
+from fedloom.data.inputs import Input, Inputs, Tokens, next_tokens
 from fedloom.data.parquet import read_parquet
 from fedloom.data.partition import Partition, by_lists, dirichlet, iid, pooled, shards
 from fedloom.data.sites import read_sites
@@ -32,11 +33,14 @@ __all__ = [
     "Examples",
     "Federation",
     "Growing",
+    "Input",
+    "Inputs",
     "LabelDrift",
     "Normalise",
     "OffsetDrift",
     "Partition",
     "RotationDrift",
+    "Tokens",
     "Window",
     "balanced_dirichlet",
     "by_lists",
@@ -54,14 +58,17 @@ __all__ = [
     "lognormal",
     "lognormal_sizes",
     "natural",
+    "next_tokens",
     "pathological",
     "pooled",
     "quantiles",
     "quantity",
     "read_csv",
+    "read_npy",
     "read_npz",
     "read_parquet",
     "read_sites",
     "shards",
     "split",
+    "texts_of_huggingface",
 ]

@@ -23,6 +23,11 @@ def whole_labels(labels: npt.ArrayLike | Tensor, num_classes: int | None = None)
             f"labels must be a list of integers, got targets that are no classes, such as {array.flat[0]:g}: divide "
             "them by iid, by quantity, by natural clients, or by classes that quantiles(targets, 10) makes of them"
         )
+    if array.ndim == 2 and array.dtype.kind == "i" and array.size and array.min() < 0:
+        raise ValueError(
+            f"labels must be a list of integers, got a token for each of {array.shape[1]} places, which are no "
+            "classes: divide sequences by iid, by quantity or by natural clients"
+        )
     if array.ndim != 1 or not (np.issubdtype(array.dtype, np.integer) or array.size == 0):
         raise ValueError(
             f"labels must be a list of integers, got {array.dtype} with {array.ndim} axes: "
@@ -37,7 +42,8 @@ def whole_labels(labels: npt.ArrayLike | Tensor, num_classes: int | None = None)
 def number_of(labels: npt.ArrayLike | Tensor) -> int:
     """Return the number of examples that have these labels or targets."""
     array = np.asarray(labels.cpu() if isinstance(labels, Tensor) else labels)
-    return len(array if array.dtype.kind == "f" and array.ndim else whole_labels(labels))
+    counted = array.ndim and (array.dtype.kind == "f" or array.ndim > 1)  # targets, or a token for each place
+    return len(array if counted else whole_labels(labels))
 
 
 def check_clients(num_clients: int, num_examples: int) -> None:

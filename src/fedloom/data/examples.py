@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -14,9 +14,12 @@ import torch
 from torch import Tensor
 
 from fedloom.data.changes import Drift
+from fedloom.data.inputs import IGNORED, KINDS, Input, Inputs, Tokens, pack
 from fedloom.data.preparation import Preparation
 
 MAX_CLASSES = 2**16  # a table of clients and classes is made
+_LOGITS = 2**24  # of a batch that is evaluated, 64 MiB
+_INTEGERS = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
 
 
 @dataclass(frozen=True)
@@ -82,10 +85,13 @@ class Examples:
     """N labelled examples, kept as they were stored; `normalise` makes network inputs of a batch of `x`.
 
     Args:
-        x: (N, ...) uint8 or floating point: images (N, C, H, W), feature vectors (N, D).
-        y: (N,) int64 class labels in [0, num_classes), or floating point targets (N, ...).
-        num_classes: number of classes C; for floating point targets, the number of outputs.
-        normalise: from stored values to network inputs.
+        x: (N, ...) uint8 or floating point: images (N, C, H, W), feature vectors (N, D); or integers of any width,
+            token ids (N, T), shorter sequences filled at their end with `Tokens.padding`.
+        y: (N,) int64 class labels in [0, num_classes), or floating point targets (N, ...), or of tokens one int64
+            target for each place, (N, T), -100 where none counts.
+        num_classes: number of classes C, of tokens the size of the vocabulary; for floating point targets, the number
+            of outputs.
+        normalise: from stored values to network inputs: `Normalise`, of token ids `Tokens`, of several inputs `Inputs`.
         name: what reports call these examples.
         augment: random changes of a batch of network inputs while training, (inputs, key) -> inputs; it is static and
             hashable, like `fedloom.core.augment.Augment`. Evaluation never augments.
@@ -104,7 +110,7 @@ class Examples:
     x: Tensor
     y: Tensor
     num_classes: int
-    normalise: Normalise = Normalise()
+    normalise: Normalise | Tokens | Inputs = Normalise()
     name: str = "arrays"
     augment: Callable[[Tensor, Tensor], Tensor] | None = None
     columns: tuple[str, ...] = ()
@@ -125,11 +131,7 @@ class Examples:
                 f"x (N, ...) and y (N,) need the same number of examples, got shapes {tuple(self.x.shape)} and "
                 f"{tuple(self.y.shape)}: give single features as (N, 1)"
             )
-        if self.x.dtype != torch.uint8 and not self.x.is_floating_point():
-            raise ValueError(
-                f"x must be uint8 or floating point, got {self.x.dtype}: x.astype(numpy.float32), which token ids may "
-                "be too"
-            )
+        self._check_type()
         # the extremes tell of NaN and infinity without a second copy of the data
         if self.x.is_floating_point() and self.x.numel() and not all(torch.isfinite(m) for m in self.x.aminmax()):
             bad = int((~torch.isfinite(self.x).flatten(1).all(dim=1)).sum())
@@ -144,6 +146,9 @@ class Examples:
         if self.y.is_floating_point():
             if not bool(torch.isfinite(self.y).all()):
                 raise ValueError("targets y must be finite, got NaN or infinity: remove those examples")
+            return
+        if self.has_tokens and self.y.dim() > 1:
+            self._check_next_tokens()
             return
         if self.y.dtype != torch.int64 or self.y.dim() != 1:
             column = self.y.dim() > 1 and self.y.shape[1:].numel() == 1  # of which argmax would make zeros
@@ -162,12 +167,86 @@ class Examples:
                 f"{int(self.y.min())}..{int(self.y.max())}: renumber them from 0, or raise num_classes"
             )
 
+    def _check_type(self) -> None:
+        """Refuse values of a type that `normalise` does not take, and ids that are none."""
+        x, how = self.x, type(self.normalise).__name__
+        if not self.has_tokens and x.dtype != torch.uint8 and not x.is_floating_point():
+            raise ValueError(
+                f"x must be uint8 or floating point, got {x.dtype}: x.astype(numpy.float32) makes numbers of integers; "
+                "token ids are given as they are, with normalise=fedloom.data.Tokens()"
+            )
+        whole = isinstance(self.normalise, Tokens) or (isinstance(self.normalise, Inputs) and self.normalise.whole)
+        if whole and x.dtype not in _INTEGERS:
+            made = x.is_floating_point() and not bool((x == x.round()).all())
+            found = f"{float(x[x != x.round()][0]):g}" if made else f"{x.dtype}"
+            raise ValueError(
+                f"token ids of {how} are integers, got {found}: x.astype(numpy.int32) of ids that are whole, and "
+                "numbers that are none without Tokens"
+            )
+        if isinstance(self.normalise, Tokens) and x.numel() and int(x.min()) < 0:
+            row = int((x.flatten(1) < 0).any(1).nonzero()[0])
+            raise ValueError(
+                f"token ids are 0 or more, got {int(x.min())} in example {row}: number tokens from 0, and fill shorter "
+                f"sequences with the id of padding, Tokens(padding={self.normalise.padding})"
+            )
+
+        padding = self.normalise.padding if isinstance(self.normalise, Tokens) else None
+        if padding is not None and x.dim() == 2 and x.numel():
+            there = x != padding
+            if bool((within := there[:, 1:] & ~there[:, :-1]).any()):
+                row, place = (int(n) for n in within.nonzero()[0])
+                raise ValueError(
+                    f"the id of padding, {padding}, stands behind the last token of a sequence and nowhere else, got "
+                    f"it at place {place} of example {row}: number tokens without it, put padding at the end, or write "
+                    "normalise=fedloom.data.Tokens(padding=None) where there is none"
+                )
+            if not bool(there[:, 0].all()):
+                raise ValueError(
+                    f"a sequence has a token at least, got none but padding, {padding}, in example "
+                    f"{int((~there[:, 0]).nonzero()[0])}: leave such examples out, or write "
+                    "normalise=fedloom.data.Tokens(padding=None)"
+                )
+
+    def _check_next_tokens(self) -> None:
+        """Refuse targets of the places of sequences that do not fit these, or are no tokens."""
+        shapes = [self.shape] if isinstance(self.normalise, Tokens) else [p.shape for p in self.normalise.parts]  # type: ignore[union-attr]
+        if self.y.dtype != torch.int64 or tuple(self.y.shape[1:]) not in shapes:
+            raise ValueError(
+                f"targets of the places of a sequence must be int64 and of the shape of the tokens, "
+                f"{' or '.join(f'(N, {str(s)[1:-1].rstrip(chr(44))})' for s in shapes)}, got {self.y.dtype} of shape "
+                f"{tuple(self.y.shape)}: fedloom.data.next_tokens(tokens) makes them, with {IGNORED} where none counts"
+            )
+        wrong = (self.y != IGNORED) & ((self.y < 0) | (self.y >= self.num_classes))
+        if bool(wrong.any()):
+            raise ValueError(
+                f"targets of a vocabulary of num_classes={self.num_classes} tokens are in 0..{self.num_classes - 1}, "
+                f"or {IGNORED} where none counts, got {int(self.y[wrong][0])} in example "
+                f"{int(wrong.flatten(1).any(1).nonzero()[0])}: raise num_classes, or renumber the tokens"
+            )
+
     def __len__(self) -> int:
         return len(self.x)
 
+    @property
+    def has_tokens(self) -> bool:
+        """True if a network is given token ids, or several inputs, and no pictures or rows of numbers."""
+        return isinstance(self.normalise, Tokens | Inputs)
+
+    @property
+    def has_classes(self) -> bool:
+        """True if each example is of one class; targets that are numbers, or one for each token, have none."""
+        return not self.y.is_floating_point() and self.y.dim() == 1
+
+    def at_once(self, most: int) -> int:
+        """Return how many examples to evaluate at a time: `most`, or fewer where their logits take more room."""
+        places = 1 if self.y.is_floating_point() else self.y.shape[1:].numel()
+        return min(most, max(1, _LOGITS // max(1, self.num_classes * places)))
+
     def __repr__(self) -> str:
         shape = " x ".join(map(str, self.shape))
-        outputs = f"targets {', '.join(self.targets)}" if self.targets else f"{self.num_classes} classes"
+        sequence = not self.y.is_floating_point() and self.y.dim() > 1
+        classes = f"{self.num_classes:,} tokens" if sequence else f"{self.num_classes} classes"
+        outputs = f"targets {', '.join(self.targets)}" if self.targets else classes
         return f"Examples({self.name}: {len(self):,} of {shape} {self.x.dtype}, {outputs})"
 
     @property
@@ -190,6 +269,10 @@ class Examples:
         Raises:
             ValueError: the rule gives labels or stored values of another shape or type.
         """
+        if self.has_tokens and rule.changes_features:
+            raise ValueError(
+                f"token ids are names and do not move, and {type(rule).__name__} moves inputs: let labels drift"
+            )
         y, x = rule.labels(self.y, clients, round, self.num_classes), rule.features(self.x, clients, round)
         for name, old, new in (("labels", self.y, y), ("features", self.x, x)):
             if (old.shape, old.dtype) != (new.shape, new.dtype):
@@ -216,7 +299,20 @@ class Examples:
             )
         x, columns = fitted.features(self.preparation)
         made = replace(fitted, frame=self.preparation.frame)
+        if fitted.text is not None:
+            return self._of_tokens(torch.from_numpy(x).to(self.x.device), made)
         return replace(self, x=torch.from_numpy(x).to(self.x.device), columns=columns, preparation=made)
+
+    def _of_tokens(self, x: Tensor, made: Preparation) -> Examples:
+        """Return the same of token ids; where targets are the next ones, these are among `x`, behind all others."""
+        text = made.text
+        assert text is not None
+        how = Tokens(text.padding, vocabulary=text.size)
+        if self.y.is_floating_point() or self.y.dim() == 1:
+            return replace(self, x=x, normalise=how, preparation=made)
+        y = x[:, 1:].long()
+        y = y.masked_fill(y == text.padding, IGNORED)
+        return replace(self, x=x[:, :-1].contiguous(), y=y, num_classes=text.size, normalise=how, preparation=made)
 
     def class_counts(self) -> npt.NDArray[np.int64]:
         """Return the number of examples of each class, (num_classes,).
@@ -224,8 +320,11 @@ class Examples:
         Raises:
             ValueError: `y` holds floating point targets, which have no classes.
         """
-        if self.y.is_floating_point():
-            raise ValueError(f"class counts need int64 labels, got targets of type {self.y.dtype}: pass labels as y")
+        if not self.has_classes:
+            raise ValueError(
+                f"class counts need int64 labels, got targets of type {self.y.dtype} and shape "
+                f"{tuple(self.y.shape)}: pass labels as y"
+            )
         return torch.bincount(self.y, minlength=self.num_classes).cpu().numpy()
 
     def fingerprint(self) -> str:
@@ -236,6 +335,32 @@ class Examples:
             if tensor.numel():  # PyTorch cannot always view nothing as bytes
                 digest.update(tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().data)
         return digest.hexdigest()[:16]
+
+
+def describe_inputs(how: Normalise | Tokens | Inputs) -> Any:
+    """Return how stored values become inputs, as JSON has it."""
+    if isinstance(how, Normalise):
+        return [how.mean, how.std, how.scale]
+    if isinstance(how, Tokens):
+        return {"padding": how.padding, "cut": how.cut, "vocabulary": how.vocabulary}
+    return {"inputs": [[*part] for part in how.parts], "padding": how.padding}
+
+
+def read_inputs(found: Any) -> Normalise | Tokens | Inputs:
+    """Return what `describe_inputs` has described.
+
+    Raises:
+        ValueError: it is none of these; TypeError and KeyError likewise.
+    """
+    if not isinstance(found, Mapping):
+        mean, std, scale = found
+        return Normalise(tuple(map(float, mean)), tuple(map(float, std)), float(scale))
+    if "inputs" not in found:
+        return Tokens(found["padding"], found["cut"] is True, found["vocabulary"])
+    parts = [Input(str(name), tuple(map(int, shape)), kind) for name, shape, kind in found["inputs"]]
+    if wrong := [part for part in parts if part.kind not in KINDS or min(part.shape, default=1) < 1]:
+        raise ValueError(f"inputs of a network are {', '.join(KINDS)} of some shape, got {wrong[0]!r:.80}")
+    return Inputs(tuple(parts), found["padding"])
 
 
 class Dataset(NamedTuple):
@@ -318,25 +443,28 @@ class Dataset(NamedTuple):
 
 
 def from_arrays(
-    x: npt.NDArray[np.generic] | Tensor,
+    x: npt.NDArray[np.generic] | Tensor | Mapping[str, npt.NDArray[np.generic] | Tensor],
     y: npt.NDArray[np.generic] | Tensor,
     *,
     num_classes: int | None = None,
-    normalise: Normalise | None = None,
+    normalise: Normalise | Tokens | Inputs | None = None,
     name: str = "arrays",
     classes: Sequence[str] = (),
 ) -> Examples:
     """Make `Examples` of NumPy arrays or tensors, sharing their memory where no conversion is needed.
 
     Any array of three axes is taken for grey images (N, H, W) and becomes (N, 1, H, W). A uint8 array (N, H, W, C)
-    with 1 or 3 channels becomes (N, C, H, W), unless its second axis could be the channels too.
+    with 1 or 3 channels becomes (N, C, H, W), unless its second axis could be the channels too. Integers (N, T) other
+    than uint8 are token ids, which a network is given as they are; uint8 ids need `normalise=Tokens()`.
 
     Args:
-        x: values (N, ...), uint8 or floating point.
-        y: integer class labels (N,), or floating point targets.
+        x: values (N, ...), uint8 or floating point; token ids (N, T); or several inputs of a network by name,
+            (N, ...) each.
+        y: integer class labels (N,), or floating point targets, or a target for each token, (N, T).
         num_classes: without it, the largest label + 1, or the number of outputs of floating point targets. Say it where
             a class has no example here.
-        normalise: without it, uint8 values are divided by 255 and floating point values are left alone.
+        normalise: without it, uint8 values are divided by 255 and floating point values are left alone. `Tokens` says
+            that integers are token ids, and which id is padding.
         name: what reports call these examples.
         classes: what they call the classes, in their order; says `num_classes` too.
 
@@ -345,8 +473,16 @@ def from_arrays(
             label to count from, a class below the largest label has no example, or floating point targets are class
             numbers or one-hot rows.
     """
-    x, y = _tensor(x), _tensor(y)
-    if x.dim() == 3:
+    y = _tensor(y)
+    if isinstance(x, Mapping):
+        x, normalise = _packed(x, normalise)
+    else:
+        x = _tensor(x)
+    if normalise is None and x.dtype in _INTEGERS[1:] and x.dim() == 2:
+        normalise = Tokens()
+    if isinstance(normalise, Tokens | Inputs):
+        pass
+    elif x.dim() == 3:
         x = x.unsqueeze(1)
     elif x.dim() == 4 and x.dtype == torch.uint8 and x.shape[3] in (1, 3) and x.shape[1] not in (1, 3):
         x = x.permute(0, 3, 1, 2).contiguous()
@@ -366,7 +502,7 @@ def from_arrays(
             num_classes = y.shape[1] if y.dim() > 1 else 1
         elif y.numel():
             num_classes = int(y.max()) + 1
-            if int(y.min()) >= 0 and (gap := missing_classes(y.cpu().numpy())):
+            if y.dim() == 1 and int(y.min()) >= 0 and (gap := missing_classes(y.cpu().numpy())):
                 raise ValueError(
                     f"labels without num_classes must be 0..C-1, each with an example, got {gap}: give num_classes if "
                     "the others are meant, or renumber the labels with numpy.unique(y, return_inverse=True)[1]"
@@ -376,6 +512,14 @@ def from_arrays(
     if normalise is None:
         normalise = Normalise(scale=1 / 255) if x.dtype == torch.uint8 else Normalise()
     return Examples(x, y, num_classes, normalise, name, classes=tuple(classes))
+
+
+def _packed(
+    x: Mapping[str, npt.NDArray[np.generic] | Tensor], how: Normalise | Tokens | Inputs | None
+) -> tuple[Tensor, Inputs]:
+    if isinstance(how, Normalise):
+        raise ValueError(f"several inputs by name are given as they are, got normalise={how}: scale the numbers given")
+    return pack({str(name): _tensor(values) for name, values in x.items()}, how.padding if how else 0)
 
 
 def whole_numbers(y: Tensor) -> Tensor | None:
@@ -431,5 +575,7 @@ def _tensor(values: npt.NDArray[np.generic] | Tensor) -> Tensor:
             "or leave their examples out"
         )
     # PyTorch reads neither foreign byte orders nor negative strides, and warns of read-only memory.
-    native = np.ascontiguousarray(values, dtype=values.dtype.newbyteorder("="))
+    # Of unsigned integers it computes with 8 bits alone.
+    wider = {"u2": np.int32, "u4": np.int64, "u8": np.int64}.get(values.dtype.str[1:])
+    native = np.ascontiguousarray(values, dtype=wider or values.dtype.newbyteorder("="))
     return torch.from_numpy(native if native.flags.writeable else native.copy())

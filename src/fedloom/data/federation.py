@@ -134,7 +134,7 @@ class Federation:
     def _repr_html_(self) -> str:
         """Return what a notebook shows: which classes each of the first clients holds."""
         said = f"<p>{escape(repr(self))}</p>"
-        if self.train.y.is_floating_point():
+        if not self.train.has_classes:
             return said
         classes = self.train.classes or range(self.num_classes)
         rows = [[f"<th>{escape(str(name))}</th>" for name in ("client", *classes, "all")]]
@@ -314,6 +314,9 @@ def federate(
         drift: by which rule examples become others; none: they stay as they are.
         seed: seed of the local splits, 0 to 2**32 - 1.
 
+    Returns:
+        What a run trains on; print it to see sizes and what is held out.
+
     Raises:
         ValueError: what `split` and `Federation` refuse, `val_fraction` is out of range, `held_out` does not fit
             `train`, all clients would be left out, or `test` is of the type of `train` but normalised in another way.
@@ -326,7 +329,7 @@ def federate(
         )
     if not 0 <= val_fraction < 1:
         raise ValueError(f"val_fraction must be in [0, 1), got {val_fraction}: 0.1 takes one remaining row in ten")
-    labels = np.zeros(len(train), np.int64) if train.y.is_floating_point() else train.y.cpu().numpy()
+    labels = np.zeros(len(train), np.int64) if not train.has_classes else train.y.cpu().numpy()
     part = split if train.groups is None else partial(split_whole_groups, groups=train.groups)
     local_test: Partition | None
     if held_out is not None:

@@ -31,7 +31,7 @@ from fedloom.experiments.named_code import named_code
 from fedloom.experiments.settings_file import flat
 from fedloom.storage import files
 from fedloom.storage.strict_json import parse
-from fedloom.wire.communication import CLOSED, CommunicationManager
+from fedloom.wire.communication import CLOSED, ServerConnection
 from fedloom.wire.device_statistics import MAX_BYTES, read_moments, read_preparation, to_bytes
 from fedloom.wire.processes import threads
 from fedloom.wire.reception import read_public
@@ -89,6 +89,11 @@ class Membership:
         self._welcome: dict[str, Any] | None = None  # the server's welcome, until all messages after it have come
         self._missing: list[str] = []  # of these, in this order
         self._start: StartFile | None = None
+
+    def waits_at(self, place: str) -> str:
+        """Return who this device is, what it holds and where it waits, in words."""
+        called = f"{self.name}, " * bool(self.name)
+        return f"device {called}{self.id}, examples of {self.source}; waiting for the server at {place}"
 
     def __call__(self, data: bytes) -> bytes:
         """Return the answer to a message.
@@ -283,8 +288,8 @@ def device_id(folder: Path) -> str:
     return check_id(files.load(path).decode(errors="replace").strip(), "a device")
 
 
-def take_part(manager: CommunicationManager, member: Membership) -> bool:
-    """Answer at this rank until the server closes the run or this process gets SIGTERM; return True for SIGTERM.
+def take_part(manager: ServerConnection, member: Membership) -> bool:
+    """Answer the server until the server closes the run or this process gets SIGTERM; return True for SIGTERM.
 
     Python handles a signal between two of its calls, so another thread waits for messages. A request that is being
     answered at that time is aborted; the results of earlier ones are on disk.

@@ -21,9 +21,9 @@ from fedloom.core.fold.execution import Compilation, Execution, Programs, execut
 from fedloom.core.model import Model
 from fedloom.core.network_makers import own_defaults
 from fedloom.core.random import derive
-from fedloom.core.task import loss_of
+from fedloom.core.task import loss_of, places_of
 from fedloom.core.task_measures import Score, added, measures_of, outputs_of, scores_of, sums_of
-from fedloom.core.types import Weights, replace, state
+from fedloom.core.types import Beside, Weights, replace, state
 from fedloom.engines.message import EVALUATING, GIVEN, Answer, EvaluationResult, Request, Rows
 from fedloom.engines.population import Population
 from fedloom.storage import codec
@@ -284,11 +284,11 @@ def given(client: Client[Any], sent: Weights) -> Weights:
 
 
 def models_in(carry: Any, model: Model, lead: int = 0) -> list[Weights]:
-    """Return the weights of a network within what was trained.
+    """Return the weights of a network within what was trained, but for what is `Beside` them.
 
     `lead`: how many axes the tensors have before their own.
     """
-    nodes = tree.flatten(carry, is_leaf=lambda n: isinstance(n, Weights))[0]
+    nodes = tree.flatten(carry, is_leaf=lambda n: isinstance(n, Weights | Beside))[0]
     return [n for n in nodes if isinstance(n, Weights) and model.fits(tree.take(n, 0) if lead else n)]
 
 
@@ -332,8 +332,9 @@ def personal(
 
     def measure(total: Any, batch: Any, weights: Any) -> Any:
         logits = model(weights, batch.x)
-        loss = loss_of(task, logits, batch).double() * batch.mask.sum()
-        return add(total[0], batch, logits), total[1] + loss
+        weight = added(places_of(task, batch.y), batch.mask)
+        loss = loss_of(task, logits, batch).double() * weight
+        return add(total[0], batch, logits), total[1] + loss, total[2] + weight
 
     def predict(weights: Any, x: Tensor) -> Tensor:
         return model(weights, x)
@@ -348,8 +349,10 @@ def personal(
     if train is None:
         (sums, n), loss, trained, train_loss = fold(count, none, of(judged), weights), zero, none[1], zero
     else:
-        (sums, n), loss = fold(measure, (none, zero), of(judged), weights)
-        (_, trained), train_loss = fold(measure, (none, zero), of(train), weights)
+        (sums, n), loss, weight = fold(measure, (none, zero, zero), of(judged), weights)
+        (_, trained), train_loss, train_weight = fold(measure, (none, zero, zero), of(train), weights)
+        # a mean over the targets that count, times the examples; of one target each that is the sum
+        loss, train_loss = _by_example(loss, weight, n), _by_example(train_loss, train_weight, trained)
     result = EvaluationResult(
         sums=sums, scores={}, examples=n, own=own, loss=loss, trained=trained, train_loss=train_loss
     )
@@ -359,6 +362,11 @@ def personal(
     logits = rows.predict(predict, weights)
     there = torch.arange(len(rows.examples), device=device) < rows.num_examples
     return Predictions(result=result, outputs=outputs_of(task, scores, logits), y=rows.y[rows.examples], mask=there)
+
+
+def _by_example(total: Tensor, weight: Tensor, count: Tensor) -> Tensor:
+    """Return a weighted sum of losses as the mean loss times a number of examples; itself where each weighs 1."""
+    return torch.where(weight == count, total, total / weight.clamp(min=1) * count)
 
 
 def _evaluation_rows(population: Population, request: Request, rows: Rows) -> Batches:

@@ -12,12 +12,12 @@ import safetensors.torch
 import torch
 from torch import Tensor, nn
 
+from fedloom.core.batch import Prepare
 from fedloom.core.errors import SettingError
 from fedloom.core.model import Model
 from fedloom.core.network_copies import tensors_of
 from fedloom.core.task import Task
 from fedloom.core.types import Weights
-from fedloom.data import Normalise
 from fedloom.data.preparation import Preparation
 from fedloom.experiments.onnx_file import as_onnx
 from fedloom.storage.output import publish
@@ -36,7 +36,7 @@ def export(
     format: Format | None = None,
     example: tuple[int, ...] | None = None,
     input_dtype: torch.dtype | None = None,
-    normalise: Normalise | None = None,
+    normalise: Prepare | None = None,
     preparation: Preparation | None = None,
     task: Task | None = None,
     metadata: Mapping[str, str] | None = None,
@@ -114,6 +114,10 @@ def module(model: Model, weights: Weights) -> nn.Module:
     """Return the network as a plain `nn.Module` in evaluation mode on the CPU, with a copy of these weights.
 
     For PyTorch code outside fedloom, and to start another run: a module that is passed to `run` keeps its weights.
+
+    Args:
+        model: of the run.
+        weights: such as `model.init(0)`, or those that `Job.restore` gives.
 
     Raises:
         SettingError: the weights are not those of this model; names the tensors.

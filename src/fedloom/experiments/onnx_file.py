@@ -12,10 +12,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from fedloom.core.batch import Prepare
 from fedloom.core.errors import SettingError
 from fedloom.core.model import Model
 from fedloom.core.task import Task, targets_of
-from fedloom.data import Normalise
 from fedloom.data.statistics import CommonPreparation
 from fedloom.tasks import Binary
 
@@ -25,7 +25,7 @@ _LIMIT = 2**31  # of a protocol buffer, in bytes
 class _Stored(nn.Module):
     """Takes values as they are stored."""
 
-    def __init__(self, network: nn.Module, normalise: Normalise, dtype: torch.dtype) -> None:
+    def __init__(self, network: nn.Module, normalise: Prepare, dtype: torch.dtype) -> None:
         super().__init__()
         self.network, self.normalise, self.dtype = network, normalise, dtype
 
@@ -81,7 +81,7 @@ def as_onnx(
     network: nn.Module,
     example: tuple[int, ...] | None,
     input_dtype: torch.dtype | None,
-    normalise: Normalise | None,
+    normalise: Prepare | None,
     metadata: Mapping[str, str],
     columns: CommonPreparation | None = None,
     task: Task | None = None,

@@ -8,6 +8,7 @@ import math
 import re
 import warnings
 from collections.abc import Callable, Iterator, Mapping
+from typing import get_args
 
 import torch
 from torch import Tensor, nn
@@ -17,7 +18,7 @@ from fedloom.core.errors import EngineWarning, SettingError
 from fedloom.core.fold.execution import Compilation
 from fedloom.core.model import Model
 from fedloom.core.optimiser import SGD, Local
-from fedloom.core.task import check_padding, targets_of
+from fedloom.core.task import TargetKind, check_padding, targets_of
 from fedloom.core.task_measures import Score, Sum, TaskMeasure, measures_of
 from fedloom.engines.engine import Engine
 from fedloom.engines.engine_options import Options
@@ -45,9 +46,8 @@ def declarations_hold(subject: TaskSubject) -> None:
         raise AssertionError(
             f"a task is a frozen object that can be hashed ({error}): make it a frozen dataclass"
         ) from (error)
-    assert targets_of(task) in ("classes", "numbers", "labels"), (
-        f"targets are 'classes', 'numbers' or 'labels', got {targets_of(task)!r}"
-    )
+    kinds = get_args(TargetKind)
+    assert targets_of(task) in kinds, f"targets are {' or '.join(map(repr, kinds))}, got {targets_of(task)!r}"
     declared = getattr(task, "measures", None)
     if declared is None:
         assert targets_of(task) == "classes", (
@@ -125,7 +125,7 @@ def loss_trains(subject: TaskSubject) -> None:
 
 def other_targets_are_refused(subject: TaskSubject) -> None:
     """Check that targets of another width than the outputs are refused with a message, not broadcast."""
-    if targets_of(subject.task) == "classes":
+    if targets_of(subject.task) in ("classes", "tokens"):
         return
     case = subject.case(n=subject.outputs + 1)  # as many rows as columns: what would be broadcast without a word
     columns = case.y.reshape(len(case.y), -1)

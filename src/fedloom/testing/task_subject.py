@@ -71,7 +71,7 @@ class TaskSubject:
     def targets(self, n: int, seed: int) -> Tensor:
         """Return targets of n random examples, of the kind that the task declares."""
         rng = np.random.default_rng(seed)
-        if targets_of(self.task) == "classes":
+        if targets_of(self.task) in ("classes", "tokens"):
             return torch.from_numpy(np.concatenate([np.arange(self.classes), rng.integers(self.classes, size=n)])[:n])
         numbers = torch.from_numpy(5 + 3 * rng.normal(size=(n, self.outputs))).float()
         if targets_of(self.task) == "labels":
@@ -89,7 +89,7 @@ class TaskSubject:
     def federation(self) -> Federation:
         """Six clients with these targets."""
         tiny = federation()
-        classes = self.classes if targets_of(self.task) == "classes" else self.outputs
+        classes = self.classes if targets_of(self.task) in ("classes", "tokens") else self.outputs
         y = self.targets(len(tiny.train), 2)
         train = dataclasses.replace(tiny.train, y=y, num_classes=classes)
         return dataclasses.replace(tiny, train=train, public=None, public_labels=False)

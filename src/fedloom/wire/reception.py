@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import secrets
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,8 @@ import torch
 from torch import Tensor
 
 from fedloom.core.errors import CodecError, RefusedError, SettingError
-from fedloom.data import Examples, Normalise
+from fedloom.data import Examples
+from fedloom.data.examples import describe_inputs, read_inputs
 from fedloom.storage.strict_json import parse
 from fedloom.wire.device_registry import Registry
 from fedloom.wire.device_statistics import MAX_BYTES, FirstStatistics
@@ -61,7 +63,13 @@ def register_devices(
     statistics: dict[int, FirstStatistics] = {}
     refusals: dict[int, str] = {}
     hello = json.dumps({"run": run, "settings": settings}).encode()
-    for rank, data in sorted(fleet.handshake(hello, wait).items()):
+
+    def enough(answers: Mapping[int, bytes]) -> bool:
+        if (expected := fleet.manager.expected) is not None:
+            return len(answers) >= expected
+        return len(_distinct_ids(answers.values())) >= (min_devices or 1)  # others come when they like, or never
+
+    for rank, data in sorted(fleet.handshake(hello, wait, enough).items()):
         try:
             taken = [each.id for each in registrations.values()]
             registrations[rank], first = _read_new_registration(data, taken, start, moments)
@@ -92,9 +100,10 @@ def register_devices(
             common, lost = exchange_statistics(fleet, {r: (registrations[r], own[r]) for r in own}, wait)
             registrations = {rank: each for rank, each in registrations.items() if rank not in lost}
             refusals |= lost
-        if len(registrations) < (
-            min_devices := fleet.manager.size - 1 - len(refusals) if min_devices is None else min_devices
-        ):
+        if min_devices is None:
+            expected = fleet.manager.expected
+            min_devices = 1 if expected is None else expected - len(refusals)
+        if len(registrations) < min_devices:
             raise SettingError(
                 f"a run begins with at least {min_devices} devices, got {len(registrations)} within "
                 f"{0 if wait is None else wait:g} s: wait longer (--wait), or begin with fewer "
@@ -129,6 +138,15 @@ def register_devices(
 
     fleet.admit, fleet.wait = admit, wait
     return registry
+
+
+def _distinct_ids(answers: Iterable[bytes]) -> set[str]:
+    """Return the ids of devices in valid registrations."""
+    ids = set[str]()
+    for data in answers:
+        with contextlib.suppress(RefusedError):
+            ids.add(_read_registration(data)[0].id)
+    return ids
 
 
 def _read_new_registration(
@@ -208,8 +226,7 @@ def _turn_away(fleet: RankFleet, reasons: Mapping[int, str]) -> None:
 
 def send_public(fleet: RankFleet, public: Examples, *, labels: bool) -> None:
     """Send the public examples, with or without labels, to connected devices, and to others once they connect."""
-    n = public.normalise
-    head = {"normalise": [n.mean, n.std, n.scale], "labels": labels}
+    head = {"normalise": describe_inputs(public.normalise), "labels": labels}
     fleet.public = pack(head, {"x": public.x} | ({"y": public.y} if labels else {}))
     for rank in list(fleet.ranks.values()):
         fleet.send_notice(rank, fleet.public)
@@ -230,10 +247,9 @@ def read_public(data: bytes, like: Examples, limit: int = LIMIT) -> tuple[Exampl
 
     try:
         message = unpack(data, check=check, limit=limit)
-        mean, std, scale = message.head["normalise"]
         x, labels = message.parts["x"], message.head["labels"] is True
         y = message.parts["y"] if labels else torch.zeros((len(x), *like.y.shape[1:]), dtype=like.y.dtype)
-        normalise = Normalise(tuple(map(float, mean)), tuple(map(float, std)), float(scale))
+        normalise = read_inputs(message.head["normalise"])
         return Examples(x, y, like.num_classes, normalise, "public examples"), labels
     except (CodecError, KeyError, TypeError, ValueError) as error:
         raise RefusedError(f"these are no public examples for this device: {error}") from None

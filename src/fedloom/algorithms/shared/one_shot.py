@@ -144,6 +144,11 @@ class OneShot(Algorithm[Server, tuple[()]]):
 
     def bind(self, federation: Federation, models: Mapping[str, Model]) -> Self:
         train, student = federation.train, student_among(models, self.student or next(iter(models)))
+        if not isinstance(train.normalise, Normalise):
+            raise SettingError(
+                f"{type(self).__name__} makes examples by a generator, whose outputs are numbers, and inputs are "
+                f"{type(train.normalise).__name__}: take an algorithm that makes none, such as FedAvg"
+            )
         absent = np.flatnonzero(federation.counts().sum(0) == 0).tolist()
         if absent:
             warn(

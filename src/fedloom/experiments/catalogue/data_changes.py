@@ -54,7 +54,7 @@ def augment(text: str, train: Examples) -> Examples:
                 settings["padding"] = coerce(values[1], Literal["zero", "reflect"], "data.augment crop")
         else:
             raise SettingError(f"data.augment must be {form}, got {part!r} in {text!r}")
-    if train.x.ndim != 4:
+    if train.x.ndim != 4 or not isinstance(train.normalise, Normalise):
         raise SettingError(
             f"data.augment = {text!r} needs images, and {train.name} holds examples of {tuple(train.shape)}"
         )

@@ -68,7 +68,7 @@ class NamedPartition:
             SettingError: it divides classes, and the data have targets that are none.
         """
         train = dataset.train
-        if self.needs_classes and train.y.is_floating_point():
+        if self.needs_classes and not train.has_classes:
             told = f" ({', '.join(train.targets)})" * bool(train.targets)
             others = ", ".join(one.form for one in PARTITIONS.values() if not one.needs_classes)
             raise SettingError(

@@ -1,0 +1,152 @@
+"""Inputs of networks that are no pictures and no rows of numbers: token ids, and several inputs side by side."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from math import prod
+from typing import Literal, NamedTuple, get_args
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+IGNORED = -100
+"""The target of a place that no loss and no measure counts; PyTorch's `ignore_index`."""
+
+_EXACT = 2**24  # float32 holds every integer up to it
+
+
+def _check_padding(padding: int | None) -> None:
+    if padding is not None and (isinstance(padding, bool) or not isinstance(padding, int) or padding < 0):
+        raise ValueError(f"padding is the token id that fills shorter sequences, 0 or more, got {padding!r}: give it")
+
+
+@dataclass(frozen=True)
+class Tokens:
+    """Give a network stored integers as they are: token ids [B, T] int64, neither scaled nor rounded.
+
+    Args:
+        padding: the id behind the last token of a shorter sequence; None where all have the same length. A network
+            whose forward has an argument `attention_mask` is given it: 1 for a token, 0 for padding, [B, T].
+        cut: whether a batch may be cut to about its longest sequence, so that short ones do not pay for long ones:
+            where the network answers the same, up to rounding, and draws nothing.
+        vocabulary: how many ids there are, by which networks of names are made; None: one more than the largest here.
+    """
+
+    padding: int | None = 0
+    cut: bool = True
+    vocabulary: int | None = None
+
+    def __post_init__(self) -> None:
+        _check_padding(self.padding)
+        if self.vocabulary is not None and (type(self.vocabulary) is not int or self.vocabulary < 2):
+            raise ValueError(f"a vocabulary has at least two ids, got {self.vocabulary!r}: count them, padding too")
+
+    def __call__(self, x: Tensor, dtype: torch.dtype) -> Tensor:
+        """Return the ids, int64, whatever `dtype` is."""
+        return x.long()
+
+
+Kind = Literal["integers", "truths", "numbers"]
+KINDS: tuple[Kind, ...] = get_args(Kind)
+
+
+class Input(NamedTuple):
+    """One of several inputs of a network: its name, the shape of an example's, and what its values are."""
+
+    name: str
+    shape: tuple[int, ...]
+    kind: Kind
+
+    @property
+    def size(self) -> int:
+        """Values of an example."""
+        return prod(self.shape)
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """Give a network several inputs, which are stored side by side as one row of each example, [N, D].
+
+    A forward that has arguments of all their names is called with these; any other with the inputs in their order.
+    Integers are given as int64, truth values as bool, numbers in the dtype of the run.
+
+    Args:
+        parts: the inputs, in the order in which they are stored.
+        padding: the id behind the last token of a shorter sequence, of the inputs that are integers; None: none is.
+    """
+
+    parts: tuple[Input, ...]
+    padding: int | None = 0
+
+    def __post_init__(self) -> None:
+        _check_padding(self.padding)
+
+    @property
+    def whole(self) -> bool:
+        """True if no input is a number that is not whole: they are stored as integers then."""
+        return all(part.kind != "numbers" for part in self.parts)
+
+    def __call__(self, x: Tensor, dtype: torch.dtype) -> Tensor:
+        """Return the stored rows, [..., D], in a type that is exact for each input."""
+        return x.long() if self.whole else x.to(dtype)
+
+    def unpack(self, x: Tensor) -> dict[str, Tensor]:
+        """Return the inputs by name, [B, ...], of rows [B, D]."""
+        out = {}
+        for part, own in zip(self.parts, torch.split(x, [part.size for part in self.parts], -1), strict=True):
+            values = own.reshape(*x.shape[:-1], *part.shape)
+            if part.kind != "numbers":
+                values = values.long() if part.kind == "integers" else values != 0
+            out[part.name] = values
+        return out
+
+
+def pack(values: Mapping[str, Tensor], padding: int | None = 0) -> tuple[Tensor, Inputs]:
+    """Return several inputs [N, ...] side by side, [N, D], and how a network is given them.
+
+    Raises:
+        ValueError: there is none, they differ in number of examples, or an id is too large to stand beside numbers.
+    """
+    if not values or not all(t.dim() for t in values.values()) or len({len(t) for t in values.values()}) > 1:
+        shapes = ", ".join(f"{name} {tuple(t.shape)}" for name, t in values.items()) or "none"
+        raise ValueError(f"inputs by name need the same number of examples each, (N, ...), got {shapes}: give them")
+    parts = tuple(
+        Input(
+            str(name), tuple(t.shape[1:]),
+            "numbers" if t.is_floating_point() else "truths" if t.dtype == torch.bool else "integers",
+        )
+        for name, t in values.items()
+    )  # fmt: skip
+    made = Inputs(parts, padding)
+    whole = [t for part, t in zip(parts, values.values(), strict=True) if part.kind == "integers" and t.numel()]
+    if made.whole:
+        dtype = next(
+            kind
+            for kind in (torch.uint8, torch.int16, torch.int32, torch.int64)
+            if all(torch.iinfo(kind).min <= int(t.min()) and int(t.max()) <= torch.iinfo(kind).max for t in whole)
+        )
+    else:
+        numbers = [t.dtype for t in values.values() if t.is_floating_point()]
+        dtype = torch.float64 if torch.float64 in numbers else torch.float32
+        for name, t in values.items():
+            if not t.is_floating_point() and t.numel() and max(abs(int(t.min())), abs(int(t.max()))) > _EXACT:
+                raise ValueError(
+                    f"integers that stand beside numbers are at most {_EXACT:,}, got {int(t.max()):,} in {name!r}: "
+                    "renumber them"
+                )
+    return torch.cat([t.to(dtype).reshape(len(t), -1) for t in values.values()], 1), made
+
+
+def next_tokens(tokens: Tensor | npt.NDArray[np.integer], padding: int | None = 0) -> Tensor:
+    """Return the target of each place of token ids [N, T]: the next token, and `IGNORED` at the end and at padding.
+
+    >>> next_tokens(torch.tensor([[5, 7, 0]]))
+    tensor([[   7, -100, -100]])
+    """
+    tokens = torch.as_tensor(tokens)
+    y = torch.full(tokens.shape, IGNORED, dtype=torch.int64)
+    y[:, :-1] = tokens[:, 1:].long()
+    return y if padding is None else y.masked_fill(y == padding, IGNORED)
