@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from fedloom.coordinator import reading
-from fedloom.coordinator.free_directory import check_free
+from fedloom.coordinator.run_folders import check_free
 from fedloom.core.errors import SettingError
 from fedloom.experiments.settings_file import flat
 

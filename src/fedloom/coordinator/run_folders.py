@@ -1,13 +1,33 @@
-"""Check that a directory is free for a new run."""
+"""Find the directories of runs, and check that one is free for a new run."""
 
 from __future__ import annotations
 
 import os
 from pathlib import Path
 
-from fedloom.coordinator.history import runs_below
+from fedloom.coordinator import reading
 from fedloom.core.errors import SettingError
 from fedloom.storage import files
+
+
+def runs_below(directory: str | os.PathLike[str], *, begun: bool = False) -> list[Path]:
+    """Return all run directories (folders with a metrics.jsonl) in a folder, itself included, in order of their names.
+
+    Numbers in names count as numbers: seed-2 comes before seed-10. Folders inside a run are not searched.
+    `begun`: also those in which a run was killed before it could measure anything.
+
+    Raises:
+        SettingError: there is no such folder.
+        StorageError: a folder below it cannot be listed.
+    """
+    if not Path(directory).is_dir():
+        raise SettingError(f"{directory} is no folder; name one that holds runs")
+    folders = []
+    for folder, below, here in files.walk(Path(directory)):
+        if "metrics.jsonl" in here or (begun and {"manifest.json", "settings.json"} <= set(here)):
+            folders.append(folder)
+            below.clear()
+    return sorted(folders, key=lambda path: reading.natural(str(path.relative_to(directory))))
 
 
 def check_free(directory: str | os.PathLike[str], *, several: bool = False) -> None:
