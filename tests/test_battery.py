@@ -72,7 +72,7 @@ from fedloom.engines.stacked import Stacked
 from fedloom.tasks import MultiLabel, Regression
 from fedloom.testing import CHECKS, Subject, check
 from fedloom.testing.compare import differ
-from fedloom.testing.subject import Normalised
+from fedloom.testing.small_networks import Normalised
 from small import ONE_SHOT, DenseTiny
 
 pytestmark = pytest.mark.filterwarnings("ignore:.* weighs a distance to the running statistics")
