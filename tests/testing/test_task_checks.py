@@ -27,6 +27,7 @@ OWN: list[tuple[Any, int | None]] = [
     (fl.Classification(focal=2.0), None),
     (fl.SVM(), 1),
     (LDAM(drw=0.8), None),
+    (fl.NextToken(), None),
 ]
 
 

@@ -84,6 +84,7 @@ class Model:
         self.num_frozen = sum(p.numel() for n, p in module.named_parameters() if n in stays)
         self._bound: weakref.WeakValueDictionary[Any, Model] = weakref.WeakValueDictionary()
         self.inputs: object = None  # what its forward is called with, where that is not one tensor, see `reading`
+        self.cut: int | None = None  # id of padding, where batches are cut to their longest sequence
         self.front: Front | None = None  # what is not computed any more: its outputs are the inputs, see `behind`
         # Frozen parameters of a function's network depend on the seed; constants, as a rule, do not.
         self._frozen: Params | None = None

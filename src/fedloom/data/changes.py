@@ -135,8 +135,11 @@ class LabelDrift(Drift):
         _check_rounds(self.every)
 
     def labels(self, y: Tensor, clients: IntArray, round: int, num_classes: int) -> Tensor:
-        if y.is_floating_point():
-            raise ValueError(f"classes take the label of the next, got targets of {y.dtype}: let inputs drift instead")
+        if y.is_floating_point() or y.ndim > 1:
+            each = "" if y.ndim == 1 else f" of shape {tuple(y.shape[1:])} each"
+            raise ValueError(
+                f"classes take the label of the next, got targets of {y.dtype}{each}: let inputs drift instead"
+            )
         moved = (y + round // self.every) % num_classes
         return torch.where(self.drifting(clients).to(y.device), moved, y)
 

@@ -18,6 +18,7 @@ from fedloom.data.inputs import IGNORED, KINDS, Input, Inputs, Tokens, pack
 from fedloom.data.preparation import Preparation
 
 MAX_CLASSES = 2**16  # a table of clients and classes is made
+_LOGITS = 2**24  # of a batch that is evaluated, 64 MiB
 _INTEGERS = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
 
 
@@ -189,6 +190,23 @@ class Examples:
                 f"sequences with the id of padding, Tokens(padding={self.normalise.padding})"
             )
 
+        padding = self.normalise.padding if isinstance(self.normalise, Tokens) else None
+        if padding is not None and x.dim() == 2 and x.numel():
+            there = x != padding
+            if bool((within := there[:, 1:] & ~there[:, :-1]).any()):
+                row, place = (int(n) for n in within.nonzero()[0])
+                raise ValueError(
+                    f"the id of padding, {padding}, stands behind the last token of a sequence and nowhere else, got "
+                    f"it at place {place} of example {row}: number tokens without it, put padding at the end, or write "
+                    "normalise=fedloom.data.Tokens(padding=None) where there is none"
+                )
+            if not bool(there[:, 0].all()):
+                raise ValueError(
+                    f"a sequence has a token at least, got none but padding, {padding}, in example "
+                    f"{int((~there[:, 0]).nonzero()[0])}: leave such examples out, or write "
+                    "normalise=fedloom.data.Tokens(padding=None)"
+                )
+
     def _check_next_tokens(self) -> None:
         """Refuse targets of the places of sequences that do not fit these, or are no tokens."""
         shapes = [self.shape] if isinstance(self.normalise, Tokens) else [p.shape for p in self.normalise.parts]  # type: ignore[union-attr]
@@ -219,6 +237,11 @@ class Examples:
         """True if each example is of one class; targets that are numbers, or one for each token, have none."""
         return not self.y.is_floating_point() and self.y.dim() == 1
 
+    def at_once(self, most: int) -> int:
+        """Return how many examples to evaluate at a time: `most`, or fewer where their logits take more room."""
+        places = 1 if self.y.is_floating_point() else self.y.shape[1:].numel()
+        return min(most, max(1, _LOGITS // max(1, self.num_classes * places)))
+
     def __repr__(self) -> str:
         shape = " x ".join(map(str, self.shape))
         sequence = not self.y.is_floating_point() and self.y.dim() > 1
@@ -246,6 +269,10 @@ class Examples:
         Raises:
             ValueError: the rule gives labels or stored values of another shape or type.
         """
+        if self.has_tokens and rule.changes_features:
+            raise ValueError(
+                f"token ids are names and do not move, and {type(rule).__name__} moves inputs: let labels drift"
+            )
         y, x = rule.labels(self.y, clients, round, self.num_classes), rule.features(self.x, clients, round)
         for name, old, new in (("labels", self.y, y), ("features", self.x, x)):
             if (old.shape, old.dtype) != (new.shape, new.dtype):
@@ -272,7 +299,20 @@ class Examples:
             )
         x, columns = fitted.features(self.preparation)
         made = replace(fitted, frame=self.preparation.frame)
+        if fitted.text is not None:
+            return self._of_tokens(torch.from_numpy(x).to(self.x.device), made)
         return replace(self, x=torch.from_numpy(x).to(self.x.device), columns=columns, preparation=made)
+
+    def _of_tokens(self, x: Tensor, made: Preparation) -> Examples:
+        """Return the same of token ids; where targets are the next ones, these are among `x`, behind all others."""
+        text = made.text
+        assert text is not None
+        how = Tokens(text.padding, vocabulary=text.size)
+        if self.y.is_floating_point() or self.y.dim() == 1:
+            return replace(self, x=x, normalise=how, preparation=made)
+        y = x[:, 1:].long()
+        y = y.masked_fill(y == text.padding, IGNORED)
+        return replace(self, x=x[:, :-1].contiguous(), y=y, num_classes=text.size, normalise=how, preparation=made)
 
     def class_counts(self) -> npt.NDArray[np.int64]:
         """Return the number of examples of each class, (num_classes,).
@@ -301,8 +341,9 @@ def describe_inputs(how: Normalise | Tokens | Inputs) -> Any:
     """Return how stored values become inputs, as JSON has it."""
     if isinstance(how, Normalise):
         return [how.mean, how.std, how.scale]
-    parts = {} if isinstance(how, Tokens) else {"inputs": [[*part] for part in how.parts]}
-    return parts | {"padding": how.padding}
+    if isinstance(how, Tokens):
+        return {"padding": how.padding, "cut": how.cut, "vocabulary": how.vocabulary}
+    return {"inputs": [[*part] for part in how.parts], "padding": how.padding}
 
 
 def read_inputs(found: Any) -> Normalise | Tokens | Inputs:
@@ -315,7 +356,7 @@ def read_inputs(found: Any) -> Normalise | Tokens | Inputs:
         mean, std, scale = found
         return Normalise(tuple(map(float, mean)), tuple(map(float, std)), float(scale))
     if "inputs" not in found:
-        return Tokens(found["padding"])
+        return Tokens(found["padding"], found["cut"] is True, found["vocabulary"])
     parts = [Input(str(name), tuple(map(int, shape)), kind) for name, shape, kind in found["inputs"]]
     if wrong := [part for part in parts if part.kind not in KINDS or min(part.shape, default=1) < 1]:
         raise ValueError(f"inputs of a network are {', '.join(KINDS)} of some shape, got {wrong[0]!r:.80}")

@@ -17,6 +17,7 @@ from torch.nn.utils.rnn import pad_sequence
 from fedloom.core.batch import Notes
 from fedloom.core.batches import Batches, plan
 from fedloom.core.client import Public
+from fedloom.core.cutting import cutting
 from fedloom.core.errors import SettingError
 from fedloom.core.model import Model
 from fedloom.core.optimiser import Local
@@ -24,7 +25,7 @@ from fedloom.core.random import derive
 from fedloom.core.task import NeedsLabelStatistics, Task, notes_of
 from fedloom.core.task_measures import chosen_measures
 from fedloom.core.types import replace
-from fedloom.data import Examples, Federation
+from fedloom.data import Examples, Federation, Tokens
 from fedloom.engines.message import Request, Rows
 from fedloom.tasks import Classification
 
@@ -33,10 +34,11 @@ from fedloom.tasks import Classification
 class Population:
     """A federation with models: `models` by name, `assignment` the name for each client (default: in turn).
 
-    `seed` governs everything random. Floating tensors are of `dtype`, all tensors on `device`. `first`: the number that
-    client 0 has elsewhere, where these are some clients of a larger population. `measures`: names of those of the task
-    that are computed beside its headline; afterwards the headline is the first of them. `behind`: the same federation
-    with other inputs, by the name of the architecture that is given these: the outputs of its front.
+    `seed` governs everything random. Floating tensors are of `dtype`, all tensors on `device`. `first`: the number
+    that client 0 has elsewhere, where these are some clients of a larger population. `measures`: names of those of
+    the task that are computed beside its `headline` ("": the task's first); afterwards that is the first of them.
+    `behind`: the same federation with other inputs, by the name of the architecture that is given these: the outputs
+    of its front.
     """
 
     federation: Federation
@@ -48,15 +50,19 @@ class Population:
     dtype: torch.dtype = torch.float32
     first: int = 0
     measures: tuple[str, ...] = ()
+    headline: str = ""
     behind: Mapping[str, Federation] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "measures", chosen_measures(self.task, self.measures))
+        object.__setattr__(self, "measures", chosen_measures(self.task, self.measures, self.headline))
         names, seed = list(self.models), derive(self.seed, "init")
         if not names:
             raise SettingError("a population needs at least one model")
         inputs = self.federation.train.normalise
         bound = {n: model.reading(inputs).bind(seed, self.dtype, self.device) for n, model in self.models.items()}
+        if isinstance(inputs, Tokens):
+            train = self.federation.train
+            bound = {n: cutting(model, seed, self.dtype, self.device, train) for n, model in bound.items()}
         object.__setattr__(self, "models", bound)
         n = self.federation.num_clients
         if not self.assignment:
@@ -163,7 +169,7 @@ class Population:
         partition = {"val": f.local_val, "test": f.local_test, "train": f.partition}[kind]
         own = [np.zeros(0, np.int64) if partition is None else partition.rows(k) for k in clients]
         sizes = np.array([len(r) for r in own], np.int64)
-        batch_size = self.models[self.assignment[clients[0]]].evaluation_batch(200)
+        batch_size = f.train.at_once(self.models[self.assignment[clients[0]]].evaluation_batch(200))
         order, mask = plan(sizes, batch_size, None)
         return self._stack(clients, own, order, mask, [0] * len(own), round)
 
@@ -223,6 +229,7 @@ class Population:
             key=torch.tensor(list(keys), device=self.device),
             prepare=train.normalise,
             dtype=self.dtype,
+            cut=self.models[name].cut,
         )
 
 
@@ -237,4 +244,5 @@ def pooled(population: Population) -> Population:
         device=population.device,
         dtype=population.dtype,
         measures=population.measures,
+        headline=population.headline,
     )

@@ -1,4 +1,4 @@
-"""What one model gets on examples: its task's measures, row by row and in all, and accuracy by class."""
+"""Evaluate a model on examples: its task's measures, row by row and in all, and accuracy by class."""
 
 from __future__ import annotations
 
@@ -13,14 +13,15 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 from fedloom.core import tree
-from fedloom.core.batch import probe
+from fedloom.core.batch import cut_length, probe
 from fedloom.core.layout import by_pixels
 from fedloom.core.model import Model
 from fedloom.core.network_makers import own_defaults
 from fedloom.core.task import Task, loss_of, places_of
-from fedloom.core.task_measures import added, chosen_measures, outputs_of, scores_of, sums_of, values_of_sums
+from fedloom.core.task_measures import added, outputs_of, scores_of, sums_of, values_of_sums
 from fedloom.core.types import Weights
 from fedloom.data import Examples
+from fedloom.data.inputs import IGNORED
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
@@ -48,7 +49,7 @@ class ClassCounts:
 
 @dataclass(frozen=True)
 class RowResults:
-    """What one model makes of N examples."""
+    """Hold the results of one model on N examples."""
 
     sums: dict[str, Tensor]  # [N, ...] by measure: what each example adds
     outputs: dict[str, Tensor]  # [N, ...] by measure: what a score needs of each example
@@ -124,14 +125,18 @@ def rows_right(model: Model, weights: Weights, task: Task, examples: Examples) -
 
 
 def rate_rows(
-    predict: Callable[[Tensor], Tensor], task: Task, examples: Examples, device: torch.device, dtype: torch.dtype
+    predict: Callable[[Tensor], Tensor],
+    task: Task,
+    measure: str,
+    examples: Examples,
+    device: torch.device,
+    dtype: torch.dtype,
 ) -> float:
-    """Return the headline measure on all examples of a function of inputs [B, ...] to logits [B, ...].
+    """Return a measure on all examples of a function of inputs [B, ...] to logits [B, ...].
 
     It evaluates 500 examples at a time.
     """
-    found = _pass(predict, 500, device, dtype, task, chosen_measures(task), examples)
-    return next(iter(found.measured(task).values()))
+    return _pass(predict, examples.at_once(500), device, dtype, task, (measure,), examples).measured(task)[measure]
 
 
 def in_local(share: Floats, per_class: Floats) -> Floats:
@@ -170,7 +175,8 @@ def evaluate_rows(
     """
     like = next(iter(weights.params.values()))
     predict = functools.partial(model, weights, fresh=True)
-    return _pass(predict, model.evaluation_batch(500), like.device, like.dtype, task, measures, examples)
+    at_once = examples.at_once(model.evaluation_batch(500))
+    return _pass(predict, at_once, like.device, like.dtype, task, measures, examples, model.cut)
 
 
 @own_defaults()
@@ -182,15 +188,21 @@ def _pass(
     task: Task,
     measures: Sequence[str],
     examples: Examples,
+    padding: int | None = None,
 ) -> RowResults:
-    """Return what a function of inputs makes of examples, on the CPU. It may overwrite its inputs."""
+    """Return what a function of inputs makes of examples, on the CPU. It may overwrite its inputs.
+
+    `padding`: the id of padding of sequences that are cut to about the longest of their batch; None: they are whole.
+    """
     if not len(examples):
         raise ValueError("there are no examples to evaluate on: give at least one")
     parts, total, count = [], *torch.zeros(2, dtype=torch.float64, device=device)
+    if examples.y.ndim > 1 and padding is not None and bool((examples.y[examples.x == padding] != IGNORED).any()):
+        padding = None  # whose answers at padding count
     images = examples.x.ndim == 4 and device.type == "cpu"
 
-    def inputs(rows: slice) -> Tensor:
-        stored = examples.x[rows]
+    def inputs(rows: slice, length: int | None = None) -> Tensor:
+        stored = examples.x[rows, :length]
         x = examples.normalise(stored.to(device), dtype)
         if images:
             return by_pixels(x)
@@ -200,10 +212,13 @@ def _pass(
     with torch.no_grad():
         for start in range(0, len(examples), batch_size):
             rows = slice(start, start + batch_size)
-            x, y = inputs(rows), examples.y[rows].to(device)
+            length = None if padding is None else cut_length(examples.x[rows], padding)
+            x, y = inputs(rows, length), examples.y[rows].to(device)
+            if length is not None and y.ndim > 1:
+                y = y[:, :length]
             logits = predict(x)
             weight = places_of(task, y).sum()
-            total += loss_of(task, logits, probe(x, y), functools.partial(inputs, rows)).double() * weight
+            total += loss_of(task, logits, probe(x, y), functools.partial(inputs, rows, length)).double() * weight
             count += weight
             parts.append((sums_of(task, measures, logits, y), outputs_of(task, measures, logits)))
     sums, outputs = tree.map_tree(lambda *each: torch.cat(each).cpu(), *parts)

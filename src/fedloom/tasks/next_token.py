@@ -30,7 +30,7 @@ class NextToken:
     targets: ClassVar[TargetKind] = "tokens"
 
     def loss(self, logits: Tensor, batch: Batch) -> Tensor:
-        each = self._surprise(logits, batch.y).flatten(1).sum(1)
+        each = self._surprise(logits, batch.y).reshape(len(logits), -1).sum(1)
         count = batch.mean(self.places(batch.y).to(each.dtype))
         return batch.mean(each) / count.clamp(min=1 / (2 * len(each)))  # 0 where no place of the batch counts
 

@@ -9,6 +9,7 @@ import re
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from typing import get_args
 
 import numpy as np
 import torch
@@ -20,7 +21,7 @@ from fedloom.core.errors import EngineWarning, SettingError
 from fedloom.core.fold.execution import Compilation
 from fedloom.core.model import Model
 from fedloom.core.optimiser import SGD, Local
-from fedloom.core.task import FitsTargets, TargetMoments, Task, check_padding, loss_of, notes_of, targets_of
+from fedloom.core.task import FitsTargets, TargetKind, TargetMoments, Task, check_padding, loss_of, notes_of, targets_of
 from fedloom.core.task_measures import Score, Sum, TaskMeasure, measures_of, outputs_of, sums_of
 from fedloom.data import Federation
 from fedloom.engines.engine import Engine
@@ -88,7 +89,7 @@ class TaskSubject:
     def targets(self, n: int, seed: int) -> Tensor:
         """Return targets of n random examples, of the kind that the task declares."""
         rng = np.random.default_rng(seed)
-        if targets_of(self.task) == "classes":
+        if targets_of(self.task) in ("classes", "tokens"):
             return torch.from_numpy(np.concatenate([np.arange(self.classes), rng.integers(self.classes, size=n)])[:n])
         numbers = torch.from_numpy(5 + 3 * rng.normal(size=(n, self.outputs))).float()
         if targets_of(self.task) == "labels":
@@ -106,7 +107,7 @@ class TaskSubject:
     def federation(self) -> Federation:
         """Six clients with these targets."""
         tiny = federation()
-        classes = self.classes if targets_of(self.task) == "classes" else self.outputs
+        classes = self.classes if targets_of(self.task) in ("classes", "tokens") else self.outputs
         y = self.targets(len(tiny.train), 2)
         train = dataclasses.replace(tiny.train, y=y, num_classes=classes)
         return dataclasses.replace(tiny, train=train, public=None, public_labels=False)
@@ -121,9 +122,8 @@ def declarations_hold(subject: TaskSubject) -> None:
         raise AssertionError(
             f"a task is a frozen object that can be hashed ({error}): make it a frozen dataclass"
         ) from (error)
-    assert targets_of(task) in ("classes", "numbers", "labels"), (
-        f"targets are 'classes', 'numbers' or 'labels', got {targets_of(task)!r}"
-    )
+    kinds = get_args(TargetKind)
+    assert targets_of(task) in kinds, f"targets are {' or '.join(map(repr, kinds))}, got {targets_of(task)!r}"
     declared = getattr(task, "measures", None)
     if declared is None:
         assert targets_of(task) == "classes", (
@@ -201,7 +201,7 @@ def loss_trains(subject: TaskSubject) -> None:
 
 def other_targets_are_refused(subject: TaskSubject) -> None:
     """Check that targets of another width than the outputs are refused with a message, not broadcast."""
-    if targets_of(subject.task) == "classes":
+    if targets_of(subject.task) in ("classes", "tokens"):
         return
     case = subject.case(n=subject.outputs + 1)  # as many rows as columns: what would be broadcast without a word
     columns = case.y.reshape(len(case.y), -1)

@@ -150,7 +150,7 @@ class ThreadedConnections(Connections):
 
     # ---- in the threads
 
-    def _deliver(self, rank: int, message: bytearray) -> None:
+    def _deliver(self, rank: int, message: bytearray | memoryview) -> None:
         with self._news:
             self._inbox[rank].append(memoryview(message))
             self._news.notify_all()

@@ -26,17 +26,19 @@ _LONGEST = 300  # characters of a device's words, in the audit log
 class Audit:
     """Audit log, a line of JSON for each event of a device: joined, answered, declined, refused, lost, and the reason.
 
-    A run never reads it, since it holds times and words of devices.
+    A run never reads it, since it holds times and words of devices. `names`: of devices that have one, by id.
     """
 
     def __init__(self, path: Path | None = None) -> None:
         self.path = path
+        self.names: Mapping[str, str] = {}
 
     def __call__(self, event: str, device: str, reason: str | None = None, **fields: object) -> None:
         """Write a line."""
         if self.path is None:
             return
         line = {"time": datetime.now(UTC).isoformat(timespec="milliseconds"), "event": event, "device": device[:80]}
+        line |= {"name": name} if (name := self.names.get(device)) else {}
         line |= {"why": reason[:_LONGEST]} if reason is not None else {}
         with self.path.open("a", encoding="ascii") as file:
             file.write(json.dumps({**line, **fields}) + "\n")

@@ -92,11 +92,12 @@ def register_devices(
             refusals[rank] = str(error)
     for rank, why in sorted(refusals.items()):
         fleet.audit("refused", f"rank {rank}", why)
+    fleet.audit.names = {each.id: each.name for each in registrations.values()}
     try:
         common = CommonStatistics()
         if previous is None and statistics.keys() & registrations.keys():
             own = {r: statistics.get(r) or FirstStatistics(sum(each.train)) for r, each in registrations.items()}
-            common, lost = exchange_statistics(fleet, {r: (registrations[r].id, own[r]) for r in own}, wait)
+            common, lost = exchange_statistics(fleet, {r: (registrations[r], own[r]) for r in own}, wait)
             registrations = {rank: each for rank, each in registrations.items() if rank not in lost}
             refusals |= lost
         if min_devices is None:
@@ -114,6 +115,7 @@ def register_devices(
         )  # fmt: skip
         registry.save(path)
         fleet.names = registry.names
+        fleet.audit.names = {device.id: device.name for device in registry.devices}
         check_fit()
     except SettingError as error:
         if previous is None:
@@ -159,11 +161,11 @@ def _read_new_registration(
     registration, statistics = _read_registration(data, start)
     if moments and (statistics is None or statistics.targets is None):
         raise RefusedError(
-            f"device {registration.id} has an earlier version of fedloom, which sends no sums of targets: install a "
+            f"device {registration.label} has an earlier version of fedloom, which sends no sums of targets: install a "
             "newer one there, or take a task that standardises nothing"
         )
     if registration.id in connected:
-        raise RefusedError(f"device {registration.id} has joined at another rank")
+        raise RefusedError(f"device {registration.label} has joined at another rank")
     return registration, statistics
 
 
@@ -261,7 +263,7 @@ def _read_registration(data: bytes, start: bool = False) -> tuple[Registration, 
     registration = replace(Registration.of(message), statistics_digest="")
     if start and message.get("start") is not True:
         raise RefusedError(
-            f"device {registration.id} has an earlier version of fedloom, which cannot be sent a start: "
+            f"device {registration.label} has an earlier version of fedloom, which cannot be sent a start: "
             "install a newer one there, or leave start out of the settings"
         )
     if "statistics" not in message:

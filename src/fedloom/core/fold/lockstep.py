@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.func import vmap
 
 from fedloom.core import tree
-from fedloom.core.batch import Batch, Lazy, Schedule, at_batch, padded
+from fedloom.core.batch import Batch, Lazy, Schedule, at_batch, cut_length, padded
 from fedloom.core.errors import EngineWarning, first_line, warn
 from fedloom.core.fold.execution import Compilation, current
 from fedloom.core.fold.steps import Descent, Plain, Step, tracing, vmap_trees
@@ -195,6 +195,9 @@ class _Ended:
         return self.rows
 
 
+_Kind = tuple[int, bool, int | None]  # tensors that move, whether no row is padding, places of a sequence
+
+
 class _Lockstep:
     """The step of one client or of a stack as one function of flat tensors, so that it can be traced and compiled.
 
@@ -230,6 +233,8 @@ class _Lockstep:
         kind = None if axes is None else (self.extra_axes, axes[0].key is None, axes[0].num_steps is None)
         what = (step.identity, carried, self.extra_spec, kind, tuple(batches.notes))
         self.static = (self.compilation, *what, batches.prepare, batches.augment, batches.dtype, self.run.bf16)
+        beside = batches.notes or batches.lazy or batches.augment  # of the whole sequence, perhaps
+        self.cut = None if beside else batches.cut
         # of this fold, found without hashing what they depend on
         self.programs: dict[Any, Callable[..., Any] | None] = {}
 
@@ -241,7 +246,7 @@ class _Lockstep:
         notes = [table[at] for table in self.batches.notes.values()]
         args = [*work, rows, mask, key, done, *self._shared, *notes, *self.extra]
         # short batches come in many widths, one to an epoch: a graph for each would not pay
-        return self._run((len(work), True), args, trace=whole)
+        return self._run((len(work), True, self._length(rows)), args, trace=whole)
 
     def advance(self, work: Sequence[Tensor], s: int, active: int, full: bool) -> Tensor | None:
         K = self.K
@@ -257,13 +262,17 @@ class _Lockstep:
         ]
         extra = (t if a is None else first(t) for t, a in zip(self.extra, self.extra_axes, strict=True))
         args = [*map(first, work), rows, mask, key, done, *self._shared, *notes, *extra]
-        return self._run((len(work), full), args)
+        return self._run((len(work), full, self._length(rows)), args)
+
+    def _length(self, rows: Tensor) -> int | None:
+        """Return to how many places the sequences of these rows are cut; None: they are whole."""
+        return None if self.cut is None else cut_length(self.batches.x[rows], self.cut)
 
     @property
     def _shared(self) -> tuple[Tensor, Tensor]:
         return self.batches.x, self.batches.y
 
-    def _run(self, kind: tuple[int, bool], args: Sequence[Tensor], trace: bool = True) -> Tensor | None:
+    def _run(self, kind: _Kind, args: Sequence[Tensor], trace: bool = True) -> Tensor | None:
         if self.compilation == "none" or not trace:
             return self._compute(*kind, args)
         here = (*kind, args[kind[0]].shape)
@@ -276,13 +285,15 @@ class _Lockstep:
         program = self.programs[here]
         return self._compute(*kind, args) if program is None else program(*args)
 
-    def _compute(self, num_work: int, full: bool, args: Sequence[Tensor]) -> Tensor | None:
+    def _compute(self, num_work: int, full: bool, length: int | None, args: Sequence[Tensor]) -> Tensor | None:
         b, work, (rows, mask, key, done, x, y) = self.batches, args[:num_work], args[num_work : num_work + 6]
         extra = args[num_work + 6 :]
         notes = dict(zip(b.notes, extra, strict=False))
         lazy, context = tree.unflatten(list(extra[len(notes) :]), self.extra_spec)
         x = x.index_select(0, rows.reshape(-1)).reshape(*rows.shape, *x.shape[1:])
         y = y.index_select(0, rows.reshape(-1)).reshape(*rows.shape, *y.shape[1:])
+        if length is not None:
+            x, y = x[..., :length], y if b.y.ndim == 1 else y[..., :length]
         if b.prepare is not None:
             x = b.prepare(x, b.dtype)
         plain = Batch(x=x, y=y, mask=mask, key=key, notes=notes, progress=done, full=full)
@@ -318,7 +329,7 @@ class _Lockstep:
         dims = Batch(**axes, notes=dict.fromkeys(told, 0), full=batch.full)  # type: ignore[arg-type]
         return replace(batch, x=x, notes=told), (dims, self.axes[1])
 
-    def _program(self, kind: tuple[int, bool], args: Sequence[Tensor]) -> Callable[..., Any] | None:
+    def _program(self, kind: _Kind, args: Sequence[Tensor]) -> Callable[..., Any] | None:
         """Return this step compiled, else traced, else None, with a warning. Each is tried on copies: nothing moves."""
         kept = self.run.programs
         try:
@@ -341,7 +352,7 @@ class _Lockstep:
             return None
         return traced
 
-    def _check(self, kind: tuple[int, bool], args: Sequence[Tensor], compiled: Callable[..., Any]) -> None:
+    def _check(self, kind: _Kind, args: Sequence[Tensor], compiled: Callable[..., Any]) -> None:
         """Raise ArithmeticError unless the compiled step computes what the step does, up to rounding."""
         here, there = _copied(kind, args), _copied(kind, args)
         compiled(*here)
@@ -355,7 +366,7 @@ class _Lockstep:
                     f"{float(error):.2g} in a move of {float(moved):.2g}"
                 )
 
-    def _trace(self, kind: tuple[int, bool], args: Sequence[Tensor], form: Compilation) -> Callable[..., Any]:
+    def _trace(self, kind: _Kind, args: Sequence[Tensor], form: Compilation) -> Callable[..., Any]:
         from torch.fx.experimental.proxy_tensor import make_fx
 
         token = tracing.set(form)
@@ -373,7 +384,7 @@ class _Lockstep:
 _AS_WRITTEN: dict[str, str | int | bool | Callable[..., Any]] = {"pattern_matcher": False}
 
 
-def _copied(kind: tuple[int, bool], args: Sequence[Tensor]) -> list[Tensor]:
+def _copied(kind: _Kind, args: Sequence[Tensor]) -> list[Tensor]:
     """Return the arguments, with those that a step moves in place as copies of the same layout."""
     return [a.clone() if i < kind[0] else a for i, a in enumerate(args)]
 

@@ -1,0 +1,72 @@
+"""Sequences whose padding is cut off, so that short ones do not pay for long ones: for which networks."""
+
+from __future__ import annotations
+
+import copy
+
+import torch
+from torch import Tensor
+
+from fedloom.core import tree
+from fedloom.core.batch import cut_length, probe
+from fedloom.core.model import Model
+from fedloom.core.types import Params, Weights, replace
+from fedloom.data import Examples
+from fedloom.data.inputs import IGNORED, Tokens
+
+_TRIED = 8
+
+
+def cutting(model: Model, seed: int, dtype: torch.dtype, device: torch.device, train: Examples) -> Model:
+    """Return a network as it is given the sequences of `train`: cut, where it answers the same; often itself."""
+    how = train.normalise
+    if not isinstance(how, Tokens) or not how.cut or how.padding is None or train.x.ndim != 2 or not len(train):
+        return model
+    if train.y.ndim > 1 and bool(((train.y != IGNORED) & (train.x == how.padding)).any()):
+        return model  # whose answers at padding count
+    weights = tree.cast(model.init(seed), device=device, dtype=dtype)
+    if not cuts(model, weights, train.x.to(device), how.padding):
+        return model
+    made = copy.copy(model)
+    made.cut = how.padding
+    return made
+
+
+def cuts(model: Model, weights: Weights, x: Tensor, padding: int) -> bool:
+    """Return whether a network answers the same, up to rounding, to sequences whose padding is cut off.
+
+    It is tried on the shortest sequences of x [N, T], in evaluation and training, with other weights than the initial
+    ones, whose last layer may be 0. A network that draws, as dropout does, draws more for longer sequences.
+    """
+    places = (x != padding).long().cumsum(1).argmax(1)  # of the last token
+    few = x[places.argsort(stable=True)[:_TRIED]].long()
+    length = cut_length(few, padding)
+    if length == x.shape[1]:
+        return False
+    draw = torch.Generator().manual_seed(0)
+    moved = {
+        n: p + 0.1 * torch.randn(p.shape, generator=draw, dtype=p.dtype).to(p.device) for n, p in weights.params.items()
+    }
+    weights = Weights(params=Params(moved), buffers=weights.buffers)
+    real = few[:, :length] != padding
+    with torch.no_grad():
+        batches = [probe(few), replace(probe(few), key=torch.ones_like(probe(few).key)), probe(few[:, :length])]
+        try:
+            pairs = [(model(weights, few), model(weights, few[:, :length]))]
+            (whole, before), (other, _), (short, after) = (model.train(weights, batch) for batch in batches)
+        except Exception:  # whose forward takes this one length, or fails where it is tried before the run
+            return False
+    pairs += [(whole, short), *((before[n], after[n]) for n in before)]
+    return torch.equal(whole, other) and all(_alike(a, b, real) for a, b in pairs)
+
+
+def _alike(whole: Tensor, cut: Tensor, real: Tensor) -> bool:
+    """Return whether answers are the same at the places that are real, [B, T'], or in all where there is one each."""
+    if whole.shape != cut.shape:
+        if whole.ndim < 3 or whole.shape[0] != len(real) or cut.shape[1] != real.shape[1]:
+            return False
+        whole, cut = whole[:, : real.shape[1]][real], cut[real]
+    if not whole.is_floating_point():
+        return torch.equal(whole, cut)
+    near = 1e-3 if whole.dtype == torch.float32 else 1e-9
+    return torch.allclose(whole, cut, rtol=near, atol=0.1 * near * float(whole.abs().max()))
