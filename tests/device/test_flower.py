@@ -15,7 +15,7 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from test_serve import of_loop, written
+from test_serve import lines, of_loop, written
 
 import launching
 from fedloom.cli.main import main
@@ -142,3 +142,35 @@ def test_a_federation_with_tls_and_keys_has_the_bits_of_the_loop(algorithm: str,
     assert "the run is over" in federation.text("device0")
     assert federation.left() == []
     assert not [*(folder / "out").glob("*.db")]
+
+
+def test_keys_decide_who_is_in_and_a_killed_server_and_device_go_on(federation: Federation) -> None:
+    """A key that is not registered is refused until it is; a device that is killed returns with its state; a killed
+    server is resumed; a device whose key is removed is out. Nothing that either side started is left.
+    """
+    folder, log = federation.folder, federation.folder / "out" / "metrics.jsonl"
+    written(folder, rounds=6)
+    certs = secured(folder, [0, 1])
+    assert main(["devices", "remove", certs[1], "device1"]) == 0
+    server = federation.serve(*certs)
+    federation.join(0)
+    federation.join(1)
+    federation.until(lambda: "the server does not know the key of this device" in federation.text("device1"))
+    assert main(["devices", "add", certs[1], "device1", str(folder / "state1" / "key.pub")]) == 0
+    federation.until(lambda: lines(log) >= 2)
+    federation.processes["device1"].kill()
+    federation.until(lambda: '"left"' in (folder / "out" / "audit.jsonl").read_text())
+    federation.join(1)
+    federation.until(lambda: events(folder).count("joined") >= 3)
+    server.kill()
+    server.wait()
+    federation.serve(*certs, "--resume")
+    assert main(["devices", "remove", certs[1], "device1"]) == 0
+    federation.until(lambda: federation.processes["server"].poll() is not None)
+    assert federation.processes["server"].returncode == 0, federation.text("server")
+    assert lines(log) == 7
+    federation.until(lambda: federation.processes["device0"].poll() is not None)
+    for process in federation.processes.values():
+        process.terminate()
+        process.wait(60)
+    assert federation.left() == []
