@@ -88,7 +88,7 @@ MISTAKES: dict[str, tuple[Callable[[], object], str]] = {
     "padding in front": (lambda: check(IDS[:, ::-1], Y, **V), r"got it at place 1 .*put padding at the end"),
     "an empty sequence": (
         lambda: check(np.vstack([IDS, 0 * IDS[:1]]), np.vstack([Y, Y[:1]]), **V),
-        r"a sequence has a token at least, got none but padding, 0, in example 160: leave such examples out",
+        r"a sequence has a token at least, got none but padding, 0, in example 160 of arrays: leave such",
     ),
     "a vocabulary larger than the head": (
         lambda: check(IDS, Y, num_classes=20), r"a logit for each token of the vocabulary, num_classes = 20, got 12 of"
