@@ -60,10 +60,12 @@ def _check_sequences(federation: Federation) -> None:
     for part in (federation.train, federation.test, federation.public):
         if part is None or isinstance(part, RemoteExamples) or not isinstance(part.normalise, Tokens):
             continue
-        empty = (part.x.flatten(1) == part.normalise.padding).all(1)
-        if part.normalise.padding is not None and bool(empty.any()):
+        if (padding := part.normalise.padding) is None:
+            continue
+        empty = torch.eq(part.x.flatten(1), padding).all(1)
+        if bool(empty.any()):
             raise SettingError(
-                f"a sequence has a token at least, got none but padding, {part.normalise.padding}, in example "
+                f"a sequence has a token at least, got none but padding, {padding}, in example "
                 f"{int(empty.nonzero()[0])} of {part.name}: leave such examples out, or write "
                 "normalise=fedloom.data.Tokens(padding=None)"
             )
