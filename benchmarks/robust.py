@@ -1,6 +1,6 @@
 """Means that survive liars: the accuracy of each aggregator under each attack, on the embedded data.
 
-    python benchmarks/robust.py                          # logistic regression; ten minutes on one quiet core
+    python benchmarks/robust.py                          # logistic regression; twelve minutes on one quiet core
     python benchmarks/robust.py --model lenet --only iid --seeds 0
 
 20 clients, all of them in every round, of whom 0, 2 or 5 lie; 4,000 examples. Prints a table of Markdown for each
@@ -19,7 +19,7 @@ import fedloom as fl
 
 CLIENTS, LAST = 20, 5
 PARTITIONS = {"iid": "IID", "dirichlet:0.5": "Dirichlet 0.5", "shards:2": "two classes a client"}
-RULES = ("mean", "clip", "trimmed:0.25", "median", "geometric_median", "krum:5", "multi_krum:5:10")
+RULES = ("mean", "clip", "trimmed:0.25", "median", "geometric_median", "krum:5", "multi_krum:5:10", "multi_krum")
 ATTACKS = ("sign_flip", "scale:-10", "noise:1", "labels", "alie")
 SETTINGS: Mapping[str, object] = {
     "algorithm": "fedavg",

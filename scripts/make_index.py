@@ -5,9 +5,9 @@
 Made from the declarations in the classes are `fedloom/cli/index.json` (algorithms, flags, defaults),
 `fedloom/cli/settings.schema.json` (by which editors complete and check settings files), the tables of docs/settings.md,
 those of algorithms and measures in docs/guide.md, of sources, partitions, networks and tasks in docs/data.md, of
-samplers in docs/runs.md, of analyses in docs/analyses.md, and that of families in README.md. The sections of
-docs/algorithms.md are made from the docstrings of the algorithms' files. Run it where these have changed;
-`tests/cli/test_index.py` says when.
+samplers in docs/runs.md, of analyses in docs/analyses.md, that of families in README.md, and the list of algorithms in
+mkdocs.yml. The sections of docs/algorithms.md are made from the docstrings of the algorithms' files. Run it where these
+have changed; `tests/cli/test_index.py` says when.
 """
 
 from __future__ import annotations
@@ -44,11 +44,12 @@ from fedloom.experiments.parts import OPTIMISERS, parts, with_parts
 from fedloom.experiments.sections import ClientSettings, DataSettings
 from fedloom.experiments.settings_file import flat
 from fedloom.models import MODELS
+from fedloom.models.registry import Network
 
 ROOT = Path(__file__).parents[1]
 INDEX, SCHEMA = (ROOT / "src/fedloom/cli" / name for name in ("index.json", "settings.schema.json"))
 PAGE, GUIDE, README = ROOT / "docs/settings.md", ROOT / "docs/guide.md", ROOT / "README.md"
-METHODS = ROOT / "docs/algorithms.md"
+METHODS, NAVIGATION = ROOT / "docs/algorithms.md", ROOT / "mkdocs.yml"
 DATA, RUNS, STUDIED = (ROOT / "docs" / name for name in ("data.md", "runs.md", "analyses.md"))
 Schema = dict[str, Any]
 
@@ -104,7 +105,7 @@ def index() -> dict[str, Any]:
         "samplers": list(SAMPLERS),
         "attacks": ["none", *ATTACKS],
         "aggregators": list(AGGREGATORS),
-        "models": list(MODELS),
+        "models": {name: _network(network) for name, network in MODELS.items()},
         "tasks": list(TASKS),
         "analyses": ["all", *papers.analyses()],
         "measures": TUNABLE,
@@ -141,6 +142,17 @@ def readme(text: str) -> str:
     names = {kind: name for name, kind in ALGORITHMS.items()}
     rows = [(family, " ".join(f"`{names[kind]}`" for kind in kinds)) for family, kinds in FAMILIES.items()]
     return _with_table(text, ("family", "names"), rows)
+
+
+def navigation(text: str) -> str:
+    """Return mkdocs.yml with the pages of all algorithms by family."""
+    names, lines = {kind: name for name, kind in ALGORITHMS.items()}, ""
+    for family, kinds in FAMILIES.items():
+        lines += f'      - "{family.capitalize()}":\n'
+        lines += "".join(f"          - {kind.__name__}: algorithms/{names[kind]}.md\n" for kind in kinds)
+    mark = "      # made by scripts/make_index.py: from here\n", "      # to here\n"
+    before, rest = text.split(mark[0])
+    return before + mark[0] + lines + mark[1] + rest.split(mark[1])[1]
 
 
 def _with_table(text: str, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
@@ -234,10 +246,10 @@ def data_page(text: str) -> str:
         ],
     )
     networks = [
-        (f"`{n.name}`", n.what, f"{n.parameters:,}", f"{' x '.join(map(str, n.shape))}, {n.num_classes} classes")
+        (f"`{n.name}`", n.what, f"{n.parameters:,}", n.inputs, _written(n) and f"`{_written(n)}`")
         for n in MODELS.values()
     ]
-    text = _with_table(text, ("name", "what", "parameters", "for"), networks)
+    text = _with_table(text, ("name", "what", "parameters", "for", "settings"), networks)
     return _with_table(text, ("name", "loss"), [(f"`{task.name}`", task.what) for task in TASKS.values()])
 
 
@@ -261,6 +273,17 @@ def analyses_page(text: str) -> str:
         if name not in ANALYSES
     ]
     return _with_table(text, ("name", "study", "what it measures"), own)
+
+
+def _network(network: Network) -> dict[str, Any]:
+    """What `fedloom models` knows of a network."""
+    about = {"what": plain(network.what), "inputs": network.inputs}
+    return {**about, "parameters": network.parameters, "settings": _written(network)}
+
+
+def _written(network: Network) -> str:
+    """The settings of a network with their defaults, as they are written behind its name."""
+    return "&".join(f"{name}={value}" for name, value in network.settings.items())
 
 
 def _called(partition: NamedPartition) -> str:
@@ -298,7 +321,7 @@ def written(found: Schema) -> str:
 def made() -> dict[Path, str]:
     """Return all files and what they must hold."""
     pages = {PAGE: page, GUIDE: guide, README: readme, METHODS: methods}
-    pages |= {DATA: data_page, RUNS: runs_page, STUDIED: analyses_page}
+    pages |= {DATA: data_page, RUNS: runs_page, STUDIED: analyses_page, NAVIGATION: navigation}
     texts = {path: make(path.read_text(encoding="utf-8")) for path, make in pages.items()}
     return {INDEX: written(index()), SCHEMA: written(schema()), **texts}
 
@@ -436,7 +459,7 @@ def schema() -> Schema:
             keys[key]["default"] = value
     for key, names, others in (
         ("algorithm", ALGORITHMS, ":"),
-        ("model", MODELS, "[:,]"),
+        ("model", MODELS, "[:,?]"),
         ("task", TASKS, ":"),
         ("data.partition", PARTITIONS, f"^({'|'.join(PARTITIONS)}):"),
         ("clients.sampler", SAMPLERS, f"^({'|'.join(SAMPLERS)})[:+]"),

@@ -15,6 +15,7 @@ from fedloom.coordinator.history import History
 from fedloom.coordinator.run import Job
 from fedloom.core.task import needs_moments
 from fedloom.device import Membership
+from fedloom.device.data_manager import default_name
 from fedloom.experiments import catalogue
 from fedloom.experiments.experiment import Experiment
 from fedloom.testing.in_process import InProcess
@@ -76,7 +77,7 @@ def members_of(folder: Path, sources: Sequence[str]) -> list[Membership]:
     for k, source in enumerate(sources):
         (folder / f"state{k}").mkdir(exist_ok=True)
         (folder / f"state{k}" / "id").write_text(f"{k:032x}")
-        out.append(Membership(source, folder / f"state{k}"))
+        out.append(Membership(source, folder / f"state{k}", name=default_name(source)))
     return out
 
 

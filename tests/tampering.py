@@ -16,7 +16,7 @@ from fedloom.core.errors import CodecError
 from fedloom.core.types import Weighted
 from fedloom.engines.faults import Faults
 from fedloom.engines.message import EVALUATING
-from fedloom.wire.communication import CommunicationManager, Wires
+from fedloom.wire.communication import Connections, Wires
 from fedloom.wire.fleet import RankFleet
 from fedloom.wire.processes import Processes
 from fedloom.wire.transport import head_of, pack, seal, unpack, unseal
@@ -31,7 +31,7 @@ _VALUES = {"malicious": float("inf"), "absurd": 1e30}
 P = TypeVar("P", bound=Processes)
 
 
-class TamperedWires(CommunicationManager):
+class TamperedWires(Connections):
     """Wires that do harm to answers in training: `plan(round, exchange, client)` names the harm, None for no harm.
 
     lost: no answer comes. slow: it comes after the deadline. duplicated: it comes twice. reordered: it comes after the
@@ -40,9 +40,11 @@ class TamperedWires(CommunicationManager):
     seal is made without the device's `token`.
     """
 
+    expected: int | None = None
+
     def __init__(self, wires: Wires, plan: Faults, token: Callable[[int], str | None] = lambda rank: None) -> None:
         self.wires, self.plan, self.token = wires, plan, token
-        self.rank, self.size = 0, getattr(wires, "size", 0)
+        self.expected = getattr(wires, "expected", 0)
         self._harms: defaultdict[int, deque[str | None]] = defaultdict(deque)  # harms of the next answers, by rank
         self._ready: list[tuple[int, bytes | None]] = []  # in the order of `take`; None: the rank is gone
         self._behind: list[tuple[int, bytes | None]] = []  # to come after the next answer
@@ -50,7 +52,7 @@ class TamperedWires(CommunicationManager):
         self._previous: dict[int, bytes] = {}
 
     def arrivals(self) -> list[int]:
-        return self.wires.arrivals() if isinstance(self.wires, CommunicationManager) else []
+        return self.wires.arrivals() if isinstance(self.wires, Connections) else []
 
     def post(self, rank: int, message: bytes) -> None:
         self._harms[rank].append(self._harm(rank, message))
@@ -76,12 +78,6 @@ class TamperedWires(CommunicationManager):
         if data is None:
             raise EOFError
         return memoryview(data)
-
-    def receive(self) -> memoryview:
-        raise NotImplementedError("only rank 0's wires are tampered with")
-
-    def answer(self, message: bytes) -> None:
-        raise NotImplementedError("only rank 0's wires are tampered with")
 
     @property
     def at_work(self) -> bool:

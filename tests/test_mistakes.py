@@ -326,7 +326,7 @@ WARNED = {
         lambda: run(federation=clients(train(y=(np.arange(24) > 20).astype(int)), test_fraction=0)),
         "accuracy says little",
         "87.5% of those that train in class 0",
-        "look at class_accuracy",
+        "--headline auc",
     ),
     "a penalty of 0": Mistake(lambda: fl.FedProx(mu=0.0), "mu = 0", "mu = 0", "FedAvg"),
 }
@@ -342,7 +342,7 @@ COMMANDS = {
         "run PerAvg", "unknown algorithm", "'PerAvg'", "did you mean 'per_fedavg'"
     ),
     "an algorithm of another library": Mistake(
-        "run FedALA", "one that `fedloom algorithms` lists", "got 'FedALA'", "docs/coming-from.md says what comes near"
+        "run FedAMP", "one that `fedloom algorithms` lists", "got 'FedAMP'", "docs/coming-from.md says what comes near"
     ),
     "half an algorithm": Mistake(
         "run mistaken:Half", "must say what init", "'mistaken:Half' without init", "derive it from fedloom.FedAvg"

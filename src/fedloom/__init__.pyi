@@ -33,7 +33,11 @@ from fedloom.core.choices import (
 )
 from fedloom.core.client import Aggregation as Aggregation, Client as Client, on_client as on_client
 from fedloom.core.cohort import Cohort as Cohort, Reduction as Reduction, Replies as Replies
-from fedloom.core.derivatives import mean_gradient as mean_gradient, mean_loss as mean_loss
+from fedloom.core.derivatives import (
+    batch_gradient as batch_gradient,
+    mean_gradient as mean_gradient,
+    mean_loss as mean_loss,
+)
 from fedloom.core.errors import FedloomError as FedloomError, SettingError as SettingError
 from fedloom.core.fold import fold as fold, minimise as minimise, minimise_from as minimise_from
 from fedloom.core.losses import distillation as distillation, objective as objective, task_loss as task_loss

@@ -10,8 +10,11 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+import torch
 from rich.console import Console
+from sklearn.metrics import log_loss, roc_auc_score
 
+import fedloom as fl
 from commands import call, error
 from fedloom import History
 from fedloom.cli.leave_one_out import show_sites
@@ -73,13 +76,69 @@ def test_two_algorithms_have_columns_each(sites: str, capsys: pytest.CaptureFixt
     command = ["compare", "fedavg", "fedprox", "--leave-one-site-out", "--data", sites, *FEW]
     status, said, _ = call(capsys, *command, "--measures", "auc,log_loss")
     assert status == 0
-    first = f"DIR/fedavg/without-{next(iter(SIZES))}"
-    assert (
-        f"not measured on the site that was left out: auc,log_loss; fedloom evaluate {first} --data ITS_ROWS does it"
-    ) in said
     assert "run 10 of 10, fedprox/without-Rostock" in said
-    heading = next(line for line in said.splitlines() if line.split() == ["fedavg", "fedavg", "fedprox", "fedprox"])
-    assert heading
+    headings = [line for line in said.splitlines() if line.split() == ["fedavg", "fedavg", "fedprox", "fedprox"]]
+    assert len(headings) == 3  # a table for each measure
+    for title in (
+        "Accuracy on the left-out site, %",
+        "AUC on the left-out site, %",
+        "Log loss on the",
+    ):
+        assert title in " ".join(said.split())
+
+
+def test_every_measure_that_is_asked_for_is_that_of_the_left_out_site(
+    sites: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "runs"
+    command = ["compare", "fedavg", "--leave-one-site-out", "--data", sites, *FEW, "--measures", "auc,log_loss"]
+    status, said, _ = call(capsys, *command, "--out", str(out))
+    assert status == 0
+    rows = list(csv.DictReader((out / "sites.csv").read_text().splitlines()))
+    assert len(rows) == 5 * 2 * 3  # sites, ways, measures
+    shown = said[said.index("AUC on") : said.index("Log loss on")].splitlines()
+    for number, site in enumerate(SIZES):
+        job = Experiment.from_directory(out / f"without-{site}").job()
+        (weights,) = job.restore(out / f"without-{site}").global_weights().values()
+        (model,) = job.population.models.values()
+        assert job.federation.local_test is not None
+        held_out = job.federation.train.select(job.federation.local_test.rows(number))
+        with torch.no_grad():
+            logits = fl.module(model, weights)(held_out.normalise(held_out.x, torch.float32)).double()
+        said_of = {
+            "auc": roc_auc_score(held_out.y, (logits[:, 1] - logits[:, 0]).numpy()),
+            "log_loss": log_loss(held_out.y, logits.softmax(1).numpy(), labels=[0, 1]),
+        }
+        for name, value in said_of.items():
+            (row,) = (r for r in rows if (r["site"], r["model"], r["measure"]) == (site, "global", name))
+            assert float(row["value"]) == pytest.approx(value, abs=1e-6)
+        line = next(line for line in shown if line.startswith(site))
+        assert line.split()[1] == f"{100 * said_of['auc']:.1f}"
+        last = History.read(out / f"without-{site}").metrics[-1]
+        assert last["new_global_auc"] == last["new_others_by_client"]["global"]["auc"][str(number)]
+
+
+def test_a_site_of_one_class_has_no_auc_and_is_in_no_mean(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    rng = np.random.default_rng(0)
+    for site in ("a", "b", "c"):
+        y = np.arange(30) % 2 if site != "b" else np.zeros(30, int)
+        rows = "".join(f"{x:.2f},{of}\n" for x, of in zip(rng.normal(size=30) + y, y, strict=True))
+        (tmp_path / f"{site}.csv").write_text("x,label\n" + rows)
+    command = ["compare", "fedavg", "--leave-one-site-out", "--data", f"{tmp_path}/*.csv", "--model", "logistic"]
+    more = ["--rounds", "1", "--cohort", "2", "--measures", "auc", "--out", str(tmp_path / "out")]
+    status, said, _ = call(capsys, *command, *more)
+    assert status == 0
+    lines = said[said.index("AUC on") :].splitlines()
+    found = {line.split()[0]: line.split()[-2] for line in lines if line[:1] in "abc" and len(line.split()) == 3}
+    assert found["b"] == "undefined"
+    mean = next(line for line in lines if line.startswith("mean of sites")).split()[3]
+    assert float(mean) == pytest.approx((float(found["a"]) + float(found["c"])) / 2, abs=0.1)
+    assert "Undefined, so in no mean: b." in " ".join(said.split())
+    rows = list(csv.DictReader((tmp_path / "out/sites.csv").read_text().splitlines()))
+    assert [r["value"] for r in rows if r["site"] == "b" and r["measure"] == "auc"] == ["", ""]
+    last = History.read(tmp_path / "out/without-b").metrics[-1]
+    assert last["new_others_by_client"]["global"] == {"auc": {"1": None}}
+    assert (last["new_global_auc"], last["new_global_auc_undefined"]) == (None, 1)
 
 
 @pytest.mark.parametrize(
@@ -114,6 +173,8 @@ def test_tables_of_sites_have_natural_clients_unless_a_partition_is_named(sites:
 
 
 def test_measures_that_are_no_shares_are_shown_as_they_are(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    measures = fl.Regression().measures[:1]
+
     def run(site: int, error: float) -> tuple[str, History]:
         last = {
             "new_global_rmse_by_samples": 0.0,
@@ -121,12 +182,14 @@ def test_measures_that_are_no_shares_are_shown_as_they_are(tmp_path: Path, capsy
             "new_by_client": {"global": {str(site): error}},
         }
         federation = {"shown": [0, 1], "client_names": ["Kiel", "Bremen"]}
-        made = SimpleNamespace(metrics=[last], settings={}, algorithm="fedavg", federation=federation, task_measures=())
+        made = SimpleNamespace(
+            metrics=[last], settings={}, algorithm="fedavg", federation=federation, task_measures=measures
+        )
         return "fedavg", made  # type: ignore[return-value]
 
     show_sites([run(0, 4.0), run(1, 5.123456)], str(tmp_path), Console(width=80))
     said = capsys.readouterr().out
-    assert "RMSE on the site that" in said
+    assert "RMSE on the left-out site" in said
     assert [line.split() for line in said.splitlines() if line[:4] in ("Kiel", "Brem", "mean")] == [
         ["Kiel", "4"],
         ["Bremen", "5.123"],
@@ -134,6 +197,13 @@ def test_measures_that_are_no_shares_are_shown_as_they_are(tmp_path: Path, capsy
     ]
     assert (tmp_path / "sites.csv").read_text().splitlines()[2] == "fedavg,Bremen,0,global,rmse,5.123456"
     show_sites(
-        [("fedavg", SimpleNamespace(metrics=[], settings={}, algorithm="fedavg", federation={}))], None, Console()
+        [
+            (
+                "fedavg",
+                SimpleNamespace(metrics=[], settings={}, algorithm="", federation={}, task_measures=list(measures)),
+            )
+        ],
+        None,
+        Console(),
     )  # type: ignore[list-item]
     assert capsys.readouterr().out == ""

@@ -236,6 +236,16 @@ def test_a_share_is_counted_as_it_is_written() -> None:
     assert found.tolist() == [x[3:12].mean().item()]
 
 
+@pytest.mark.parametrize(("count", "f"), [(3, 0), (4, 0), (5, 1), (10, 3), (11, 4), (20, 8)])
+def test_without_a_number_multi_krum_leaves_out_as_many_as_the_uploads_allow(count: int, f: int) -> None:
+    x, sent, weights = vectors(count=count)
+    bare, named = (
+        result(r, as_model(x), weights, as_model(sent)) for r in ("multi_krum", f"multi_krum:{f}:{count - f}")
+    )
+    assert all(torch.equal(a, b) for a, b in zip(tree.leaves(bare), tree.leaves(named), strict=True))
+    assert (str(aggregator("multi_krum")), aggregator("multi_krum").needs) == ("'multi_krum'", 3)
+
+
 def test_too_few_uploads_end_a_round_of_krum() -> None:
     x, sent, _ = vectors(count=6)
     with pytest.raises(NobodyAnswered, match="'krum:2' needs the uploads of 7 clients, got 6"):
@@ -273,7 +283,7 @@ def test_uploads_of_other_shapes_or_without_weight_are_refused() -> None:
         ("krum:1.5", "written krum:F, of whole numbers, got 'krum:1.5'"),
         ("krum:-1", "0 or more clients lie"),
         ("multi_krum:2:0", "1 or more uploads are averaged"),
-        ("multi_krum:2", "written multi_krum:F:M, of whole numbers"),
+        ("multi_krum:2", "written multi_krum or multi_krum:F:M, of whole numbers"),
         ("medain", r"unknown aggregator = 'medain' \(did you mean 'median'\?\); there are mean, clip, clip:X, trimmed"),
     ],
 )

@@ -174,6 +174,19 @@ def test_what_follows_some_batches_is_the_rest_with_keys_of_its_own(steps: int) 
     assert len({row[-1] for row in first + rest}) == 4
 
 
+@pytest.mark.parametrize("share", [0.01, 0.34, 0.8, 1.0])
+def test_a_block_is_a_share_of_the_examples_that_stand_beside_each_other(share: float) -> None:
+    begins = set()
+    for n in (5, 50):
+        for key in range(40):
+            block = batches_of(n).block(share, torch.tensor(key)).in_order(4)
+            rows = block.examples[block.order[block.mask]].tolist()
+            assert rows == list(range(rows[0], rows[0] + max(int(n * share), 1)))
+            assert {*rows} <= {*batches_of(n).examples.tolist()}
+            begins.add((n, rows[0]))
+    assert len(begins) > 8 or share == 1.0
+
+
 def test_notes_need_a_row_for_each_example() -> None:
     with pytest.raises(ValueError, match="one row for each of 7 examples, got 6"):
         batches_of(7).note("teacher", torch.zeros(6, 2))

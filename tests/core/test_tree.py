@@ -90,6 +90,14 @@ def test_stack_take_and_cat_undo_each_other() -> None:
     assert torch.equal(tree.cat(halves).params["p0"], stacked.params["p0"])
 
 
+def test_each_of_stacked_clients_picks_its_own_tree() -> None:
+    trees, chosen = [weights(1.0, 2.0), weights(3.0, 4.0), weights(5.0, 6.0)], torch.tensor([2, 0, 1, 2])
+    found = vmap(lambda j: tree.pick(trees, j))(chosen)
+    for k, j in enumerate(chosen.tolist()):
+        for a, b in zip(tree.leaves(tree.take(found, k)), tree.leaves(trees[j]), strict=True):
+            assert torch.equal(a, b)
+
+
 def test_same_structure_sees_every_difference() -> None:
     x = weights(1.0)
     assert tree.same_structure(x, weights(2.0))

@@ -15,8 +15,9 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from fedloom.cli import join
 from fedloom.cli.main import main
-from fedloom.cli.serve import _bounds, settings_of
+from fedloom.cli.serve import _bounds, _described, settings_of
 from fedloom.core.errors import SettingError
 from fedloom.core.model import Model
 from fedloom.data import Federation, LabelDrift, Window, by_lists, from_arrays
@@ -25,6 +26,7 @@ from fedloom.experiments.experiment import Experiment
 from fedloom.experiments.export import export
 from fedloom.experiments.settings_file import read_settings
 from fedloom.wire.device_registry import Registry
+from fedloom.wire.registration import Registration
 from fedloom.wire.start import Start
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
@@ -167,6 +169,7 @@ def test_five_tables_are_prepared_by_the_statistics_of_all(algorithm: str, tmp_p
     found = launching.ended(launching.gloo(site_devices.commands(tmp_path)))
     assert [status for status, _ in found] == [0] * 6, found
     assert "tables are prepared by the statistics of 5 devices, " in found[0][1]
+    assert f"client 2 is device {2:032x} (Kiel)" in found[0][1]  # as its file
     site_devices.simulated(tmp_path, words)
     site_devices.check_same_run(tmp_path / "out", tmp_path / "simulated", exactly=algorithm == "fedper")
     if algorithm == "fedper":  # which has no global model
@@ -287,6 +290,34 @@ def test_a_server_may_name_rules_by_which_devices_change_their_data() -> None:
     rules = {"arrives": "window:0.4:5", "drift": "labels:2:0.5"}
     data = settings_of({"data": {**rules, "classes": 3}}).data
     assert (data.arrives, data.drift) == (rules["arrives"], rules["drift"])
+
+
+@pytest.mark.parametrize(("more", "name"), [((), "mine"), (("--name", "Kiel"), "Kiel"), (("--name", ""), "")])
+def test_a_device_joins_by_the_name_of_the_flag_or_of_its_file(
+    more: tuple[str, ...],
+    name: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    written(tmp_path, rounds=1)
+    _, joins, _ = ([*program[2:]] for program in commands(tmp_path, [0, 1]))
+    members = []
+    for what, returned in (("rank_here", 1), ("meeting_point", "here"), ("communication", None)):
+        monkeypatch.setattr(join, what, lambda *_, returned=returned: returned)
+    monkeypatch.setattr(join, "take_part", lambda _, member: members.append(member))
+    assert main([*joins, *more]) == 0
+    assert [member.name for member in members] == [name]
+    assert f"device {name + ', ' * bool(name)}{IDS[0]}, examples of" in capsys.readouterr().out
+
+
+def test_the_server_says_which_client_is_which_device() -> None:
+    made = Registration("0" * 32, (3, 2), (1, 0), (0, 0), (4,), "float32")
+    devices = tuple(dataclasses.replace(made, id=f"{k:032x}", name=f"site {k}") for k in range(22))
+    lines = _described(Registry("f" * 32, devices), Path("devices.json"))
+    assert lines[1] == f"client 1 is device {1:032x} (site 1)"
+    assert lines[19:] == [f"client 19 is device {19:032x} (site 19)", "and 2 more: devices.json"]
+    assert _described(Registry("f" * 32, (made, made)), Path("devices.json")) == []
 
 
 def test_who_serves_and_who_joins(

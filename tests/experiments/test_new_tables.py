@@ -11,7 +11,7 @@ import pandas as pd
 import pytest
 
 from fedloom import SettingError, read_csv
-from fedloom.experiments.new_tables import RunTable, TableRows, arguments
+from fedloom.experiments.new_tables import RunTable, TableRows
 
 PLAIN = """id,height,weight,site,ill
 a,1.5,60,north,no
@@ -37,7 +37,7 @@ def table(folder: Path, text: str = PLAIN, said: str = SAID, **more: Any) -> Run
 def read(run: RunTable, folder: Path, text: str, said: str = "", *, with_targets: bool = True) -> TableRows:
     file = folder / "new.csv"
     file.write_text(text)
-    return run.read(str(file), arguments(f"{file}?{said}", said), with_targets)
+    return run.read(str(file), run.arguments(f"{file}?{said}", said), with_targets)
 
 
 def test_columns_are_found_by_name_and_others_have_their_roles(tmp_path: Path) -> None:

@@ -14,8 +14,8 @@ from fedloom.testing.subject import MLP
 from targets_made import LOCAL, TASKS, federation
 
 BY_CLASS = {
-    "dense", "fed_adi", "fed_dafl", "fedbe", "feddf", "fedlc", "fedmd_kt", "fedntd", "fedntd_mse", "fedproto", "fedrod",
-    "kd_ntd", "kt_pfl", "pfeddf", "pfedsd", "sim_pfl", "topk_pfl",
+    "dense", "fed_adi", "fed_dafl", "fedbe", "feddf", "fedgkd", "fedlc", "fedmd_kt", "fedntd", "fedntd_mse", "fedproto",
+    "fedrod", "fml", "kd_ntd", "kt_pfl", "pfeddf", "pfedsd", "sim_pfl", "topk_pfl",
 }  # fmt: skip
 BY_LABEL = {"pfedsd"}  # of those, which take several labels too
 

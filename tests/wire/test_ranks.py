@@ -199,7 +199,7 @@ def test_a_rank_that_is_started_again_is_asked_again() -> None:
 def test_the_wait_for_a_rank_ends(arrivals: list[int], message: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(wire_ranks, "COMING", 0.01)
     engine = Within(population(mlp), FedAvg(local=LOCAL))
-    engine.wires = Mock(size=3, arrivals=lambda: arrivals, wait=lambda ranks, timeout: [])
+    engine.wires = Mock(expected=2, arrivals=lambda: arrivals, wait=lambda ranks, timeout: [])
     with pytest.raises(RankError, match=message):
         engine.open()
 

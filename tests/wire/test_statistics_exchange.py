@@ -202,7 +202,9 @@ def test_an_earlier_version_that_sends_no_sums_is_refused(tmp_path: Path) -> Non
 
     serve(tmp_path, settings("fedavg"), InProcess([before, *others]), source_of_server(tmp_path))
     (refused,) = [line["why"] for line in audit(tmp_path) if line["event"] == "refused"]
-    assert refused.startswith(f"device {old.id} has an earlier version of fedloom, which sends no sums of targets")
+    assert refused.startswith(
+        f"device {old.id} (Bremen) has an earlier version of fedloom, which sends no sums of targets"
+    )
 
 
 # ---- tables that differ

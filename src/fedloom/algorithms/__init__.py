@@ -13,6 +13,7 @@ from fedloom.algorithms.fed_adi import FedADI as FedADI
 from fedloom.algorithms.fed_dafl import FedDAFL as FedDAFL
 from fedloom.algorithms.fedadagrad import FedAdagrad as FedAdagrad
 from fedloom.algorithms.fedadam import FedAdam as FedAdam
+from fedloom.algorithms.fedala import FedALA as FedALA
 from fedloom.algorithms.fedalign import FedAlign as FedAlign
 from fedloom.algorithms.fedavg import FedAvg as FedAvg
 from fedloom.algorithms.fedavg_ft import FedAvgFT as FedAvgFT
@@ -27,6 +28,7 @@ from fedloom.algorithms.feddf import FedDF as FedDF
 from fedloom.algorithms.feddyn import FedDyn as FedDyn
 from fedloom.algorithms.fedexp import FedExP as FedExP
 from fedloom.algorithms.fedfomo import FedFomo as FedFomo
+from fedloom.algorithms.fedgkd import FedGKD as FedGKD
 from fedloom.algorithms.fedlc import FedLC as FedLC
 from fedloom.algorithms.fedmd import FedMD as FedMD
 from fedloom.algorithms.fedmd_kt import FedMDKT as FedMDKT
@@ -41,6 +43,8 @@ from fedloom.algorithms.fedrep import FedRep as FedRep
 from fedloom.algorithms.fedrod import FedRoD as FedRoD
 from fedloom.algorithms.fedsam import FedSAM as FedSAM
 from fedloom.algorithms.fedyogi import FedYogi as FedYogi
+from fedloom.algorithms.fml import FML as FML
+from fedloom.algorithms.ifca import IFCA as IFCA
 from fedloom.algorithms.kd_ntd import KDNTD as KDNTD
 from fedloom.algorithms.kt_pfl import KTpFL as KTpFL
 from fedloom.algorithms.kt_pfl_weights import KTpFLWeights as KTpFLWeights
@@ -77,7 +81,7 @@ FAMILIES: dict[str, tuple[type[Algorithm[Any, Any]], ...]] = {
         FedSAM,
         FedLC,
     ),
-    "distillation against forgetting": (FedNTD, KDNTD, FedNTDMSE),
+    "distillation against forgetting": (FedNTD, KDNTD, FedNTDMSE, FedGKD),
     "the server trains, too": (FedDF, FedBE),
     "one round of uploads": (DENSE, FedDAFL, FedADI),
     "personal models": (
@@ -94,6 +98,9 @@ FAMILIES: dict[str, tuple[type[Algorithm[Any, Any]], ...]] = {
         FedAvgFT,
         PFedMe,
         Ditto,
+        FML,
+        FedALA,
+        IFCA,
         FedFomo,
         FedMeta,
         PerFedAvg,

@@ -19,25 +19,22 @@ Down: w. Up: w_k. Kept by the client: v_k and alpha_k. alpha_init = 0 with `alph
 
 Differences from the paper: momentum and weight decay are allowed locally.
 
-Differences from public code (docs/public-defects.md): FedTorch and FL-bench mix outputs; PFLlib trains v_k on its own
-loss; FedJAX leaves alpha_k out of the step of v_k; FedTorch and PFLlib add 0.02 alpha_k to the gradient of alpha_k, and
-take it after the steps of w_k and v_k.
+Differences from the authors' code (FedTorch): it mixes outputs, adds 0.02 alpha_k to the gradient of alpha_k, and takes
+that after the steps of w_k and v_k.
+
+Differences from public code (docs/public-defects.md): FL-bench mixes outputs, too; PFLlib trains v_k on its own loss,
+and moves alpha_k as FedTorch does; FedJAX leaves alpha_k out of the step of v_k.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Literal
 
 import torch
-from annotated_types import Ge, Le
 from torch import Tensor
-from torch.func import grad
 
 import fedloom as fl
-
-ALPHA = ".alpha"  # beside the buffers of v_k, which a step may move; no buffer of a network has such a name
 
 
 @fl.state
@@ -50,18 +47,17 @@ class Own:
 class APFLDeng(fl.Algorithm[fl.Weights, Own]):
     """Mix a personal model with the global one."""
 
-    alpha_init: Annotated[float, Ge(0), Le(1), fl.Grid(0.25, 0.5, 0.75)] = 0.5
-    """Share of v_k in the mixture at first; the paper tries 0.25 to 0.75."""
+    alpha_init: Annotated[float, fl.Ge(0), fl.Le(1), fl.Grid(0.25, 0.5, 0.75)] = 0.5
+    """Share of v_k in the mixture at first; 0.5 is the default of the authors' code, the grid ours."""
     alpha_update: Literal["never", "every_step", "first_step_of_round"] = "never"
-    """Steps that move alpha_k. `never`: it stays at `alpha_init`, as in Algorithm 1. `first_step_of_round`: one in each
-    round, which is cheaper than `every_step`."""
+    """Steps that move alpha_k. `never`: it stays at `alpha_init`, as in Algorithm 1, and by default in the authors'
+    code. `first_step_of_round`: one in each round, as in that code where alpha is adaptive; or `every_step`."""
     lr_alpha: fl.NonNegative | None = None
-    """Learning rate of alpha_k. None: that of the round, as in the paper."""
+    """Learning rate of alpha_k. None: that of the round, as in the authors' code."""
     aggregation: fl.Aggregation = "uniform"
     """Weight of a client in the mean: `uniform`, the paper's, or its number of `samples`."""
 
-    own_steps: ClassVar[bool] = True
-    neutral: ClassVar[Mapping[str, Any]] = {"alpha_init": 0, "alpha_update": "never"}
+    neutral = {"alpha_init": 0, "alpha_update": "never"}
 
     def init(self, model: fl.Model, key: int, *, num_clients: int) -> fl.Weights:
         return model.init(key)
@@ -74,28 +70,21 @@ class APFLDeng(fl.Algorithm[fl.Weights, Own]):
     def local_update(self, client: fl.Client[Own], w: fl.Weights) -> tuple[Own, fl.Weighted[fl.Weights]]:
         task_loss, first_alone = client.loss, self.alpha_update == "first_step_of_round"
 
-        def loss(carry: tuple[fl.Weights, fl.Weights], batch: fl.Batch, lr_alpha: Tensor) -> tuple[Tensor, Any]:
-            (w, own), alpha = carry, carry[1].buffers[ALPHA]
-            buffers = own.buffers.select(lambda name: name != ALPHA)
-
-            def of_mixture(params: fl.Params) -> tuple[Tensor, fl.Params]:
-                found = task_loss(fl.Weights(params, buffers), batch)
-                return found.value, found.weights.buffers
-
-            at = fl.tree.map_tree(lambda t: t.detach(), mixed(own.params, w.params, alpha))
-            g, buffers = grad(of_mixture, has_aux=True)(at)  # grad F_k(v')
-            pull, found = alpha * g.dot(own.params), task_loss(w, batch)  # the gradient of pull at v_k is alpha g
+        def loss(w: fl.Weights, batch: fl.Batch, own: tuple[fl.Weights, fl.Weights], lr_alpha: Tensor) -> fl.BatchLoss:
+            v, alpha = own[0], own[1].buffers["alpha"]
+            mixture = fl.Weights(mixed(v.params, w.params, alpha), v.buffers)
+            g, _, moved = fl.batch_gradient(task_loss, mixture, batch)  # grad F_k(v')
+            pull, found = alpha * g.dot(v.params), task_loss(w, batch)  # the gradient of pull at v_k is alpha g
             if self.alpha_update != "never":
-                new = (alpha - lr_alpha.to(alpha.dtype) * (own.params - w.params).dot(g)).clamp(0, 1)
+                new = (alpha - lr_alpha.type_as(alpha) * (v.params - w.params).dot(g)).clamp(0, 1)
                 alpha = torch.where(batch.progress == 0, new, alpha) if first_alone else new
-            moved = fl.Weights(own.params, {**buffers, ALPHA: alpha})
-            return found.value + (pull - pull.detach()), (found.weights, moved)
+            own = fl.Weights(v.params, moved), fl.Weights({}, {"alpha": alpha})
+            return fl.replace(found + (pull - pull.detach()), beside=own)
 
-        begun = fl.Weights(client.state.v.params, {**client.state.v.buffers, ALPHA: client.state.alpha})
+        own = client.state.v, fl.Weights({}, {"alpha": client.state.alpha})  # a buffer: no optimiser moves it
         lr_alpha = client.lr if self.lr_alpha is None else torch.full_like(client.lr, self.lr_alpha)
-        w_k, own = fl.minimise(loss, (w, begun), client.train, self.local.optimiser, lr_alpha, lr=client.lr)
-        v = fl.Weights(own.params, own.buffers.select(lambda name: name != ALPHA))
-        return Own(v=v, alpha=own.buffers[ALPHA]), client.weigh(w_k, self.aggregation)
+        w_k, (v, rest) = self.train_beside(client, w, own, lr_alpha, loss=loss)
+        return Own(v=v, alpha=rest.buffers["alpha"]), client.weigh(w_k, self.aggregation)
 
     def round(self, w: fl.Weights, cohort: fl.Cohort) -> fl.Weights:
         return cohort.reduce(self.local_update, w).mean  # type: ignore[no-any-return]

@@ -12,42 +12,32 @@ taken of calibrated logits, so a task other than cross-entropy is calibrated in 
 
 Down: the model. Up: the model. Kept by the client: nothing. tau = 0 is FedAvg.
 
-Differences from the paper: as we read it, its sum leaves out c = y. Then the loss has no lower bound, and tau = 0 is
-not cross-entropy. The sum here, over all classes, is that of the public code below.
+Differences from the paper: as we remember it, its sum leaves out c = y, and so does a part of PFLlib that is not used.
+Then the loss has no lower bound, and tau = 0 is not cross-entropy. The sum here, over all classes, is that which PFLlib
+and FL-bench compute.
 
 Differences from public code: FL-bench counts 1e-8 examples of a class that a client lacks, a margin of 100 tau.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar, Self
+from typing import Annotated
 
-import torch
 from torch import Tensor
 
 import fedloom as fl
-from fedloom.algorithms.shared.linear_head import class_counts
+from fedloom.algorithms.shared.class_counts import CountsClasses
 
 
 @dataclass(frozen=True, kw_only=True)
-class FedLC(fl.Averaging[fl.Weights]):
+class FedLC(CountsClasses, fl.Averaging[fl.Weights]):
     """Calibrate logits by the client's numbers of examples of each class."""
 
     tau: Annotated[fl.NonNegative, fl.Grid(0.1, 0.5, 1.0)] = 1.0
     """Strength of the calibration. Default and grid are ours, of values that public code has."""
 
-    needs_classes: ClassVar[bool] = True
-    neutral: ClassVar[Mapping[str, Any]] = {"tau": 0}
-    num_classes: ClassVar[int]  # of an instance that is `bind`
-
-    @property
-    def min_logits(self) -> int:
-        return 2
-
-    def bind(self, federation: fl.Federation, models: Mapping[str, fl.Model]) -> Self:
-        return super().bind(federation, models).with_context(num_classes=federation.num_classes)
+    neutral = {"tau": 0}
 
     @fl.on_client
     def local_update(
@@ -57,11 +47,11 @@ class FedLC(fl.Averaging[fl.Weights]):
 
         def loss(w: fl.Weights, batch: fl.Batch, margin: Tensor) -> fl.BatchLoss:
             logits, buffers = model.train(w, batch)
-            value = fl.objective(task, logits - margin.to(logits.dtype), batch, w.params)
+            value = fl.objective(task, logits - margin.type_as(logits), batch, w.params)
             return fl.BatchLoss(value, logits, fl.Weights(w.params, buffers))
 
-        n = class_counts(client.train, self.num_classes).double()
-        margin = self.tau * n**-0.25 if self.tau else torch.zeros_like(n)  # of an absent class inf
+        n = self.class_counts(client)
+        margin = self.tau * n**-0.25 if self.tau else 0 * n  # of an absent class inf
         w_k = self.train(client, self.received(client, sent), margin, loss=loss)
         return self.answer(client, w_k)
 

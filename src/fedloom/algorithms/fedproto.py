@@ -24,13 +24,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar, Literal, Self
+from typing import Annotated, Literal, Self
 
 import torch
 from torch import Tensor
 
 import fedloom as fl
-from fedloom.algorithms.shared.linear_head import LinearHead, class_sums, linear_heads
+from fedloom.algorithms.shared.linear_head import EndsLinear, class_sums
 
 
 @fl.state
@@ -40,7 +40,7 @@ class Server:
 
 
 @dataclass(frozen=True, kw_only=True)
-class FedProto(fl.Algorithm[Server, fl.Weights]):
+class FedProto(EndsLinear[Server, fl.Weights]):
     """Pull the features of each class to a common prototype."""
 
     lam: Annotated[fl.NonNegative, fl.Grid(0.1, 1.0, 10.0)] = 1.0
@@ -54,11 +54,7 @@ class FedProto(fl.Algorithm[Server, fl.Weights]):
     inference: Literal["head", "prototypes"] = "head"
     """Answers by which clients are evaluated: of the model's `head`, or by the nearest of the server's `prototypes`."""
 
-    mixed: ClassVar[bool] = True
-    needs_classes: ClassVar[bool] = True
-    needs_front: ClassVar[bool] = True
-    own_steps: ClassVar[bool] = True
-    heads: ClassVar[Mapping[str, LinearHead]]  # by architecture, of an instance that is `bind`
+    mixed = True
 
     @property
     def paced_by(self) -> str | None:
@@ -70,8 +66,9 @@ class FedProto(fl.Algorithm[Server, fl.Weights]):
             raise fl.SettingError(
                 f"last_epoch needs training by epochs, got local.steps = {self.local.steps}: set none"
             )
-        heads = linear_heads(models, federation.train, "FedProto", bias=self.inference == "prototypes")
-        return super().bind(federation, models).with_context(heads=heads)
+        bound = super().bind(federation, models)
+        bound.check_alike(models, bias=self.inference == "prototypes")
+        return bound
 
     def init(self, model: Mapping[str, fl.Model], key: int, *, num_clients: int) -> Server:
         head = next(iter(self.heads.values()))
@@ -86,25 +83,23 @@ class FedProto(fl.Algorithm[Server, fl.Weights]):
     def local_update(
         self, client: fl.Client[fl.Weights], server: Annotated[Server, "predictions"]
     ) -> tuple[fl.Weights, Annotated[tuple[Tensor, Tensor], "predictions"]]:
-        model, task, z_of = client.model, client.task, self.heads[client.model.name].features
+        model, task, head = client.model, client.task, self.head(client.model)
         collects, late = self.proto_from == "last_epoch", (self.local.epochs - 1) / self.local.epochs
 
-        def loss(carry: tuple[fl.Weights, fl.Weights], batch: fl.Batch, server: Server) -> tuple[Tensor, Any]:
-            w, sums = carry
-            (logits, z), buffers = model.train_features(w, batch, z_of)
+        def loss(w: fl.Weights, batch: fl.Batch, seen: fl.Weights, server: Server) -> fl.BatchLoss:
+            logits, z, moved = head.train(model, w, batch)
             apart = server.known[batch.y] * (z - server.C[batch.y]).square().mean(-1)
             if collects:
                 last = torch.where(batch.progress >= late, class_sums(z.detach(), batch, len(server.C)), 0)
-                sums = fl.Weights({}, {"z": sums.buffers["z"] + last})
+                seen = fl.Weights({}, {"z": seen.buffers["z"] + last})
             value = fl.objective(task, logits, batch, w.params) + self.lam * batch.mean(apart)  # (7)
-            return value, (fl.Weights(w.params, buffers), sums)
+            return fl.BatchLoss(value, logits, moved, seen)
 
         def see(sums: Tensor, batch: fl.Batch, w: fl.Weights) -> Tensor:
-            return sums + class_sums(model.features(w, batch.x, z_of), batch, sums.shape[0])
+            return sums + class_sums(model.features(w, batch.x, head.features), batch, sums.shape[0])
 
         zero = torch.cat([0 * server.C, 0 * server.C[:, :1]], 1)  # sums of z by class, and numbers of examples
-        start = (client.state, fl.Weights({}, {"z": zero}))
-        w_k, seen = fl.minimise(loss, start, client.train, self.local.optimiser, server, lr=client.lr)
+        w_k, seen = self.train_beside(client, client.state, fl.Weights({}, {"z": zero}), server, loss=loss)
         sums = seen.buffers["z"] if collects else fl.fold(see, zero, client.train.whole(), w_k)
         return w_k, (sums[:, :-1] / sums[:, -1:].clamp(min=1), sums[:, -1])  # C_k and n_k (3)
 
@@ -117,7 +112,7 @@ class FedProto(fl.Algorithm[Server, fl.Weights]):
         return fl.Maybe.some(server) if self.inference == "prototypes" else fl.Maybe.none(server)
 
     def personal(self, client: fl.Client[fl.Weights], sent: fl.Maybe[Server]) -> fl.Weights:
-        w, head, server = client.state, self.heads[client.model.name], sent.value
+        w, head, server = client.state, self.head(client.model), sent.value
         return w if self.inference == "head" else w.merge(head.nearest(server.C, server.known))
 
 

@@ -24,65 +24,50 @@ counts classes without the last, shorter batch. The authors released none.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, Self
 
 from torch import Tensor
 
 import fedloom as fl
-from fedloom.algorithms.shared.linear_head import LinearHead, class_counts, linear_head
+from fedloom.algorithms.shared.linear_head import EndsLinear
 
 
 @dataclass(frozen=True, kw_only=True)
-class FedRoD(fl.Algorithm[fl.Weights, fl.Params]):
+class FedRoD(EndsLinear[fl.Weights, fl.Params]):
     """Average a generic model, and add a personal head to it."""
 
     aggregation: fl.Aggregation = "samples"
     """Weight of a client in the mean: its number of `samples`, as in the paper, or `uniform`."""
 
-    needs_classes: ClassVar[bool] = True
-    needs_front: ClassVar[bool] = True
-    own_steps: ClassVar[bool] = True
-    heads: ClassVar[Mapping[str, LinearHead]]  # by architecture, of an instance that is `bind`
-
     @property
     def min_logits(self) -> int:
         return 2
-
-    def bind(self, federation: fl.Federation, models: Mapping[str, fl.Model]) -> Self:
-        heads = {name: linear_head(model, federation.train, "FedRoD") for name, model in models.items()}
-        return super().bind(federation, models).with_context(heads=heads)
 
     def init(self, model: fl.Model, key: int, *, num_clients: int) -> fl.Weights:
         return model.init(key)
 
     def init_client(self, initial: fl.Weights, model: fl.Model, key: int) -> fl.Params:
-        head = self.heads[model.name]
-        return initial.params.select(lambda name: name in (head.weight, head.bias))
+        return self.head(model).part(initial)
 
     @fl.on_client
     def local_update(self, client: fl.Client[fl.Params], w: fl.Weights) -> tuple[fl.Params, fl.Weighted[fl.Weights]]:
-        model, task, head = client.model, client.task, self.heads[client.model.name]
+        model, task, G = client.model, client.task, self.head(client.model)
 
-        def loss(carry: tuple[fl.Weights, fl.Params], batch: fl.Batch, log_n: Tensor) -> tuple[Tensor, Any]:
-            w, P = carry
-            (o, z), buffers = model.train_features(w, batch, head.features)
-            balanced = fl.objective(task, o + log_n.to(o.dtype), batch, w.params)
-            personal = fl.objective(task, o.detach() + head.logits(P, z.detach()), batch, P)
-            return balanced + personal, (fl.Weights(w.params, buffers), P)
+        def loss(w: fl.Weights, batch: fl.Batch, P: fl.Params, log_n: Tensor) -> fl.BatchLoss:
+            o, z, moved = G.train(model, w, batch)
+            balanced = fl.objective(task, o + log_n.type_as(o), batch, w.params)
+            personal = fl.objective(task, o.detach() + G.logits(P, z.detach()), batch, P)
+            return fl.BatchLoss(balanced + personal, o, moved)
 
-        log_n = class_counts(client.train, head.num_classes).double().log()  # of an absent class -inf
-        start = (w, client.state)
-        w_k, P = fl.minimise(loss, start, client.train, self.local.optimiser, log_n, lr=client.lr)
+        log_n = G.class_counts(client).log()  # of an absent class -inf
+        w_k, P = self.train_beside(client, w, client.state, log_n, loss=loss)
         return P, client.weigh(w_k, self.aggregation)
 
     def round(self, w: fl.Weights, cohort: fl.Cohort) -> fl.Weights:
         return cohort.reduce(self.local_update, w).mean  # type: ignore[no-any-return]
 
     def personal(self, client: fl.Client[fl.Params], sent: fl.Weights) -> fl.Weights:
-        both = {name: sent.params[name] + p for name, p in client.state.items()}  # G + P is linear, too
-        return sent.merge(fl.Weights(both))
+        return self.head(client.model).added(sent, client.state)  # G + P
 
     def global_weights(self, server: fl.Weights) -> fl.Weights:
         return server

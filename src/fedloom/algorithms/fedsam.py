@@ -22,12 +22,8 @@ own. Its ASAM, SWA and mixup are not here.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar
-
-from torch import Tensor
-from torch.func import grad
+from typing import Annotated
 
 import fedloom as fl
 
@@ -40,7 +36,7 @@ class FedSAM(fl.Averaging[fl.Weights]):
     """Distance of that point. Caldarola et al. have 0.5 in the script of their repository; 0.05 is SAM's own default,
     and the grid ours."""
 
-    neutral: ClassVar[Mapping[str, Any]] = {"rho": 0}
+    neutral = {"rho": 0}
 
     @fl.on_client
     def local_update(
@@ -48,13 +44,8 @@ class FedSAM(fl.Averaging[fl.Weights]):
     ) -> tuple[fl.Weights, fl.Weighted[fl.Weights]]:
         task_loss = client.loss
 
-        def value(params: fl.Params, buffers: fl.Params, batch: fl.Batch) -> tuple[Tensor, fl.Params]:
-            found = task_loss(fl.Weights(params, buffers), batch)
-            return found.value, found.weights.buffers
-
         def loss(w: fl.Weights, batch: fl.Batch) -> fl.BatchLoss:
-            here = fl.tree.map_tree(Tensor.detach, w.params)  # the way to the worst point is constant
-            g, buffers = grad(value, has_aux=True)(here, w.buffers, batch)
+            g, _, buffers = fl.batch_gradient(task_loss, w, batch)  # a constant, and so is the way to the worst point
             worst = w.params + self.rho / (g.sq_norm().sqrt() + 1e-16) * g
             found = task_loss(fl.Weights(worst, w.buffers), batch)
             return fl.BatchLoss(found.value, found.logits, fl.Weights(w.params, buffers))

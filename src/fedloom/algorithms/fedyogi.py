@@ -29,7 +29,8 @@ class ServerYogi(ServerOptimiser):
     """Let the server take Yogi's steps (a mixin)."""
 
     beta2: Beta = 0.99
-    """1 minus the share of Delta^2 by which v moves; 0.99 is in the paper's experiments."""
+    """1 minus the share of Delta^2 by which v moves; 0.99 as that of
+    `ServerAdam`."""
 
     def second_moment(self, v: fl.Params, delta: fl.Params) -> fl.Params:
         square = delta * delta

@@ -25,9 +25,8 @@ Differences from the authors' code: none but these; 1e-10 is added to F_k, as th
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar
+from typing import Annotated
 
 from torch import Tensor
 
@@ -47,7 +46,7 @@ class QFedAvg(fl.Algorithm[fl.Weights, tuple[()]]):
     """Weight of a client in the sums, beside F_k^q: `uniform`, the paper's, or its number of `samples`."""
 
     sums_gradients = True  # d_k is one
-    neutral: ClassVar[Mapping[str, Any]] = {"q": 0}
+    neutral = {"q": 0}
 
     def init(self, model: fl.Model, key: int, *, num_clients: int) -> fl.Weights:
         return model.init(key)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import re
 import statistics
 from collections.abc import Mapping, Sequence
@@ -14,11 +15,13 @@ from rich.markup import escape
 from fedloom.coordinator import History
 from fedloom.coordinator.newcomers import WAYS
 from fedloom.core.errors import SettingError
+from fedloom.core.task_measures import TaskMeasure
 from fedloom.data import Partition
 from fedloom.display.terminal import table
 from fedloom.experiments.catalogue import label
 from fedloom.experiments.experiment import Experiment
 from fedloom.experiments.federations import Federations
+from fedloom.report.number_table import with_unit
 from fedloom.report.printable import client_names
 from fedloom.storage.output import as_csv, publish
 
@@ -70,82 +73,93 @@ def _folders(partition: Partition) -> list[str]:
 
 
 def show_sites(results: Results, out: str | None, console: Console) -> None:
-    """Print a table of sites and methods, and write it to `out`: means over seeds, and the mean of all sites.
+    """Print a table of sites and methods for each measure: means over seeds, and the mean of all sites.
 
-    The rows of the file are single runs.
+    With `out`, write all numbers of single runs there.
     """
     rows = [row for place, history in results for row in _rows(place, history)]
     if not rows:
         return
-    sites = list(dict.fromkeys(row.site for row in rows))
-    columns = list(dict.fromkeys((row.method, row.way) for row in rows))
-    measure = rows[0].measure
-    unit = ", %" if measure == "accuracy" else ""
-    values: dict[tuple[str, str, str], list[float]] = {}
-    for row in rows:
-        values.setdefault((row.site, row.method, row.way), []).append(row.value)
-    made = table(
-        f"{_title(measure)} on the site that was left out{unit}", "On what each site holds out; mean of seeds."
-    )
-    made.add_column("site")
-    for method, way in columns:
-        made.add_column(f"{method}\n{way.replace('_', '-')}", justify="right")
-    means = {key: statistics.fmean(found) for key, found in values.items()}
-    for site in sites:
-        made.add_row(escape(site), *(_cell(means.get((site, *column)), measure) for column in columns))
-    made.add_section()
-    everywhere = [[means[site, *column] for site in sites if (site, *column) in means] for column in columns]
-    whole = [statistics.fmean(found) if len(found) == len(sites) else None for found in everywhere]
-    made.add_row("mean of sites", *(_cell(mean, measure) for mean in whole), style="bold")
-    console.print()
-    console.print(made)
-    if others := ",".join(one.name for one in results[0][1].task_measures[1:]):
-        run = Path("DIR" if out is None else out, results[0][0])
-        text = f"not measured on the site that was left out: {others}; fedloom evaluate {run} --data ITS_ROWS does it"
-        console.print(text, markup=False, soft_wrap=True)
+    for measure in {row.measure.name: row.measure for row in rows}.values():
+        _show_measure(measure, [row for row in rows if row.measure.name == measure.name], console)
     if out is not None:
         header = ("method", "site", "seed", "model", "measure", "value")
-        lines = [(row.method, row.site, row.seed, row.way, row.measure, repr(row.value)) for row in rows]
+        lines = [
+            (
+                row.method,
+                row.site,
+                row.seed,
+                row.way,
+                row.measure.name,
+                "" if math.isnan(row.value) else repr(row.value),
+            )
+            for row in rows
+        ]
         publish(Path(out), _FILE, as_csv([header, *lines]).encode())
         console.print(f"single runs: {Path(out, _FILE)}", markup=False, soft_wrap=True)
 
 
 @dataclasses.dataclass(frozen=True)
 class _Row:
-    """How one model does on one site that did not train."""
+    """Hold one measure of one model on one site that did not train; NaN where it is undefined."""
 
     method: str
     site: str
     seed: object
     way: str
-    measure: str
+    measure: TaskMeasure
     value: float
 
 
 def _rows(place: str, history: History) -> list[_Row]:
-    """Return the numbers of the site that a run left out, one for each way of evaluating it."""
+    """Return the numbers of the site that a run left out, for each way of evaluating it and each measure."""
     last = history.metrics[-1] if history.metrics else {}
     method = label(str(history.settings.get("algorithm") or history.algorithm))
     seed = history.settings.get("run", {}).get("seed", 0)
     names = client_names(history.federation)
-    return [
-        _Row(method, names.get(int(client), client), seed, way, _measure(last, way), float(value))
-        for way in WAYS
-        for client, value in last.get("new_by_client", {}).get(way, {}).items()
-    ]
+    main, *others = history.task_measures
+    out = []
+    for way in WAYS:
+        found = {main.name: last.get("new_by_client", {}).get(way, {})}
+        found |= last.get("new_others_by_client", {}).get(way, {})
+        for measure in (main, *others):
+            for client, value in found.get(measure.name, {}).items():
+                number = math.nan if value is None else float(value)
+                out.append(_Row(method, names.get(int(client), client), seed, way, measure, number))
+    return out
 
 
-def _measure(record: Mapping[str, object], way: str) -> str:
-    """Return what the numbers of new clients are, by the name of their mean in a record."""
-    prefix = f"new_{way}_"
-    return next(k.removeprefix(prefix) for k in record if k.startswith(prefix) and not k.endswith("_by_samples"))
+def _show_measure(measure: TaskMeasure, rows: Sequence[_Row], console: Console) -> None:
+    """Print the table of one measure."""
+    values: dict[tuple[str, str, str], list[float]] = {}
+    for row in rows:
+        values.setdefault((row.site, row.method, row.way), []).append(row.value)
+    means = {key: statistics.fmean(numbers) for key, numbers in values.items()}
+    sites = list(dict.fromkeys(row.site for row in rows))
+    columns = list(dict.fromkeys((row.method, row.way) for row in rows))
+    undefined = [site for site in sites if any(math.isnan(row.value) for row in rows if row.site == site)]
+    caption = "Held-out examples; mean of seeds."
+    if undefined:
+        caption += f" Undefined, so in no mean: {', '.join(undefined)}."
+    title = f"{measure.title[:1].upper()}{measure.title[1:]} on the left-out site"
+    made = table(with_unit(title, measure.unit, ", "), escape(caption))
+    made.add_column("site")
+    for method, way in columns:
+        made.add_column(f"{method}\n{way.replace('_', '-')}", justify="right")
+    for site in sites:
+        made.add_row(escape(site), *(_cell(means.get((site, *column)), measure) for column in columns))
+    made.add_section()
+    defined = [site for site in sites if site not in undefined]
+    everywhere = [[means[site, *column] for site in defined if (site, *column) in means] for column in columns]
+    whole = [statistics.fmean(numbers) if len(numbers) == len(defined) > 0 else None for numbers in everywhere]
+    made.add_row("mean of sites", *(_cell(mean, measure) for mean in whole), style="bold")
+    console.print()
+    console.print(made)
 
 
-def _title(measure: str) -> str:
-    return measure.upper() if len(measure) <= len("rmse") else measure.capitalize()
-
-
-def _cell(value: float | None, measure: str) -> str:
+def _cell(value: float | None, measure: TaskMeasure) -> str:
     if value is None:
         return "-"
-    return f"{100 * value:.1f}" if measure == "accuracy" else f"{value:.4g}"
+    if math.isnan(value):
+        return "undefined"
+    return f"{100 * value:.1f}" if measure.unit == "%" else f"{value:.4g}"

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-from contextlib import closing
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,7 @@ from fedloom.experiments.sections import DataSettings
 from fedloom.experiments.settings_file import flat, read_settings
 from fedloom.report import comparison_table
 from fedloom.storage import files
+from fedloom.wire.communication import Connections
 from fedloom.wire.device_registry import Registry
 from fedloom.wire.fleet import TRUSTED, Audit, RankFleet
 from fedloom.wire.launched import communication, meeting_point, rank_here
@@ -32,14 +34,20 @@ from fedloom.wire.reception import register_devices, send_public
 from fedloom.wire.start import Start
 
 _OF_DEVICES = {"test_fraction", "val_fraction", "normalise", "augment", "classes", "partition_seed", "arrives", "drift"}
+_SHOWN = 20  # devices in the terminal
 _OF_SERVER = {"public_source", "public", "public_labels"}
 
 
 def serve(args: argparse.Namespace, console: Console) -> int:
     """Wait for the devices, run the rounds, and dismiss the devices."""
-    console.print(TRUSTED, soft_wrap=True)
-    if rank_here(args.transport):
-        raise SettingError("fedloom serve runs at rank 0, got another rank: run fedloom join there")
+    if args.transport == "flower":
+        args.least = args.least or (1 if args.resume else None)
+        if args.least is None:
+            raise SettingError("over Flower devices come when they like: say with how many the run begins (--least N)")
+    else:
+        console.print(TRUSTED, soft_wrap=True)
+        if rank_here(args.transport):
+            raise SettingError("fedloom serve runs at rank 0, got another rank: run fedloom join there")
     out, described = Path(args.out), read_settings(args.settings)
     if args.median_bound is not None:
         described["run.median_bound"] = args.median_bound
@@ -66,10 +74,10 @@ def serve(args: argparse.Namespace, console: Console) -> int:
                 source, catalogue.data(source, whole=True)
             )  # a wrong name shows before devices are asked
     files.make(out)
-    where = meeting_point(args.transport)
-    console.print(f"waiting for all devices at {where}, {args.wait:g} s at most (--wait)", soft_wrap=True)
-    fleet = RankFleet(communication(args.transport), Audit(out / "audit.jsonl"))
-    with closing(fleet):
+    with (
+        _connections(args, out, console) as connections,
+        closing(RankFleet(connections, Audit(out / "audit.jsonl"))) as fleet,
+    ):
         local = {f"data.{name}": getattr(DataSettings(), name) for name in _OF_SERVER}
         settings = experiment.with_all(local | {"start": None, "start_only": "*"}).described()
         jobs = list[Job]()
@@ -100,6 +108,8 @@ def serve(args: argparse.Namespace, console: Console) -> int:
         console.print(
             f"{len(fleet.connected())} of {len(devices.devices)} devices are connected; audit log: {fleet.audit.path}"
         )
+        for line in _described(devices, registry):
+            console.print(line, markup=False, soft_wrap=True)
         if (made := devices.common_preparation()) is not None:
             text = f"tables are prepared by the statistics of {len(devices.devices)} devices, {made.facts['digest']}"
             console.print(f"{text}: {registry}", soft_wrap=True)
@@ -111,11 +121,33 @@ def serve(args: argparse.Namespace, console: Console) -> int:
     return 0
 
 
+@contextmanager
+def _connections(args: argparse.Namespace, out: Path, console: Console) -> Iterator[Connections]:
+    """Open the server's end of the transport."""
+    if args.transport == "flower":
+        from fedloom.cli.flower import flower_connections
+
+        with flower_connections(args, out, console) as connections:
+            yield connections
+    else:
+        where = meeting_point(args.transport)
+        console.print(f"waiting for all devices at {where}, {args.wait:g} s at most (--wait)", soft_wrap=True)
+        yield communication(args.transport)
+
+
 def check_devices(out: Path) -> None:
     """Raise DamageError unless the file of devices is that with which the run began."""
     files = RunDirectory(out)
     if files.begun:
         files.check_named("devices.json", files.manifest()["documents"])
+
+
+def _described(registry: Registry, path: Path) -> list[str]:
+    """Return which device each of the first clients is, a line for each, where devices have names."""
+    if not registry.client_names:
+        return []
+    lines = [f"client {k} is device {device.label}" for k, device in enumerate(registry.devices[:_SHOWN])]
+    return lines + [f"and {more} more: {path}" for more in [len(registry.devices) - _SHOWN] if more > 0]
 
 
 def _has_setting(described: dict[str, Any], key: str) -> bool:

@@ -105,7 +105,11 @@ class History:
         return measures_for(first, others)
 
     def lower_is_better(self, name: str) -> bool:
-        """Return whether a measure of the records is good when it is low."""
+        """Return whether a measure of the records is good when it is low.
+
+        Args:
+            name: as in the records.
+        """
         return self.measures[name].better == "low" if name in self.measures else lower_is_better(name)
 
     @property
@@ -114,11 +118,14 @@ class History:
 
     @classmethod
     def read(cls, directory: str | os.PathLike[str]) -> History:
-        """Read a run directory, finished or not; `server` and `clients` stay empty.
+        """Return what a run directory holds, finished or not; `server` and `clients` stay empty.
 
         A last line that was cut off when the run was killed is left out. Logs and documents are compared with the
-        digests that the newest checkpoint and the manifest have of them. A directory that somebody has made by hand
-        needs metrics.jsonl alone; a manifest that names no format is of such a directory, and proves nothing.
+        digests that the newest checkpoint and the manifest have of them. A directory that was made by hand needs
+        metrics.jsonl alone; a manifest that names no format is of such a directory, and proves nothing.
+
+        Args:
+            directory: of one run.
 
         Raises:
             SettingError: there is no run, or a file is damaged; names the file and the line.
@@ -196,7 +203,7 @@ class History:
         )
 
     def newest_accuracy(self) -> str:
-        """Tell in words the number that says best how the run is doing: "global 0.8312", "personal -" before any."""
+        """Return in words the number that says best how the run is doing: "global 0.8312", "personal -" before any."""
         name = "global" if len(self.series(self._headlines[0])) else "personal"
         value = self.last(f"{name}_{self.headline.name}")
         return f"{name} {'-' if math.isnan(value) else f'{value:.4f}'}"
@@ -219,7 +226,10 @@ class History:
         return values
 
     def series(self, name: str) -> npt.NDArray[np.float64]:
-        """Return one measured number over the rounds that have it, by its name in `metrics` or in `frame`.
+        """Return one measured number over the rounds that have it.
+
+        Args:
+            name: as in `metrics` or in `frame`.
 
         Raises:
             SettingError: it is several numbers a round, as `personal_by_client`.
@@ -227,9 +237,14 @@ class History:
         return np.array([value for _, value in self._values(name)], np.float64)
 
     def last(self, name: str, count: int = 1) -> float:
-        """Return the mean of a number over those of the last `count` rounds that have it; NaN if it was never measured.
+        """Return the mean of a number over the last rounds; NaN if it was never measured.
 
-        Where none of them has it, return its newest value. What was measured before training is in no such mean.
+        Where none of these rounds has it, its newest value is returned. What was measured before training is in no such
+        mean.
+
+        Args:
+            name: as in `metrics`.
+            count: over how many rounds.
         """
         there = self._values(name)
         if not there:
@@ -238,7 +253,12 @@ class History:
         return float(np.mean([value for t, value in there if t >= first] or [there[-1][1]]))
 
     def summaries(self, name: str, tail: int | None = None) -> Summaries:
-        """Return a measured number, read in five ways. `tail`: over how many of the last rounds its mean is taken."""
+        """Return a measured number, read in five ways.
+
+        Args:
+            name: as in `metrics`.
+            tail: over how many of the last rounds its mean is taken; None: by the number of rounds (`newest`).
+        """
         there = dict(self._values(name))
         if not there:
             return Summaries(*[math.nan] * 5)
@@ -305,8 +325,15 @@ class History:
     def to_target(self, metric: str, target: float) -> Reached | None:
         """Return the first round in which a number reaches a target, and its cost until then; None if none does.
 
-        Accuracies reach a target from below; losses, forgetting, drops and standard deviations from above. Bytes are
-        what went down and up in all rounds until then, seconds those of every phase but `MEASURING`: training alone.
+        Accuracies reach a target from below; losses, forgetting, drops and standard deviations from above.
+
+        Args:
+            metric: as in `metrics`.
+            target: the value to reach.
+
+        Returns:
+            The round; bytes down and up in all rounds until then; seconds of every phase but `MEASURING`: training
+            alone.
 
         Raises:
             SettingError: no round has this number.

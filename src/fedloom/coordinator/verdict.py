@@ -49,8 +49,14 @@ class Verdict:
 def verify(directory: str | os.PathLike[str]) -> Verdict:
     """Check the chain of a run: manifest, documents, indexes of checkpoints, states, logs. Nothing is run or written.
 
-    Indexes must be those that later ones name, and the file of weights that a run started from, if it is here, what it
-    was. A run that was killed at any moment is whole.
+    Indexes must be those that later ones name, and the file of weights that a run started from, if it is here, must be
+    what it was. A run that was killed at any moment is whole.
+
+    Args:
+        directory: directory of a run.
+
+    Returns:
+        What was checked, and what is wrong.
     """
     run = RunDirectory(directory)
     verdict = Verdict(Path(directory))

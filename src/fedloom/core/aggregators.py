@@ -231,32 +231,36 @@ class Krum(Aggregator):
     NeurIPS 2017, arXiv:1703.02757: the score of an upload is the sum of its squared distances to the K - f - 2 closest
     others, and K >= 2 f + 3. Of equal scores the lower number of the client counts. The weights say nothing.
 
-    `f`: clients that may lie. `m`: how many uploads with the lowest scores are averaged (multi-Krum); 1: Krum.
+    `f`: clients that may lie; None: as many as K uploads allow, (K - 3) / 2 rounded down, and the K - f others are
+    averaged. `m`: how many uploads with the lowest scores are averaged (multi-Krum); None: one, Krum.
     """
 
-    f: int
+    f: int | None = None
     m: int | None = None
 
     def __post_init__(self) -> None:
-        if self.f < 0 or (self.m is not None and self.m < 1):
+        if self.f is not None and (self.f < 0 or (self.m is not None and self.m < 1)):
             raise ValueError(f"0 or more clients lie, and 1 or more uploads are averaged, got {self}: write krum:2")
 
     def __str__(self) -> str:
+        if self.f is None:
+            return "'multi_krum'"
         return f"'krum:{self.f}'" if self.m is None else f"'multi_krum:{self.f}:{self.m}'"
 
     @property
     def needs(self) -> int:  # type: ignore[override]
-        return max(2 * self.f + 3, self.f + (self.m or 1))
+        return LEAST if self.f is None else max(2 * self.f + 3, self.f + (self.m or 1))
 
     def __call__(self, part: Part) -> list[Tensor]:
         count = len(part.weights)
+        f, m = ((count - 3) // 2, count - (count - 3) // 2) if self.f is None else (self.f, self.m or 1)
         squares = torch.zeros(count, count, dtype=torch.float64, device=part.weights.device)
         for values in part.values():  # not by a product of matrices, where one huge upload blots out the others
             flat = values.reshape(len(values), -1)
             squares += torch.cdist(flat, flat, compute_mode="donot_use_mm_for_euclid_dist").square()
         squares.fill_diagonal_(math.inf)
-        scores = squares.sort(1).values[:, : count - self.f - 2].sum(1)
-        chosen = scores.sort(stable=True).indices[: self.m or 1].sort().values
+        scores = squares.sort(1).values[:, : count - f - 2].sum(1)
+        chosen = scores.sort(stable=True).indices[:m].sort().values
         return [values[chosen].mean(0) for values in part.values()]
 
 
@@ -268,7 +272,7 @@ AGGREGATORS: dict[str, tuple[tuple[str, ...], type[Any], tuple[type, ...]]] = {
     "median": (("median",), Median, ()),
     "geometric_median": (("geometric_median",), GeometricMedian, ()),
     "krum": (("krum:F",), Krum, (int,)),
-    "multi_krum": (("multi_krum:F:M",), Krum, (int, int)),
+    "multi_krum": (("multi_krum", "multi_krum:F:M"), Krum, (int, int)),
 }
 """By name: what may be written, the rule, the types of the values behind the name."""
 

@@ -42,7 +42,11 @@ class Batch:
     full: bool = static(default=False)  # no padding anywhere in the stack: `mean` need not mask
 
     def mean(self, per_example: Tensor) -> Tensor:
-        """Return the mean over the real rows, []. `per_example`: [B]."""
+        """Return the mean over the real rows, [].
+
+        Args:
+            per_example: a number for each row, [B].
+        """
         if self.full:
             return per_example.mean()
         real = self.mask.to(per_example.dtype)

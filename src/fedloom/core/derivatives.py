@@ -12,14 +12,22 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from fedloom.core.batch import Batch
 from fedloom.core.batches import Batches
 from fedloom.core.fold import fold
+from fedloom.core.losses import Loss
 from fedloom.core.model import Model
 from fedloom.core.task import Objective, Task, loss_of
-from fedloom.core.tree import zeros_like
+from fedloom.core.tree import map_tree, zeros_like
 from fedloom.core.types import Params, Weights, replace
 
 
 def mean_loss(model: Model, task: Task, weights: Weights, batches: Batches) -> Tensor:
-    """Return the task's mean loss over the rows of `batches`, in evaluation mode, [] float64; 0 without rows."""
+    """Return the task's mean loss over the rows of `batches`, in evaluation mode, [] float64; 0 without rows.
+
+    Args:
+        model: the network.
+        task: the loss.
+        weights: of the network.
+        batches: such as `client.train.whole()`.
+    """
 
     def add(total: Tensor, batch: Batch, weights: Weights) -> Tensor:
         return total + batch.mask.sum() * loss_of(task, model(weights, batch.x), batch).double()
@@ -31,7 +39,13 @@ def mean_loss(model: Model, task: Task, weights: Weights, batches: Batches) -> T
 def mean_gradient(model: Model, task: Task, weights: Weights, batches: Batches) -> Params:
     """Return the gradient of the task's mean loss over the rows of `batches` at `weights`, like `weights.params`.
 
-    In evaluation mode, without dropout. `client.train.whole()` is one pass over all of the client's examples.
+    In evaluation mode, without dropout.
+
+    Args:
+        model: the network.
+        task: the loss.
+        weights: at which the gradient is taken.
+        batches: such as `client.train.whole()`, one pass over all of the client's examples.
     """
 
     def add(total: Params, batch: Batch, weights: Weights) -> Params:
@@ -75,6 +89,28 @@ def objective_hessian_times(model: Model, task: Task, weights: Weights, batches:
     d_by_loss, d_by_weights = grad(along, argnums=(0, 1))(loss, weights.params)  # second derivatives are symmetric
     found: Params = partials(loss, weights.params)[0] * product + d_by_loss * g + d_by_weights
     return found
+
+
+def batch_gradient(loss: Loss, weights: Weights, batch: Batch) -> tuple[Params, Tensor, Params]:
+    """Return the gradient of a batch's loss, the loss, and the buffers as they have moved.
+
+    The gradient is a constant where a loss of its own is made of it: nothing is differentiated twice.
+
+    Args:
+        loss: such as `client.loss`, in training mode.
+        weights: at which the gradient is taken.
+        batch: of B examples, rows of padding among them.
+
+    Returns:
+        The gradient, like `weights.params`; the loss, []; the buffers.
+    """
+
+    def value(params: Params) -> tuple[Tensor, tuple[Tensor, Params]]:
+        found = loss(Weights(params, weights.buffers), batch)
+        return found.value, (found.value, found.weights.buffers)
+
+    g, (found, buffers) = grad(value, has_aux=True)(map_tree(Tensor.detach, weights.params))
+    return g, found, buffers
 
 
 def slope(model: Model, task: Task, weights: Weights, batch: Batch) -> Params:

@@ -34,6 +34,11 @@ def take(x: T, index: int | Tensor | slice) -> T:
     return map_tree(lambda v: v[index], x)  # type: ignore[no-any-return]
 
 
+def pick(trees: Sequence[T], index: Tensor) -> T:
+    """Return the tree of that number, [] int64, among some of one structure; it may differ between stacked clients."""
+    return map_tree(lambda *vs: torch.stack(vs).index_select(0, index.reshape(1))[0], *trees)  # type: ignore[no-any-return]
+
+
 def cat(trees: Sequence[T]) -> T:
     """Concatenate trees with leading axes K1, K2, ... into one with leading axis K1 + K2 + ..."""
     return map_tree(lambda *vs: torch.cat(vs), *trees)  # type: ignore[no-any-return]

@@ -27,13 +27,19 @@ def static(*, default: Any = dataclasses.MISSING) -> Any:
 
 @dataclass_transform(frozen_default=True, field_specifiers=(dataclasses.field, static))
 def state(cls: type[T]) -> type[T]:
-    """Make `cls` a frozen dataclass and a pytree: what server and clients keep and send.
+    """Make a class a frozen dataclass and a pytree: what server and clients keep and send.
 
     Fields are pytrees of tensors unless declared with `static()`. Shapes are written beside the fields.
 
     >>> @state
     ... class Control:
     ...     c: Params  # like the model
+
+    Args:
+        cls: a class with annotated fields.
+
+    Returns:
+        The same class.
     """
     made: Any = dataclasses.dataclass(frozen=True, eq=False)(cls)
     fields = dataclasses.fields(made)
@@ -175,6 +181,7 @@ class BatchLoss:
     value: Tensor  # []
     logits: Tensor  # [B, C]
     weights: Weights  # those that were used, with the buffers as the batch has moved them
+    beside: Any = None  # what `Algorithm.train_beside` trains beside them, with such buffers; None: none has moved
 
     def __add__(self, term: float | Tensor) -> BatchLoss:
         return self._with(self.value + term)
@@ -191,7 +198,14 @@ class BatchLoss:
         return self._with(self.value / factor)
 
     def _with(self, value: Tensor) -> BatchLoss:
-        return BatchLoss(value=value, logits=self.logits, weights=self.weights)
+        return BatchLoss(value=value, logits=self.logits, weights=self.weights, beside=self.beside)
+
+
+@state
+class Beside(Generic[T]):
+    """What is trained or moves beside a model: whatever it holds is not the model of this training."""
+
+    value: T
 
 
 @state
@@ -246,5 +260,10 @@ class Failure:
 
 
 def replace(value: T, **changes: Any) -> T:
-    """Return a copy of a `@state` value with some fields replaced."""
+    """Return a copy of a `@state` value with some fields replaced.
+
+    Args:
+        value: of a class that `state` has made.
+        **changes: new values of fields, by name.
+    """
     return dataclasses.replace(value, **changes)  # type: ignore[type-var]

@@ -314,6 +314,9 @@ def federate(
         drift: by which rule examples become others; none: they stay as they are.
         seed: seed of the local splits, 0 to 2**32 - 1.
 
+    Returns:
+        What a run trains on; print it to see sizes and what is held out.
+
     Raises:
         ValueError: what `split` and `Federation` refuse, `val_fraction` is out of range, `held_out` does not fit
             `train`, all clients would be left out, or `test` is of the type of `train` but normalised in another way.

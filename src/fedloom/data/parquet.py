@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from fedloom.data.examples import Dataset
 from fedloom.data.formats import FormatError, refuse
 from fedloom.data.tables import from_frame
+from fedloom.data.vocabulary import Tokeniser, TokenKind
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -27,10 +28,28 @@ def read_parquet(
     categories: Sequence[str] = (),
     prepare: Any = None,
     least: int = 1,
+    text: str | None = None,
+    tokens: TokenKind | Tokeniser | None = None,
+    length: int | None = None,
+    most: int | None = None,
     test_fraction: float = 0.2,
     seed: int = 0,
 ) -> Dataset:
-    """Return the rows of a Parquet file as feature vectors (N, D) float32; arguments are those of `read_csv`.
+    """Return the rows of a Parquet file as feature vectors (N, D) float32, in their order.
+
+    Args:
+        path: the file.
+        label: column of class labels; "label" where neither it nor `target` is given.
+        target: column of numbers to predict in the place of classes, or several.
+        client: column of natural clients.
+        split: column that says `train` or `test` for every row.
+        group: column of groups, whose rows never fall on both sides of a split.
+        drop: columns that are left out.
+        categories: columns of numbers that are names, prepared as words.
+        prepare: "standard", "federated" or a transformer, as of `read_csv`.
+        least: of "federated", how many rows of a client must have a word for the client to name it.
+        test_fraction: without `split`, the part of all rows that becomes the test set, in [0, 1).
+        seed: of this choice, 0 to 2**32 - 1.
 
     Raises:
         ValueError: there is no such file, it is no Parquet, pyarrow is not installed (`fedloom[parquet]`), or what
@@ -47,6 +66,10 @@ def read_parquet(
         categories=categories,
         prepare=prepare,
         least=least,
+        text=text,
+        tokens=tokens,
+        length=length,
+        most=most,
         test_fraction=test_fraction,
         seed=seed,
         name=Path(path).stem,

@@ -31,11 +31,11 @@ from fedloom.experiments.named_code import named_code
 from fedloom.experiments.settings_file import flat
 from fedloom.storage import files
 from fedloom.storage.strict_json import parse
-from fedloom.wire.communication import CLOSED, CommunicationManager
+from fedloom.wire.communication import CLOSED, ServerConnection
 from fedloom.wire.device_statistics import MAX_BYTES, read_moments, read_preparation, to_bytes
 from fedloom.wire.processes import threads
 from fedloom.wire.reception import read_public
-from fedloom.wire.registration import check_id
+from fedloom.wire.registration import check_device_name, check_id
 from fedloom.wire.service import LIMIT
 
 FIRST = 1 << 20  # bytes of the server's settings
@@ -57,7 +57,8 @@ class Membership:
     """Device in the run of a server.
 
     `folder`: its id, its states in a folder for each run, and the initial tensors of networks. `source`: of its
-    examples. `model`: its architecture; "" lets the server choose. `steps`: the most training steps of a request.
+    examples. `model`: its architecture; "" lets the server choose. `name`: what the server shows beside its id, see
+    `default_name`. `steps`: the most training steps of a request.
     """
 
     def __init__(
@@ -66,6 +67,7 @@ class Membership:
         folder: Path,
         model: str = "",
         *,
+        name: str = "",
         monitor: SystemMonitor = Reading,
         start_limits: Limits | None = None,
         abort_limits: Limits | None = None,
@@ -74,6 +76,7 @@ class Membership:
         if steps < 1:
             raise SettingError(f"a device takes at least 1 training step, got {steps}: raise --most-steps")
         self.source, self.folder, self.model, self.steps = source, folder, model, steps
+        self.name = check_device_name(name)
         self._examples = load_examples(source)  # a wrong name fails before it joins
         self.monitor, self.start_limits, self.abort_limits = monitor, start_limits, abort_limits
         self.id = device_id(folder)
@@ -86,6 +89,11 @@ class Membership:
         self._welcome: dict[str, Any] | None = None  # the server's welcome, until all messages after it have come
         self._missing: list[str] = []  # of these, in this order
         self._start: StartFile | None = None
+
+    def waits_at(self, place: str) -> str:
+        """Return who this device is, what it holds and where it waits, in words."""
+        called = f"{self.name}, " * bool(self.name)
+        return f"device {called}{self.id}, examples of {self.source}; waiting for the server at {place}"
 
     def __call__(self, data: bytes) -> bytes:
         """Return the answer to a message.
@@ -159,7 +167,7 @@ class Membership:
     def _register(self, message: dict[str, Any]) -> bytes:
         """Return the registration of this device, with the statistics that the server's settings ask for."""
         self._prepare(message)
-        registration = self.data.registration(self.id, self.model).described()
+        registration = replace(self.data.registration(self.id, self.model), name=self.name).described()
         statistics = self.data.statistics(needs_moments(self.task))
         own = {} if statistics is None else {"statistics": statistics.described()}
         return to_bytes({**registration, "start": True, **own})  # "start": it can take one
@@ -227,6 +235,7 @@ class Membership:
         population = Population(
             self.data.federation, networks, task=self.task, seed=e.run.seed,
             dtype=getattr(torch, e.run.dtype), first=int(welcome["client"]), measures=e.run.measures,
+            headline=e.run.headline,
         )  # fmt: skip
         runtime = Runtime(
             population, algorithm.bind(population.federation, networks), compilation="none", bf16=e.run.bf16
@@ -279,8 +288,8 @@ def device_id(folder: Path) -> str:
     return check_id(files.load(path).decode(errors="replace").strip(), "a device")
 
 
-def take_part(manager: CommunicationManager, member: Membership) -> bool:
-    """Answer at this rank until the server closes the run or this process gets SIGTERM; return True for SIGTERM.
+def take_part(manager: ServerConnection, member: Membership) -> bool:
+    """Answer the server until the server closes the run or this process gets SIGTERM; return True for SIGTERM.
 
     Python handles a signal between two of its calls, so another thread waits for messages. A request that is being
     answered at that time is aborted; the results of earlier ones are on disk.

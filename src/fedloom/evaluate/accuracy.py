@@ -1,4 +1,4 @@
-"""What one model gets on examples: its task's measures, row by row and in all, and accuracy by class."""
+"""Evaluate a model on examples: its task's measures, row by row and in all, and accuracy by class."""
 
 from __future__ import annotations
 
@@ -21,7 +21,6 @@ from fedloom.core.task import Task, loss_of, places_of
 from fedloom.core.task_measures import (
     Score,
     added,
-    chosen_measures,
     measures_of,
     outputs_of,
     scores_of,
@@ -58,7 +57,7 @@ class ClassCounts:
 
 @dataclass(frozen=True)
 class RowResults:
-    """What one model makes of N examples."""
+    """Hold the results of one model on N examples."""
 
     sums: dict[str, Tensor]  # [N, ...] by measure: what each example adds
     outputs: dict[str, Tensor]  # [N, ...] by measure: what a score needs of each example
@@ -134,14 +133,18 @@ def rows_right(model: Model, weights: Weights, task: Task, examples: Examples) -
 
 
 def rate_rows(
-    predict: Callable[[Tensor], Tensor], task: Task, examples: Examples, device: torch.device, dtype: torch.dtype
+    predict: Callable[[Tensor], Tensor],
+    task: Task,
+    measure: str,
+    examples: Examples,
+    device: torch.device,
+    dtype: torch.dtype,
 ) -> float:
-    """Return the headline measure on all examples of a function of inputs [B, ...] to logits [B, ...].
+    """Return a measure on all examples of a function of inputs [B, ...] to logits [B, ...].
 
     It evaluates 500 examples at a time.
     """
-    found = _pass(predict, examples.at_once(500), device, dtype, task, chosen_measures(task), examples)
-    return next(iter(found.measured(task).values()))
+    return _pass(predict, examples.at_once(500), device, dtype, task, (measure,), examples).measured(task)[measure]
 
 
 def in_local(share: Floats, per_class: Floats) -> Floats:

@@ -23,7 +23,7 @@ class Measure:
     label: str
     """Its name among others of its kind: in legends and columns."""
     meaning: str
-    """What it is, over whom. One sentence; a remark may follow."""
+    """Its meaning, and over whom. One sentence; a remark may follow."""
     unit: Literal["%", "points", "loss", ""] = "%"
     """Shares (0..1 in the record) are printed in %, differences of shares in points, other numbers as they are."""
     better: Literal["high", "low"] = "high"
@@ -169,11 +169,7 @@ def measures_for(headline: TaskMeasure, others: Sequence[TaskMeasure] = ()) -> d
                 f"{_pooled(headline) if weighted else f'Mean {what}'} of new clients, each evaluated by {whose}.",
                 unit, better,
             )
-            for way, label, whose in (
-                ("global", "global model", "the global model"),
-                ("fine_tuned", "fine-tuned", "the global model after fine-tuning"),
-                ("personalised", "personalised", "its personal model"),
-            )
+            for way, label, whose in _NEW
             for weighted in (False, True)
         ),
         *(
@@ -184,26 +180,40 @@ def measures_for(headline: TaskMeasure, others: Sequence[TaskMeasure] = ()) -> d
             for other in others
             for whose, label, part, meaning in _WHOSE
         ),
+        *(
+            Measure(
+                f"new_{way}_{other.name}", f"New clients, {whose}: {other.title}", f"{label}, {other.title}",
+                f"Mean over new clients, each evaluated by {whose}. {other.meaning}",
+                other.unit, other.better, what=other.title,
+            )
+            for other in others
+            for way, label, whose in _NEW
+        ),
     )  # fmt: skip
     by_class = any(measure.name == "accuracy" for measure in (headline, *others))
     kept = (m for m in measures if by_class or m.name not in _BY_CLASS)
     return {m.name: m if m.what else replace(m, what=what) for m in kept}
 
 
-def task_measures_for(task: object, names: Sequence[str]) -> dict[str, Measure]:
-    """Return all numbers of a record that are one a round, by name. `names`: measures beside the task's headline.
+def task_measures_for(task: object, names: Sequence[str], main: str = "") -> dict[str, Measure]:
+    """Return all numbers of a record that are one a round, by name. `names`, `main`: as of `chosen_measures`.
 
     Raises:
         SettingError: the task has no measure of such a name.
     """
     known = measures_of(task)
-    first, *others = (known[name] for name in chosen_measures(task, names))
+    first, *others = (known[name] for name in chosen_measures(task, names, main))
     return measures_for(first, others)
 
 
 _BY_CLASS = ("forgetting", "in_local_accuracy", "out_local_accuracy")
 
 
+_NEW = (
+    ("global", "global model", "the global model"),
+    ("fine_tuned", "fine-tuned", "the global model after fine-tuning"),
+    ("personalised", "personalised", "its personal model"),
+)
 _WHOSE: tuple[tuple[str, str, Literal["local_val", "test", "local_test"], str], ...] = (
     ("val", "validation ", "local_val", "Mean over clients, personal models on validation examples."),
     ("global", "global ", "test", "The global model on the global test set."),
@@ -233,7 +243,7 @@ KNOWN = {**_all_known(), **MEASURES}
 """The same, and the numbers of all other measures of the built-in tasks."""
 
 HEADLINE = "global_accuracy"
-"""The measure that is watched where nothing is said; of a task without accuracy it stands for its headline."""
+"""The measure that is watched where nothing is said; where the headline is another one it stands for that."""
 
 
 def monitored(name: str, measures: Mapping[str, Measure]) -> Measure:
@@ -242,7 +252,7 @@ def monitored(name: str, measures: Mapping[str, Measure]) -> Measure:
     Raises:
         SettingError: it has none of this name, or one that cannot be watched.
     """
-    if name == HEADLINE and name not in measures:
+    if name == HEADLINE:
         name = next(n for n in measures if n.startswith("global_"))
     known = [n for n, measure in measures.items() if measure.tunable]
     if name not in known:

@@ -16,13 +16,13 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from fedloom.core.errors import SettingError
-from fedloom.data import Dataset, Examples, Tokens, from_arrays
+from fedloom.data import Dataset, Examples, Normalise, Tokens, from_arrays
 from fedloom.data.arrays import read_arrays
 from fedloom.data.formats import refuse
 from fedloom.data.inputs import IGNORED
 from fedloom.experiments import catalogue
 from fedloom.experiments.experiment import Experiment
-from fedloom.experiments.new_tables import RunTable, TableRows, arguments, check_names, class_places, some_names
+from fedloom.experiments.new_tables import RunTable, TableRows, check_names, class_places, some_names
 from fedloom.wire.device_registry import RemoteExamples
 
 _Places = npt.NDArray[np.int64]
@@ -90,7 +90,7 @@ class RowReader:
     def _of_source(self, source: str, with_targets: bool) -> NewRows:
         path, _, written = source.partition("?")
         if catalogue.is_table(source):
-            return self._of_table(self._table.read(path, arguments(source, written), with_targets))
+            return self._of_table(self._table.read(path, self._table.arguments(source, written), with_targets))
         if path.endswith(".npz") and "x" in _arrays_in(Path(path)):
             return self._of_arrays(Path(path), with_targets)
         return self._of_dataset(catalogue.data(source, whole=True), with_targets)
@@ -127,13 +127,16 @@ class RowReader:
             part, owners = found.test, None
         if not len(part):
             raise SettingError(f"data must have rows, got none in {part.name}: name others")
-        if self._table.preparation is not None:
+        prepared = self._table.preparation
+        if prepared is not None and prepared.text is not None and part.preparation is not None:
+            part = part.prepared(prepared)
+        elif prepared is not None:
             if part.preparation is None:
                 raise SettingError(
                     f"the run was trained on a table that is prepared, got arrays in {part.name}: give a table with "
                     f"its columns, {some_names(self._table.columns)}"
                 )
-            x = torch.from_numpy(self._table.preparation.new_rows(part.preparation.frame))
+            x = torch.from_numpy(prepared.new_rows(part.preparation.frame))
             part = replace(part, x=x, preparation=None, columns=())
         elif part.columns and self.train.columns and part.columns != self.train.columns:
             if sorted(part.columns) != sorted(self.train.columns):
@@ -145,7 +148,8 @@ class RowReader:
 
     def _of_table(self, read: TableRows) -> NewRows:
         y = torch.zeros(len(read.x), dtype=torch.int64)
-        made = Examples(torch.from_numpy(read.x), y, 1, name=read.name)
+        how = self.train.normalise if self.train.has_tokens else Normalise()
+        made = Examples(torch.from_numpy(read.x), y, 1, how, name=read.name)
         targets = None if read.y is None else torch.from_numpy(read.y)
         return NewRows(self._inputs_of(made, targets), read.places, read.counted, read.sites)
 
@@ -182,7 +186,7 @@ class RowReader:
         stored = train if not self._by_places else self._unstandardised.train
         if train.has_tokens and not part.x.is_floating_point():  # of any width
             part = replace(part, x=part.x.to(torch.int64), normalise=train.normalise)
-        elif (part.x.dtype == torch.uint8) != (stored.x.dtype == torch.uint8):
+        elif (part.x.dtype == torch.uint8) != (stored.x.dtype == torch.uint8) and not train.has_tokens:
             raise SettingError(
                 f"rows must be stored as the run's, {_dtype(stored)}, got {_dtype(part)} in {part.name}: give values "
                 f"of that type and scale"
@@ -193,6 +197,8 @@ class RowReader:
             )
         if self._by_places:
             part = self._unstandardised._replace(test=replace(part, y=part.y)).standardised().test or part
+        if train.has_tokens:
+            part = self._within_vocabulary(part)
         x = part.x if part.x.dtype in (torch.uint8, torch.int64) else part.x.to(train.x.dtype)
         targets = torch.zeros(len(x), dtype=torch.int64) if y is None else y
         if isinstance(train, RemoteExamples):  # devices have their own way from stored values to inputs
@@ -201,6 +207,21 @@ class RowReader:
             return replace(part, x=x, y=targets, num_classes=train.num_classes, classes=train.classes, normalise=own)
         return replace(train, x=x, y=targets, preparation=None, groups=None, augment=None, name=part.name)
 
+    def _within_vocabulary(self, part: Examples) -> Examples:
+        """Return rows of token ids; those that no id of the run's vocabulary are, are refused."""
+        how = self.train.normalise
+        size = how.vocabulary if isinstance(how, Tokens) else None
+        if part.x.is_floating_point() and isinstance(how, Tokens):
+            raise SettingError(
+                f"rows must be token ids, as the run's, got {_dtype(part)} in {part.name}: give integers"
+            )
+        if size is not None and int(part.x.max()) >= size:
+            raise SettingError(
+                f"token ids of the run are 0 to {size - 1}, got {int(part.x.max())} in {part.name}: number tokens as "
+                "the run's data do"
+            )
+        return part
+
     @property
     def _by_places(self) -> bool:
         return self.experiment is not None and self.experiment.data.normalise == "places"
@@ -208,6 +229,8 @@ class RowReader:
     @functools.cached_property
     def _table(self) -> RunTable:
         source = "" if self.experiment is None else self.experiment.data.source
+        if isinstance(self.train, RemoteExamples):
+            source = str(self.train.registry["test"])
         kept = (self._unstandardised.train if self._by_places else self.train).preparation
         return RunTable(self.train, source if catalogue.is_table(source) else "", kept)
 

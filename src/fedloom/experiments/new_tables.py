@@ -19,6 +19,7 @@ from fedloom.data.parquet import is_parquet, read_frame
 from fedloom.data.preparation import MISSING, Preparation
 from fedloom.data.roles import Roles
 from fedloom.data.sites import is_pattern, site_files, site_names
+from fedloom.data.statistics import CommonPreparation
 from fedloom.data.tables import columns_of_frame
 from fedloom.data.text_table import TextTable, read_columns, ungrouped
 
@@ -34,7 +35,7 @@ class TableRows:
     """
 
     name: str
-    x: npt.NDArray[np.float32]
+    x: npt.NDArray[Any]
     y: npt.NDArray[Any] | None
     places: npt.NDArray[np.int64]
     counted: str
@@ -47,7 +48,8 @@ class RunTable:
 
     Args:
         train: the run's examples.
-        source: the table as `data.source` names it; "" where it was no table, or the run was started from Python.
+        source: the table as `data.source` names it, of devices the server's own (`--test`); "" where it was no table,
+            or the run was started from Python.
         preparation: what made features of its columns; None where they are numbers as they are.
     """
 
@@ -63,7 +65,27 @@ class RunTable:
 
     def _said(self) -> dict[str, str]:
         """Return what the run's source says of columns."""
-        return dict(pair.partition("=")[::2] for pair in self.source.partition("?")[2].split("&") if pair)
+        said = {} if self.preparation is None else _federated(self.preparation)
+        return said | dict(pair.partition("=")[::2] for pair in self.source.partition("?")[2].split("&") if pair)
+
+    def arguments(self, source: str, written: str) -> dict[str, str]:
+        """Return what is said of the columns of a new table, without what the run says in the same words.
+
+        So a source that was written for training is one of new rows too.
+        """
+        said, out = self._said(), dict[str, str]()
+        for pair in written.split("&") if written else ():
+            key, _, value = pair.partition("=")
+            if key not in _ROLES and value and said.get(key) == value:
+                continue
+            if key not in _ROLES or not value or key in out:
+                raise SettingError(
+                    f"of a table of new rows one says, each once, some of {', '.join(_ROLES)}, as in "
+                    f"FILE.csv?label=y&drop=id, got {pair!r} in {source!r}{did_you_mean(key, set(_ROLES) - {key})}: "
+                    "how columns are prepared, the run says"
+                )
+            out[key] = value
+        return out
 
     def _roles(self, given: Mapping[str, str]) -> tuple[Roles, frozenset[str]]:
         """Return the roles of columns, and the words that mean a gap: as of the run where nothing else is given."""
@@ -179,6 +201,8 @@ class RunTable:
             )  # fmt: skip
         if named and roles.client not in there:
             refuse(path, f"the column {roles.client!r} must be there", some_names(tuple(header)), "name one that is")
+        if self._is_text:  # what else a table has, is left out as it was in the run's
+            roles = replace(roles, drop=tuple(n for n in header if n not in {*roles.named, *columns}))
         check_names(str(path), [n for n in header if n not in {*roles.named, *roles.drop}], columns)
         unused = [] if with_targets else wanted
         unused += [name for name in (roles.split, roles.group) if name]
@@ -191,6 +215,10 @@ class RunTable:
             tuple(name for name in (*roles.drop, *unused) if name in there and name not in columns),
             (),
         )
+
+    @property
+    def _is_text(self) -> bool:
+        return self.preparation is not None and self.preparation.text is not None
 
     def _words(self) -> list[str]:
         """Return the columns that hold words in the run's table."""
@@ -239,7 +267,8 @@ class RunTable:
                 )  # fmt: skip
         y = self._targets(path, read, roles) if with_targets else None
         sites = () if roles.client is None else tuple(read.words[roles.client])
-        return TableRows(path.stem, x.astype(np.float32), y, np.asarray(read.lines), read.counted, sites)
+        x = x if self._is_text else x.astype(np.float32)
+        return TableRows(path.stem, x, y, np.asarray(read.lines), read.counted, sites)
 
     def _targets(self, path: Path, read: Columns, roles: Roles) -> npt.NDArray[Any]:
         if roles.label is None:
@@ -270,19 +299,10 @@ class RunTable:
         return np.array([places[name] for name in classes])[y]
 
 
-def arguments(source: str, written: str) -> dict[str, str]:
-    """Return what is said of the columns of a new table."""
-    out: dict[str, str] = {}
-    for pair in written.split("&") if written else ():
-        key, _, value = pair.partition("=")
-        if key not in _ROLES or not value or key in out:
-            raise SettingError(
-                f"of a table of new rows one says, each once, some of {', '.join(_ROLES)}, as in "
-                f"FILE.csv?label=y&drop=id, got {pair!r} in {source!r}{did_you_mean(key, set(_ROLES) - {key})}: how "
-                "columns are prepared, the run says"
-            )
-        out[key] = value
-    return out
+def _federated(preparation: Preparation) -> dict[str, str]:
+    """Return what a source says of a preparation by the statistics of all clients."""
+    made = preparation.transformer
+    return {"prepare": "federated", "least": str(made.least)} if isinstance(made, CommonPreparation) else {}
 
 
 def class_places(train: Examples, where: str, names: Sequence[str]) -> dict[str, int]:

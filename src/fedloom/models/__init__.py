@@ -19,8 +19,10 @@ from fedloom.models.networks import (
     PFedSDFashionCNN,
     SmallConvNet,
 )
-from fedloom.models.registry import MODELS, build
+from fedloom.models.registry import MODELS, Reads, build
 from fedloom.models.resnet import ResNet, ResNet10, ResNet18, ResNet56
+from fedloom.models.sequences import CategoryMLP, CausalTransformer, TextCNN, TextLSTM
+from fedloom.models.torchvision_networks import with_group_norm
 from fedloom.models.wide_resnet import WideResNet
 
 __all__ = [
@@ -28,6 +30,8 @@ __all__ = [
     "MLP",
     "MODELS",
     "AlexNet",
+    "CategoryMLP",
+    "CausalTransformer",
     "CosineHead",
     "DenseCNN",
     "DenseGenerator",
@@ -40,13 +44,17 @@ __all__ = [
     "LogisticRegression",
     "PFedSDCifar100CNN",
     "PFedSDFashionCNN",
+    "Reads",
     "ResNet",
     "ResNet10",
     "ResNet18",
     "ResNet56",
     "ShuffleNetV2",
     "SmallConvNet",
+    "TextCNN",
+    "TextLSTM",
     "WideResNet",
     "build",
     "with_cosines",
+    "with_group_norm",
 ]

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import inspect
 import math
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 from torch import nn
@@ -26,6 +27,8 @@ from fedloom.models.networks import (
     SmallConvNet,
 )
 from fedloom.models.resnet import ResNet10, ResNet18, ResNet56
+from fedloom.models.sequences import CategoryMLP, CausalTransformer, TextCNN, TextLSTM
+from fedloom.models.torchvision_networks import PREFIX, named, torchvision_network
 from fedloom.models.wide_resnet import WideResNet
 
 Shape = tuple[int, ...]
@@ -50,7 +53,27 @@ def _channels_and_size(shape: Shape) -> tuple[int, int]:
     return channels, shape[1]
 
 
-Make = Callable[[Shape, int], FeatureClassifier]
+Make = Callable[..., FeatureClassifier]
+
+
+@dataclass(frozen=True)
+class Reads:
+    """Describe what examples are beside their shape, where it decides on the network.
+
+    Attributes:
+        tokens: how many token ids there are, padding among them; 0 where examples are no tokens.
+        next_token: whether the targets are, at each place, the token that follows.
+        categories: how many ids each of the last columns has, where these are ids of categories.
+    """
+
+    tokens: int = 0
+    next_token: bool = False
+    categories: tuple[int, ...] = ()
+
+    def __str__(self) -> str:
+        if self.tokens:
+            return "token ids"
+        return "numbers beside ids of categories" if self.categories else "numbers"
 
 
 @dataclass(frozen=True)
@@ -59,13 +82,30 @@ class Network:
 
     name: str
     make: Make
-    """Makes it for the shape of one example, without the batch axis, and a number of classes."""
+    """Makes it for the shape of one example, without the batch axis, and a number of classes; one that reads tokens or
+    categories gets `reads` and its settings too."""
     what: str
-    """What it is and from which paper. Markdown."""
+    """Its description, and its paper. Markdown."""
     parameters: int
     """How many it has for `shape` and `num_classes`."""
     shape: Shape = (3, 32, 32)
     num_classes: int = 10
+    reads: Reads = Reads()
+    """What beside the shape it is made for; `parameters` are those of this."""
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    """What may be said behind its name, `NAME?hidden=128`, and the defaults."""
+
+    @property
+    def inputs(self) -> str:
+        """Its inputs and outputs in words, those that `parameters` are for."""
+        r, outputs = self.reads, f"{self.num_classes} classes"
+        if r.tokens:
+            outputs = "the next one" if r.next_token else outputs
+            return f"{self.shape[0]} of {r.tokens} token ids, {outputs}"
+        if r.categories:
+            numbers = self.shape[0] - len(r.categories)
+            return f"{numbers} numbers, categories of {' and '.join(map(str, r.categories))}, {outputs}"
+        return f"{' x '.join(map(str, self.shape))}, {outputs}"
 
 
 def _flat(make: Callable[..., FeatureClassifier]) -> Make:
@@ -96,6 +136,34 @@ def _coloured(make: Make) -> Make:
         return for_grey(network) if grey else network
 
     return made
+
+
+def _settings(kind: type, *others: str) -> dict[str, Any]:
+    """Return what may be set of a network by words: its keyword arguments that are one value, but for `others`."""
+    own = inspect.signature(kind).parameters.values()
+    found = {p.name: p.default for p in own if p.kind is p.KEYWORD_ONLY and p.name not in others}
+    return {name: value for name, value in found.items() if not isinstance(value, tuple)}
+
+
+def _tokens(kind: Callable[..., FeatureClassifier], predicts: bool = True) -> Make:
+    """Return a maker of networks of token ids; `predicts`: they can say which token follows."""
+
+    def made(shape: Shape, num_classes: int, reads: Reads, **settings: Any) -> FeatureClassifier:
+        if len(shape) != 1:
+            raise ValueError(f"a text is a row of token ids, got examples of shape {shape}: pad each text to one row")
+        if reads.next_token and not predicts:
+            raise ValueError(
+                "a text CNN sees what follows and says of which class a text is, got targets that are the next token: "
+                "use 'lstm' or 'transformer'"
+            )
+        settings |= {"length": shape[0]} if kind is CausalTransformer else {}
+        return kind(reads.tokens, num_classes, **settings, **({"next_token": reads.next_token} if predicts else {}))
+
+    return made
+
+
+def _categories(shape: Shape, num_classes: int, reads: Reads, **settings: Any) -> FeatureClassifier:
+    return CategoryMLP(math.prod(shape) - len(reads.categories), reads.categories, num_classes, **settings)
 
 
 _GREY = (1, 28, 28)
@@ -166,22 +234,75 @@ MODELS: dict[str, Network] = {
             "dense_cnn2_cosine", _cosine(_square(DenseCNN, (128, 128, 128), 0)), "the same of `dense_cnn2`", 319_232
         ),
         Network("resnet18_cosine", _cosine(_images(ResNet18)), "the same of `resnet18`", 11_173_952),
+        Network(
+            "lstm", _tokens(TextLSTM), "embeddings and two LSTM layers of 256 units, as McMahan et al. (2017) and LEAF",
+            822_570, (80,), 90, Reads(90, True), _settings(TextLSTM, "next_token"),
+        ),
+        Network(
+            "transformer", _tokens(CausalTransformer),
+            "a causal transformer (Vaswani et al., 2017): pre-norm, 2 layers of width 64 with 4 heads", 116_826, (80,),
+            90, Reads(90, True), _settings(CausalTransformer, "next_token", "length"),
+        ),
+        Network(
+            "text_cnn", _tokens(TextCNN, predicts=False),
+            "the text CNN of Kim (2014): windows of 3, 4 and 5 words, 100 maps each, dropout of one half", 3_360_902,
+            (60,), 2, Reads(10_000), _settings(TextCNN),
+        ),
+        Network(
+            "category_mlp", _categories,
+            "one hidden layer of 200 units over numbers and embeddings of categories (Guo and Berkhahn, 2016)", 6_562,
+            (8,), 2, Reads(categories=(10, 50)), _settings(CategoryMLP),
+        ),
     )
 }  # fmt: skip
 """All networks, in the order of lists of them."""
 
 
-def build(name: str, shape: Shape, num_classes: int) -> nn.Module:
+def build(name: str, shape: Shape, num_classes: int, reads: Reads = Reads()) -> nn.Module:
     """Return a new network, initialised from PyTorch's global generator.
 
     Args:
-        name: a key of `MODELS`.
+        name: a key of `MODELS`, or `torchvision:NAME`; its settings may follow, as in `lstm?hidden=128&layers=1`.
         shape: shape of one example, without the batch axis.
         num_classes: C.
+        reads: what examples are beside that.
 
     Raises:
-        ValueError: the name is unknown, or the network does not take examples of that shape.
+        ValueError: the name or a setting is unknown, or the network does not take such examples.
     """
-    if name not in MODELS:
+    bare, question, written = name.partition("?")
+    if bare.startswith(PREFIX):
+        if reads != Reads():
+            raise ValueError(f"{bare} takes images, got {reads}: networks of these are {_those(reads)}")
+        return torchvision_network(named(name), _channels(shape), num_classes)
+    if bare not in MODELS:
         raise ValueError(f"model must be one of {', '.join(MODELS)}, got {name!r}: choose one, or pass a module")
-    return MODELS[name].make(shape, num_classes)
+    network = MODELS[bare]
+    if (bool(network.reads.tokens), bool(network.reads.categories)) != (bool(reads.tokens), bool(reads.categories)):
+        raise ValueError(f"{bare} reads {network.reads}, got {reads}: networks of these are {_those(reads)}")
+    given = _given(network, written) if question else {}
+    return network.make(shape, num_classes, reads, **given) if reads != Reads() else network.make(shape, num_classes)
+
+
+def _those(reads: Reads) -> str:
+    """Return the names of the networks that read such examples."""
+    return ", ".join(name for name, one in MODELS.items() if str(one.reads) == str(reads))
+
+
+def _given(network: Network, written: str) -> dict[str, Any]:
+    """Return the settings that are written behind a name, NAME=VALUE joined by &."""
+    known, given = network.settings, dict[str, Any]()
+    for part in written.split("&"):
+        key, equals, value = part.partition("=")
+        if not known:
+            raise ValueError(f"{network.name} has no settings, got {part!r}: leave out what follows its name")
+        if not equals or key not in known or key in given:
+            raise ValueError(
+                f"settings of {network.name} are written once each as NAME=VALUE, some of {', '.join(known)}, got "
+                f"{part!r}: as in {network.name}?{next(iter(known))}={next(iter(known.values()))}"
+            )
+        try:
+            given[key] = type(known[key])(value)
+        except ValueError:
+            raise ValueError(f"{key} of {network.name} is written like {known[key]!r}, got {value!r}") from None
+    return given

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from fedloom.coordinator.history import newest
 from fedloom.evaluate.measure import Measure
@@ -98,11 +99,16 @@ def paired_difference(method: Method, other: Method, name: str, way: str, last_r
     )
     if len(gaps) < 2 or np.isnan(gaps).any():
         return None
+    return interval(gaps)
+
+
+def interval(gaps: Sequence[float] | npt.NDArray[np.float64]) -> Interval:
+    """Return the mean of at least two differences and its 95 % interval, by Student's t."""
     n = len(gaps)
     # Beyond the table, the first terms of the quantile's expansion in 1 / (n - 1): right to 0.001.
     t = _T[n - 2] if n - 2 < len(_T) else 1.95996 + 2.37227 / (n - 1) + 2.8225 / (n - 1) ** 2
     half = t * float(np.std(gaps, ddof=1)) / math.sqrt(n)
-    mean = float(gaps.mean())
+    mean = float(np.mean(gaps))
     return Interval(mean, mean - half, mean + half, n)
 
 

@@ -19,20 +19,22 @@ from fedloom.data import Partition
 from fedloom.device import Controller, ModelManager
 from fedloom.engines.population import Population
 from fedloom.engines.runtime import Runtime
-from fedloom.wire.communication import CommunicationManager
+from fedloom.wire.communication import Connections
 from fedloom.wire.devices import Devices
 from fedloom.wire.fleet import Audit, RankFleet
 
 
-class InProcess(CommunicationManager):
-    """Rank 0's end of wires to functions of this process: the i-th is rank i + 1.
+class InProcess(Connections):
+    """Server's end of wires to functions of this process: the i-th is rank i + 1.
 
     A function that returns None does not answer. One that raises `EOFError` or a `FedloomError` is gone.
     """
 
+    expected = 0
+
     def __init__(self, answering: Sequence[Callable[[bytes], bytes | None]]) -> None:
-        self.answering, self.rank, self.size = list(answering), 0, len(answering) + 1
-        self.answers: dict[int, deque[bytes]] = {rank: deque() for rank in range(1, self.size)}
+        self.answering, self.expected = list(answering), len(answering)
+        self.answers: dict[int, deque[bytes]] = {rank: deque() for rank in range(1, len(answering) + 1)}
         self.failures: dict[int, str] = {}  # error of each rank that is gone
 
     def come(self, answering: Callable[[bytes], bytes | None]) -> int:
@@ -61,12 +63,6 @@ class InProcess(CommunicationManager):
         if not self.answers[rank]:
             raise EOFError
         return memoryview(self.answers[rank].popleft())
-
-    def receive(self) -> memoryview:
-        raise NotImplementedError("this is rank 0")
-
-    def answer(self, message: bytes) -> None:
-        raise NotImplementedError("this is rank 0")
 
 
 def fleet_of(devices: Mapping[str, Callable[[bytes], bytes]], audit: Audit | None = None) -> RankFleet:

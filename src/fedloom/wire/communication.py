@@ -44,22 +44,27 @@ class Wires(ABC):
         """
 
 
-class CommunicationManager(Wires):
-    """Messages between ranks, as bytes; the wires are those of rank 0.
+class Connections(Wires):
+    """Server's end of a transport: all that a `Fleet` asks of Gloo, MPI, Flower or a process of its own.
 
-    `rank`: of this process, from 0. `size`: the number of ranks. `at_work`: True while an engine works here, so that
-    other ranks would wait in vain if this process ended. `limit`: bytes of a message. A rank that sends more counts as
-    gone, and no memory is allocated for its message.
+    A rank is the number of a connection here. A device that connects again has a new one, and what was sent over the
+    old one is lost. `at_work`: True while others would wait in vain if this process ended. `limit`: bytes of a message.
+    A rank that sends more counts as gone, and no memory is allocated for its message. `patience`: seconds that an end
+    waits for a receipt.
     """
 
-    rank: int
-    size: int
     at_work = False
     limit = LARGEST
+    patience = PATIENCE
+
+    @property
+    @abstractmethod
+    def expected(self) -> int | None:
+        """Number of devices that were started with the server; None if each comes when it likes."""
 
     @abstractmethod
     def arrivals(self) -> list[int]:
-        """Return, at rank 0, all ranks that have ever connected, in order; a rank that returns has a new number."""
+        """Return all ranks that have ever connected, in order."""
 
     @property
     def arriving(self) -> bool:
@@ -75,7 +80,7 @@ class CommunicationManager(Wires):
             self.post(rank, CLOSED)
         self.at_work = False
         gone, waiting = list[int](), [rank for rank in ranks if rank not in late]
-        while waiting and (ready := self.wait(waiting, PATIENCE)):
+        while waiting and (ready := self.wait(waiting, self.patience)):
             for rank in ready:
                 try:
                     self.take(rank)
@@ -84,26 +89,39 @@ class CommunicationManager(Wires):
             waiting = [rank for rank in waiting if rank not in ready]
         return gone
 
-    # ---- at the others
+
+class ServerConnection(ABC):
+    """Device's end of a transport. `limit`: bytes of a message of the server."""
+
+    limit = LARGEST
 
     @abstractmethod
     def receive(self) -> memoryview:
-        """Return the next message of rank 0; raise `EOFError` if that is gone."""
+        """Return the next message of the server; raise `EOFError` if that is gone."""
 
     @abstractmethod
     def answer(self, message: bytes) -> None:
-        """Answer the message; raise `EOFError` if rank 0 is gone."""
+        """Answer the message; raise `EOFError` if the server is gone."""
 
 
-class ThreadedManager(CommunicationManager):
-    """Manager whose threads send and receive.
+class CommunicationManager(Connections, ServerConnection):
+    """Messages between ranks that were launched together, as bytes: both ends in one, since all ranks are alike.
 
-    A rank that hangs or dies does not delay the messages of others. Computation waits neither for the next message nor
-    for the last answer.
+    `rank`: of this process, from 0. `size`: the number of ranks.
     """
 
-    def __init__(self, rank: int, size: int) -> None:
-        self.rank, self.size = rank, size
+    rank: int
+    size: int
+
+    @property
+    def expected(self) -> int:
+        return self.size - 1
+
+
+class ThreadedConnections(Connections):
+    """Connections whose messages arrive in threads, so that a rank that hangs does not delay the messages of others."""
+
+    def __init__(self) -> None:
         self._inbox: dict[int, deque[memoryview]] = {}  # messages that have arrived, by rank
         self._gone: set[int] = set()
         self._news = threading.Condition()
@@ -127,25 +145,12 @@ class ThreadedManager(CommunicationManager):
                 raise EOFError
             return self._inbox[rank].popleft()
 
-    def receive(self) -> memoryview:
-        self.wait([0], None)
-        return self.take(0)
-
-    def answer(self, message: bytes) -> None:
-        if 0 in self._gone and not self._inbox[0]:  # else its last messages come first
-            raise EOFError("rank 0 is gone")
-        self._send_later(0, message)
-
-    @abstractmethod
-    def _send_later(self, rank: int, message: bytes) -> None:
-        """Give a message to the thread that sends."""
-
     def _is_ready(self, rank: int) -> bool:
         return bool(self._inbox[rank]) or rank in self._gone
 
     # ---- in the threads
 
-    def _deliver(self, rank: int, message: bytearray) -> None:
+    def _deliver(self, rank: int, message: bytearray | memoryview) -> None:
         with self._news:
             self._inbox[rank].append(memoryview(message))
             self._news.notify_all()
@@ -160,3 +165,24 @@ class ThreadedManager(CommunicationManager):
         if not 0 <= size <= self.limit:
             raise EOFError(f"rank {rank} sends {size} bytes, and at most {self.limit} are taken")
         return size
+
+
+class ThreadedManager(ThreadedConnections, CommunicationManager):
+    """Manager whose threads send and receive: computing waits neither for the next message nor for the last answer."""
+
+    def __init__(self, rank: int, size: int) -> None:
+        super().__init__()
+        self.rank, self.size = rank, size
+
+    def receive(self) -> memoryview:
+        self.wait([0], None)
+        return self.take(0)
+
+    def answer(self, message: bytes) -> None:
+        if 0 in self._gone and not self._inbox[0]:  # else its last messages come first
+            raise EOFError("rank 0 is gone")
+        self._send_later(0, message)
+
+    @abstractmethod
+    def _send_later(self, rank: int, message: bytes) -> None:
+        """Give a message to the thread that sends."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import zip_longest
@@ -14,7 +15,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from fedloom.core.errors import RefusedError, SettingError, StorageError
+from fedloom.core.errors import RefusedError, SettingError, SettingWarning, StorageError, warn
 from fedloom.data import Drift, Examples, Federation, Partition
 from fedloom.data.preparation import Preparation
 from fedloom.data.statistics import CommonPreparation
@@ -24,6 +25,7 @@ from fedloom.wire.device_statistics import read_moments, read_preparation
 from fedloom.wire.registration import CAP, DTYPES, TARGETS, Registration, check_id, describe_targets
 
 _SHOWN = 5  # names in a message
+_DIGITS, _CUT = 8, 48  # of an id, and characters of a name before them, where several devices have one name
 _REMEDY_FOR_CLASSES = (
     "give them the same names (the values of the label column, the folders of images), or number them from 0 on all "
     "devices and set data.classes in the settings"
@@ -47,6 +49,26 @@ def _describe_difference(one: tuple[str, Sequence[str]], other: tuple[str, Seque
 
     after = f"from number {start} on, " if start else ""
     return f"{after}{shown(one[1])} on {one[0]}, {shown(other[1])} on {other[0]}"
+
+
+def _with_unique_names(devices: Sequence[Registration]) -> list[Registration]:
+    """Return devices of which no two have one name: the first digits of their ids stand behind names that are shared.
+
+    Names are what devices say, so nobody keeps a name that another device has claimed too. One whose longer name is
+    another's already has none.
+    """
+    shared = Counter(device.name for device in devices if device.name)
+    out = [replace(d, name=f"{d.name[:_CUT]}-{d.id[:_DIGITS]}") if shared[d.name] > 1 else d for d in devices]
+    taken = Counter(device.name for device in out)
+    out = [replace(d, name="") if taken[d.name] > 1 else d for d in out]
+    for name in (name for name, count in shared.items() if count > 1):
+        called = [new.name or new.id for old, new in zip(devices, out, strict=True) if old.name == name]
+        warn(
+            f"a name is of one device, got {len(called)} called {name!r}: they are {', '.join(called[:_SHOWN])}"
+            f"{', ...' * (len(called) > _SHOWN)}; give each its own (fedloom join --name)",
+            SettingWarning,
+        )
+    return out
 
 
 @dataclass(frozen=True, eq=False)
@@ -113,7 +135,7 @@ class Registry:
             SettingError: there is no device, or they differ in shape, type, classes or columns of their examples.
         """
         made = cls(run, (), test, cap, preparation, moments)
-        devices = sorted(map(made._with_features, registrations), key=lambda device: device.id)
+        devices = _with_unique_names(sorted(map(made._with_features, registrations), key=lambda device: device.id))
         if not devices:
             raise SettingError(
                 "a run needs at least 1 device, got none that could be registered: the audit log has the reasons"
@@ -122,8 +144,8 @@ class Registry:
         for device in devices[1:]:
             if (device.target_dtype, device.target_shape) != (first.target_dtype, first.target_shape):
                 raise SettingError(
-                    f"targets must be of the same kind on all devices, got {first.described_targets} on {first.id} and "
-                    f"{device.described_targets} on {device.id}: {_REMEDY_FOR_TARGETS}"
+                    f"targets must be of the same kind on all devices, got {first.described_targets} on {first.label} "
+                    f"and {device.described_targets} on {device.label}: {_REMEDY_FOR_TARGETS}"
                 )
             for subject, one, other, remedy in (
                 ("classes", first.class_names, device.class_names, _REMEDY_FOR_CLASSES),
@@ -133,14 +155,14 @@ class Registry:
                 if one != other:
                     raise SettingError(
                         f"{subject} must have the same names in the same order on all devices, and theirs differ: "
-                        f"{_describe_difference((first.id, one), (device.id, other))}; {remedy}"
+                        f"{_describe_difference((first.label, one), (device.label, other))}; {remedy}"
                     )
         for name in ("shape", "dtype", "inputs", "vocabulary"):
             for device in devices[1:]:
                 if (theirs := getattr(device, name)) != (ours := getattr(first, name)):
                     raise SettingError(
-                        f"examples of all devices must have the same {name}, got {ours} on {first.id} and {theirs} on "
-                        f"{device.id}: prepare the files alike"
+                        f"examples of all devices must have the same {name}, got {ours} on {first.label} and {theirs} "
+                        f"on {device.label}: prepare the files alike"
                     )
         chosen = [replace(d, model=d.model or models[k % len(models)]) for k, d in enumerate(devices)]
         if unknown := {d.model for d in chosen} - set(models):
@@ -159,17 +181,22 @@ class Registry:
         """Ids of the devices."""
         return tuple(device.id for device in self.devices)
 
+    @property
+    def client_names(self) -> tuple[str, ...]:
+        """Names of the clients, the id of a device that has none; empty if no device has a name."""
+        return tuple(device.name or device.id for device in self.devices) if any(d.name for d in self.devices) else ()
+
     def admit(self, registration: Registration) -> Registration:
-        """Return the entry of a device that joins this run again.
+        """Return the entry of a device that joins this run again, under the name that it had when the run began.
 
         Raises:
             RefusedError: it has not joined before, or has other examples now.
         """
         entry = next((device for device in self.devices if device.id == registration.id), None)
         if entry is None:
-            raise RefusedError(f"the run has begun without device {registration.id}")
-        if replace(self._with_features(registration), model=entry.model) != entry:
-            raise RefusedError(f"device {registration.id} has registered with other examples when the run began")
+            raise RefusedError(f"the run has begun without device {registration.label}")
+        if replace(self._with_features(registration), model=entry.model, name=entry.name) != entry:
+            raise RefusedError(f"device {entry.label} has registered with other examples when the run began")
         return entry
 
     def described(self) -> dict[str, Any]:
@@ -253,9 +280,10 @@ class Registry:
                 f"{test.name}: name the same label= or target= with --test"
             )
         if test is not None and first.columns != test.columns:
+            difference = _describe_difference((test.name, test.columns), (first.label, first.columns))
             raise SettingError(
                 f"columns of the test examples must have the names of the devices' columns in their order, and differ: "
-                f"{_describe_difference((test.name, test.columns), (first.id, first.columns))}; {_REMEDY_FOR_COLUMNS}"
+                f"{difference}; {_REMEDY_FOR_COLUMNS}"
             )
         parts: dict[str, Partition | None] = {}
         roles = ("train", "test", "val")  # rows of device 0, of device 1, ..., for each role in turn
@@ -263,7 +291,7 @@ class Registry:
         for role, sizes in zip(roles, counts.sum(2), strict=True):
             indptr = np.cumsum([0, *sizes], dtype=np.int64)
             rows = np.arange(end, end := end + int(indptr[-1]))
-            parts[role] = Partition(indptr, rows, "devices") if len(rows) else None
+            parts[role] = Partition(indptr, rows, "devices", clients=self.client_names) if len(rows) else None
         if first.has_classes:
             y = torch.from_numpy(np.repeat(np.tile(np.arange(len(first.train)), len(roles) * n), counts.ravel()))
         else:
@@ -271,8 +299,8 @@ class Registry:
         x = torch.zeros((), dtype=DTYPES[first.dtype]).expand(end, *first.shape)
         train = RemoteExamples(
             x, y, first.num_outputs, first.normalise, "examples of devices",
-            columns=first.columns if self.preparation else (),
-            preparation=self.common_preparation(), targets=first.targets, registry=self.described(),
+            columns=first.columns if self.preparation else (), preparation=self.common_preparation(),
+            targets=first.targets, classes=first.classes, registry=self.described(),
         )  # fmt: skip
         assert parts["train"] is not None  # every device has some
         return Federation(train, parts["train"], test, parts["test"], parts["val"])

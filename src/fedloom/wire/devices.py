@@ -12,8 +12,9 @@ from torch import Tensor
 
 from fedloom.core import tree
 from fedloom.core.errors import CodecError, DeclinedError, FedloomError, RankError, RefusedError, SettingError
-from fedloom.core.types import Weighted, state
+from fedloom.core.types import Weighted, Weights, state
 from fedloom.engines.engine import Engine
+from fedloom.engines.loop import Loop
 from fedloom.engines.message import EVALUATING, Answer, Call, EvaluationResult, Request
 from fedloom.engines.server_side import Send
 from fedloom.storage.store import Version
@@ -103,6 +104,27 @@ class Devices(Engine):
 
     def fresh(self, key: int) -> Any:
         return NO_STATE if key < self.population.num_clients and self._states_stay else super().fresh(key)
+
+    def personal(self, server: dict[str, Any], clients: Sequence[int], round: int) -> dict[int, Weights]:
+        """Return the models by which clients are judged after `round`; without a fleet, those that need no device.
+
+        Raises:
+            SettingError: a state is on its device, or a model is trained on the device's examples.
+        """
+        if self.fleet is not None:
+            return super().personal(server, clients, round)
+        for needs, where, remedy in (
+            (self._states_stay, "made of states that devices keep", "train with run.stateless = true"),
+            (self.algorithm.trains_for_evaluation, "trained on a device's examples", "evaluate it on the device"),
+        ):
+            if needs:
+                raise SettingError(
+                    f"a personal model of a finished run follows from the server's files, and those of "
+                    f"{type(self.algorithm).__name__} are {where}: {remedy}, or take the global model"
+                )
+        here = Loop(self.population, self.algorithm, self.options)
+        here.states = self.states
+        return here.personal(server, clients, round)
 
     @property
     def _states_stay(self) -> bool:

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from fedloom.core.errors import RankError, RefusedError
 from fedloom.engines.faults import NOT_WITHIN
-from fedloom.wire.communication import LOOK, PATIENCE, CommunicationManager
+from fedloom.wire.communication import LOOK, Connections
 from fedloom.wire.start import Start, Transfer
 from fedloom.wire.transport import pack
 
@@ -26,17 +26,19 @@ _LONGEST = 300  # characters of a device's words, in the audit log
 class Audit:
     """Audit log, a line of JSON for each event of a device: joined, answered, declined, refused, lost, and the reason.
 
-    A run never reads it, since it holds times and words of devices.
+    A run never reads it, since it holds times and words of devices. `names`: of devices that have one, by id.
     """
 
     def __init__(self, path: Path | None = None) -> None:
         self.path = path
+        self.names: Mapping[str, str] = {}
 
     def __call__(self, event: str, device: str, reason: str | None = None, **fields: object) -> None:
         """Write a line."""
         if self.path is None:
             return
         line = {"time": datetime.now(UTC).isoformat(timespec="milliseconds"), "event": event, "device": device[:80]}
+        line |= {"name": name} if (name := self.names.get(device)) else {}
         line |= {"why": reason[:_LONGEST]} if reason is not None else {}
         with self.path.open("a", encoding="ascii") as file:
             file.write(json.dumps({**line, **fields}) + "\n")
@@ -86,7 +88,7 @@ class Fleet(ABC):
 
 
 class RankFleet(Fleet):
-    """Devices that are ranks, each with its own data and state; rank 0 is the server.
+    """Devices over the connections of a transport, each with its own data and state.
 
     `hello`: the first message to a new rank. `admit`: called with the answer, once the run has begun. `public`: the
     message with public examples for admitted devices. `start`: the initial tensors of networks; a device takes requests
@@ -99,7 +101,7 @@ class RankFleet(Fleet):
     admit: Callable[[int, bytes], None] | None = None
     wait: float | None = None
 
-    def __init__(self, manager: CommunicationManager, audit: Audit) -> None:
+    def __init__(self, manager: Connections, audit: Audit) -> None:
         self.manager, self.audit = manager, audit
         self.names, self.tokens = (), {}
         self.ranks: dict[str, int] = {}  # of connected devices
@@ -110,14 +112,19 @@ class RankFleet(Fleet):
         self._pending_receipts = Counter[int]()  # receipts of notices by rank; they come before other answers
         manager.at_work = True
 
-    def handshake(self, hello: bytes, seconds: float | None = None) -> dict[int, bytes]:
-        """Return the answers of ranks to the first message: of all ranks, or of those that answer within `seconds`."""
+    def handshake(
+        self, hello: bytes, seconds: float | None, enough: Callable[[Mapping[int, bytes]], bool]
+    ) -> dict[int, bytes]:
+        """Return the answers of ranks to the first message, once they are `enough` or after `seconds` seconds."""
         self.hello, answers = hello, dict[int, bytes]()
         end = None if seconds is None else time.monotonic() + seconds
-        while len(answers) < self.manager.size - 1 and (end is None or time.monotonic() < end):
+        is_complete = enough(answers)
+        while not is_complete and (end is None or time.monotonic() < end):
+            before = set(answers)
             answers.update(self._registrations(LOOK))
             for rank in self.manager.wait(answers, 0.0):  # no answer is due, so it is gone and may return
                 del answers[rank]
+            is_complete = set(answers) != before and enough(answers)
         return answers
 
     def converse(self, messages: Mapping[int, bytes], seconds: float | None) -> dict[int, bytes]:
@@ -179,7 +186,7 @@ class RankFleet(Fleet):
 
     def settle(self) -> None:
         """Wait some seconds for the receipts of all notices; slow ranks may send theirs later."""
-        end = time.monotonic() + PATIENCE
+        end = time.monotonic() + self.manager.patience
         while (ranks := list(+self._pending_receipts)) and (remaining := end - time.monotonic()) > 0:
             ready = self.manager.wait(ranks, remaining)
             for rank in ready:
@@ -267,7 +274,7 @@ class RankFleet(Fleet):
     def close(self) -> None:
         """Send the last message to connected ranks and to those that connect just now."""
         self._drop_stale()
-        end = time.monotonic() + PATIENCE
+        end = time.monotonic() + self.manager.patience
         while self.manager.arriving and time.monotonic() < end:
             time.sleep(LOOK)
         arrivals = self._unregistered.union(self.manager.arrivals()) - (self._greeted - self._unregistered)

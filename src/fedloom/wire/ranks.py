@@ -124,11 +124,11 @@ class Ranks(Processes):
             SettingError: one runs another job.
         """
         wires, until = self.wires, time.monotonic() + COMING
-        while len(arrivals := wires.arrivals()) < wires.size - 1:
+        while len(arrivals := wires.arrivals()) < wires.expected:
             if time.monotonic() > until:
                 raise RankError(
-                    f"{len(arrivals) + 1} of {wires.size} ranks have connected in {COMING:g} s: start the others with "
-                    "the same address and port, or launch fewer"
+                    f"{len(arrivals) + 1} of {wires.expected + 1} ranks have connected in {COMING:g} s: start the "
+                    "others with the same address and port, or launch fewer"
                 )
             time.sleep(LOOK)
         self._job, self._informed, self._unconfirmed = self._job_digest(), set(), set()

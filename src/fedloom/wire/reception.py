@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import secrets
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -62,7 +63,13 @@ def register_devices(
     statistics: dict[int, FirstStatistics] = {}
     refusals: dict[int, str] = {}
     hello = json.dumps({"run": run, "settings": settings}).encode()
-    for rank, data in sorted(fleet.handshake(hello, wait).items()):
+
+    def enough(answers: Mapping[int, bytes]) -> bool:
+        if (expected := fleet.manager.expected) is not None:
+            return len(answers) >= expected
+        return len(_distinct_ids(answers.values())) >= (min_devices or 1)  # others come when they like, or never
+
+    for rank, data in sorted(fleet.handshake(hello, wait, enough).items()):
         try:
             taken = [each.id for each in registrations.values()]
             registrations[rank], first = _read_new_registration(data, taken, start, moments)
@@ -85,16 +92,18 @@ def register_devices(
             refusals[rank] = str(error)
     for rank, why in sorted(refusals.items()):
         fleet.audit("refused", f"rank {rank}", why)
+    fleet.audit.names = {each.id: each.name for each in registrations.values()}
     try:
         common = CommonStatistics()
         if previous is None and statistics.keys() & registrations.keys():
             own = {r: statistics.get(r) or FirstStatistics(sum(each.train)) for r, each in registrations.items()}
-            common, lost = exchange_statistics(fleet, {r: (registrations[r].id, own[r]) for r in own}, wait)
+            common, lost = exchange_statistics(fleet, {r: (registrations[r], own[r]) for r in own}, wait)
             registrations = {rank: each for rank, each in registrations.items() if rank not in lost}
             refusals |= lost
-        if len(registrations) < (
-            min_devices := fleet.manager.size - 1 - len(refusals) if min_devices is None else min_devices
-        ):
+        if min_devices is None:
+            expected = fleet.manager.expected
+            min_devices = 1 if expected is None else expected - len(refusals)
+        if len(registrations) < min_devices:
             raise SettingError(
                 f"a run begins with at least {min_devices} devices, got {len(registrations)} within "
                 f"{0 if wait is None else wait:g} s: wait longer (--wait), or begin with fewer "
@@ -106,6 +115,7 @@ def register_devices(
         )  # fmt: skip
         registry.save(path)
         fleet.names = registry.names
+        fleet.audit.names = {device.id: device.name for device in registry.devices}
         check_fit()
     except SettingError as error:
         if previous is None:
@@ -130,6 +140,15 @@ def register_devices(
     return registry
 
 
+def _distinct_ids(answers: Iterable[bytes]) -> set[str]:
+    """Return the ids of devices in valid registrations."""
+    ids = set[str]()
+    for data in answers:
+        with contextlib.suppress(RefusedError):
+            ids.add(_read_registration(data)[0].id)
+    return ids
+
+
 def _read_new_registration(
     data: bytes, connected: Collection[str], start: bool, moments: bool
 ) -> tuple[Registration, FirstStatistics | None]:
@@ -142,11 +161,11 @@ def _read_new_registration(
     registration, statistics = _read_registration(data, start)
     if moments and (statistics is None or statistics.targets is None):
         raise RefusedError(
-            f"device {registration.id} has an earlier version of fedloom, which sends no sums of targets: install a "
+            f"device {registration.label} has an earlier version of fedloom, which sends no sums of targets: install a "
             "newer one there, or take a task that standardises nothing"
         )
     if registration.id in connected:
-        raise RefusedError(f"device {registration.id} has joined at another rank")
+        raise RefusedError(f"device {registration.label} has joined at another rank")
     return registration, statistics
 
 
@@ -244,7 +263,7 @@ def _read_registration(data: bytes, start: bool = False) -> tuple[Registration, 
     registration = replace(Registration.of(message), statistics_digest="")
     if start and message.get("start") is not True:
         raise RefusedError(
-            f"device {registration.id} has an earlier version of fedloom, which cannot be sent a start: "
+            f"device {registration.label} has an earlier version of fedloom, which cannot be sent a start: "
             "install a newer one there, or leave start out of the settings"
         )
     if "statistics" not in message:

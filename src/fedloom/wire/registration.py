@@ -20,6 +20,7 @@ from fedloom.engines.norms import LEAST
 CAP = 1_000_000  # the most examples of a device that count, by default
 TIMES_MEDIAN = 10  # and at most this multiple of the median over devices
 _LONGEST, _LARGEST = 1000, 1 << 21  # characters of a name, bytes of all names of classes or of columns
+_LONGEST_NAME = 64  # characters of a device's name
 _ID = re.compile(r"[0-9a-f]{32}")
 DTYPES = {"uint8": torch.uint8, "float32": torch.float32, "float64": torch.float64, "int64": torch.int64}
 TARGETS = {"int64": torch.int64, "float32": torch.float32, "float64": torch.float64}
@@ -35,6 +36,21 @@ def check_id(id: Any, whose: str) -> str:
     if isinstance(id, str) and _ID.fullmatch(id):
         return id
     raise RefusedError(f"the id of {whose} is 32 hexadecimal digits, got {id!r:.80}")
+
+
+def check_device_name(name: Any) -> str:
+    """Return the name of a device, which is fit for a terminal and for pages; "" for none.
+
+    Raises:
+        RefusedError: it is no such name.
+    """
+    ok = isinstance(name, str) and len(name) <= _LONGEST_NAME and name.isprintable() and name == name.strip()
+    if ok and not _ID.fullmatch(name):
+        return str(name)
+    raise RefusedError(
+        f"the name of a device has at most {_LONGEST_NAME} printable characters, no space at its ends, and is no id, "
+        f"got {name!r:.80}: name it otherwise (--name)"
+    )
 
 
 def check_names(names: Any, whose: str, count: int) -> tuple[str, ...]:
@@ -75,6 +91,7 @@ class Registration:
         statistics_digest: of the statistics of its training rows, where it has sent some.
         inputs: what `describe_inputs` says of token ids, or of several inputs of a network; None of other examples.
         vocabulary: number of tokens, where there is a target for each place of a sequence; else 0.
+        name: what people call it; "" where it has none.
     """
 
     id: str
@@ -92,6 +109,7 @@ class Registration:
     statistics_digest: str = ""
     inputs: Any = None
     vocabulary: int = 0
+    name: str = ""
 
     @classmethod
     def of(cls, fields: Any) -> Registration:
@@ -106,9 +124,8 @@ class Registration:
                 fields["id"], train, test, val, shape, fields["dtype"], fields["model"],
                 target_dtype=fields.get("target_dtype", "int64"),
                 target_shape=tuple(fields.get("target_shape", ())),
-                statistics_digest=fields.get("statistics_digest", ""),
-                inputs=fields.get("inputs"),
-                vocabulary=fields.get("vocabulary", 0),
+                statistics_digest=fields.get("statistics_digest", ""), name=fields.get("name", ""),
+                inputs=fields.get("inputs"), vocabulary=fields.get("vocabulary", 0),
             )  # fmt: skip
             classes, columns = fields["classes"], fields["columns"]
         except (KeyError, TypeError) as error:
@@ -116,6 +133,7 @@ class Registration:
                 f"a device registers with an id, its examples by class and its model: {error!r}"
             ) from None
         check_id(device.id, "a device")
+        check_device_name(device.name)
         numbers = (*device.train, *device.test, *device.val, *device.shape)
         if not all(type(n) is int and 0 <= n < 1 << 40 for n in numbers):
             raise RefusedError("examples of a class are counted in whole numbers below 2**40")
@@ -169,6 +187,11 @@ class Registration:
         return check_names(names, "targets", 0 if self.vocabulary else self.num_outputs)
 
     @property
+    def label(self) -> str:
+        """The id, with the name where it has one."""
+        return f"{self.id} ({self.name})" if self.name else self.id
+
+    @property
     def has_classes(self) -> bool:
         """True if targets are class numbers."""
         return self.target_dtype == "int64" and not self.vocabulary
@@ -184,8 +207,8 @@ class Registration:
         return self.vocabulary or (len(self.train) if self.has_classes else math.prod(self.target_shape))
 
     def described(self) -> dict[str, Any]:
-        """Return the registration as JSON has it; entries of targets and statistics are left out where unused."""
-        late = ("target_dtype", "target_shape", "targets", "statistics_digest", "inputs", "vocabulary")
+        """Return the registration as JSON has it; later entries are left out where they are unused."""
+        late = ("target_dtype", "target_shape", "targets", "statistics_digest", "name", "inputs", "vocabulary")
         return {n: v for n, v in asdict(self).items() if n not in late or v != getattr(type(self), n)}
 
     @property

@@ -15,13 +15,14 @@ from fedloom.data.statistics import GAP, CommonPreparation, Spread, Summary, Tot
 from fedloom.storage.strict_json import parse
 from fedloom.wire.device_statistics import MAX_BYTES, CommonTotals, FirstStatistics, SecondStatistics, to_bytes
 from fedloom.wire.fleet import RankFleet
+from fedloom.wire.registration import Registration
 
 _TRIES = 4  # exchanges, where devices are lost in the middle of one
 
 
 @dataclasses.dataclass(frozen=True)
 class CommonStatistics:
-    """What follows from the statistics of all devices.
+    """Hold what follows from the statistics of all devices.
 
     Attributes:
         preparation: of their tables, as JSON has it; None: they are not prepared by common statistics.
@@ -33,22 +34,22 @@ class CommonStatistics:
 
 
 def exchange_statistics(
-    fleet: RankFleet, firsts: Mapping[int, tuple[str, FirstStatistics]], wait: float | None
+    fleet: RankFleet, firsts: Mapping[int, tuple[Registration, FirstStatistics]], wait: float | None
 ) -> tuple[CommonStatistics, dict[int, str]]:
     """Return what follows from the statistics of all devices, and the ranks that were left out, with the reasons.
 
-    `firsts`: the id and the first statistics of each rank. They are added in the order of ids, which is that of
-    clients. A rank without a right answer within `wait` seconds is left out, and the others are asked anew.
+    `firsts`: the registration and the first statistics of each rank. They are added in the order of ids, as clients are
+    numbered. A rank without a right answer within `wait` seconds is left out, and the others are asked anew.
 
     Raises:
         SettingError: tables differ in their columns, a column has too many words, or ranks are lost again and again.
     """
     out = dict[int, str]()
     for _ in range(_TRIES):
-        ranks = sorted(firsts.keys() - out.keys(), key=lambda rank: firsts[rank][0])
+        ranks = sorted(firsts.keys() - out.keys(), key=lambda rank: firsts[rank][0].id)
         if not ranks:
             return CommonStatistics(), out
-        own = aligned([firsts[rank] for rank in ranks])
+        own = aligned([(device.label, first) for device, first in map(firsts.__getitem__, ranks)])
         rows = sum(each.rows for each in own)
         means = _means([each.targets for each in own], rows)
         summaries = [each.summary for each in own if each.summary is not None]
@@ -67,7 +68,7 @@ def exchange_statistics(
                 seconds[rank] = SecondStatistics.read(_parsed(answers[rank]), first, totals)
             except RefusedError as error:
                 out[rank] = str(error)
-                fleet.audit("refused", firsts[rank][0], out[rank])
+                fleet.audit("refused", firsts[rank][0].id, out[rank])
         if len(seconds) == len(ranks):
             return _followed(own, common, [*seconds.values()], means), out
     raise SettingError(
@@ -104,7 +105,7 @@ def _followed(
 
 
 def aligned(firsts: Sequence[tuple[str, FirstStatistics]]) -> list[FirstStatistics]:
-    """Return the statistics of devices, by id, with their columns in the order of the first device.
+    """Return the statistics of devices, by id and name, with their columns in the order of the first device.
 
     A column without a value on a device is there of numbers or of words as on the others.
 

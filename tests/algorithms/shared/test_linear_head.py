@@ -9,7 +9,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from fedloom.algorithms.shared.linear_head import class_counts, class_sums, linear_head
+from fedloom.algorithms.shared.class_counts import class_counts
+from fedloom.algorithms.shared.linear_head import class_sums, linear_head
 from fedloom.core.batch import Batch
 from fedloom.core.errors import SettingError
 from fedloom.core.model import Model

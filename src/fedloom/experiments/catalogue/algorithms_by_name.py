@@ -17,8 +17,8 @@ from fedloom.experiments.words import coerce
 
 # Of other libraries, and often asked for: of these nothing is meant by a name that looks like theirs.
 _NOT_HERE = {
-    "fedamp", "fedphp", "fedala", "feddistill",
-    "fedgen", "fedkd", "fml", "fedgh", "fedpcl", "fedcp", "gpfl", "fedpac", "fedcac", "fedgc", "fedas",
+    "fedamp", "fedphp", "feddistill",
+    "fedgen", "fedkd", "fedgh", "fedpcl", "fedcp", "gpfl", "fedpac", "fedcac", "fedgc", "fedas",
     "feddbe", "fedavgdbe", "fedmtl", "mocha", "apple", "fedlaw",
 }  # fmt: skip
 

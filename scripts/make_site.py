@@ -1,0 +1,360 @@
+"""Lay out the pages of the documentation site, from which `make docs` builds it.
+
+    python scripts/make_site.py [FOLDER]      FOLDER: build/pages, where mkdocs.yml looks for them
+
+Written are README.md as the home page, the pages of docs/ and the notes at the root; a page for each algorithm (its
+section of docs/algorithms.md, the facts that its class declares, the rows of docs/papers.md that test it, its row of
+docs/results/sixteen.csv); pages of the public names, by the stub; and a page with the text of each file that another
+page links to, so that no link leaves the version that is read. Nothing of fedloom is imported.
+"""
+
+from __future__ import annotations
+
+import ast
+import csv
+import html
+import json
+import os
+import re
+import shutil
+import sys
+from collections import defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path, PurePosixPath
+
+ROOT = Path(__file__).resolve().parents[1]
+PAGES = ROOT / "build/pages"
+AT_ROOT = {
+    "README.md": "index.md",
+    "CONTRIBUTING.md": "contributing.md",
+    "CHANGELOG.md": "changelog.md",
+    "SECURITY.md": "security.md",
+}
+_LINK = re.compile(r"(!?\[(?:[^\]`]|`[^`]*`)*\]\()([^)\s]+)(\))|`[^`\n]*`")  # or code in a sentence
+_CODE = re.compile(r"(^ *```.*?^ *```$|(?<=\n\n)(?:    [^\n]*\n|\n(?=    ))+)", re.MULTILINE | re.DOTALL)
+_SECTION = re.compile(r"^## (\w+)\n(.*?)(?=^## )", re.MULTILINE | re.DOTALL)
+_MADE = re.compile(
+    r"(<!-- made by scripts/make_index.py: from here -->\n)(.*)(<!-- made by .*?: to here -->\n)", re.DOTALL
+)
+_LANGUAGES = {".py": "python", ".toml": "toml", ".json": "json", ".csv": "text", ".txt": "text"}
+
+
+@dataclass
+class Site:
+    """The pages so far, by their places in the site, and what they link to."""
+
+    pages: dict[str, str] = field(default_factory=dict)
+    files: dict[str, Path] = field(default_factory=dict)  # pictures: copied as they are
+    wanted: dict[str, Path] = field(default_factory=dict)  # files and folders whose text becomes a page
+
+    def place(self, path: Path, anchor: str) -> tuple[str, str]:
+        """Return where something of the repository stands in the site, and the anchor there."""
+        name = path.relative_to(ROOT).as_posix()
+        if name == "docs/algorithms.md" and anchor in algorithms():
+            return f"algorithms/{anchor}.md", ""
+        if name in AT_ROOT:
+            return AT_ROOT[name], anchor
+        if name.startswith("docs/") and path.suffix == ".md":
+            return name.removeprefix("docs/").replace("README.md", "index.md"), anchor
+        if path.suffix in (".svg", ".png"):
+            place = name.removeprefix("docs/")
+            self.files[place] = path
+            return place, ""
+        page = path.suffix == ".md"
+        place = f"source/{name}" if page else f"source/{name}.md"
+        self.wanted[place] = path
+        return place, anchor if page else ""
+
+    def linked(self, text: str, source: Path, place: str) -> str:
+        """Return a page of the repository with its links as they are in the site."""
+
+        def link(found: re.Match[str]) -> str:
+            target = found[2]
+            if not target or target.startswith(("https://", "http://", "mailto:")):
+                return found[0]
+            path, _, anchor = target.partition("#")
+            there = Path(os.path.normpath(source.parent / path)) if path else source
+            if not there.exists():
+                raise LookupError(f"{source.relative_to(ROOT)} links to {target}, which does not exist")
+            to, anchor = self.place(there, anchor)
+            relative = "" if to == place else os.path.relpath(to, PurePosixPath(place).parent)
+            return f"{found[1]}{relative}{f'#{anchor}' if anchor else ''}{found[3]}"
+
+        parts = _CODE.split(text)
+        return "".join(part if number % 2 else _LINK.sub(link, part) for number, part in enumerate(parts))
+
+    def add(self, source: Path, text: str | None = None, place: str = "") -> None:
+        """Add a page of the repository."""
+        place = place or self.place(source, "")[0]
+        read = source.read_text(encoding="utf-8") if text is None else text
+        self.pages[place] = self.linked(spaced(read), source, place)
+
+
+def spaced(text: str) -> str:
+    """Return a page in which a blank line stands before each list, as Python-Markdown wants it."""
+    parts = re.split(r"(^ *```.*?^ *```$)", text, flags=re.MULTILINE | re.DOTALL)
+    pattern = re.compile(r"^(?!\s*[-|]|\s*\d+\. |\s*$|    )(.+)\n(?=- |1\. )", re.MULTILINE)
+    return "".join(part if number % 2 else pattern.sub(r"\1\n\n", part) for number, part in enumerate(parts))
+
+
+def described() -> dict[str, dict[str, object]]:
+    """Return what the command line knows of each algorithm."""
+    found: dict[str, dict[str, object]] = json.loads((ROOT / "src/fedloom/cli/index.json").read_text())["algorithms"]
+    return found
+
+
+def algorithms() -> list[str]:
+    """Return the names of all algorithms."""
+    return [path.stem for path in (ROOT / "src/fedloom/algorithms").glob("*.py") if path.stem != "__init__"]
+
+
+# ---- a page for each algorithm
+
+_WORDS = "alpha beta gamma delta epsilon eta theta lam lambda mu nu tau sigma rho pi phi omega kappa Delta Theta"
+_GREEK = dict(zip(_WORDS.split(), "αβγδεηθλλμντσρπφωκΔΘ", strict=True))
+
+
+def typeset(equation: str) -> str:
+    """Return indented lines of an equation as HTML: Greek letters, arrows, sums, indices and powers.
+
+    Words of several letters stay as they are, since they are names of settings.
+    """
+    text = html.escape(re.sub(r"^    ", "", equation, flags=re.MULTILINE), quote=False)
+    for word, letter in _GREEK.items():
+        text = re.sub(rf"(?<![A-Za-z`_]){word}(?![A-Za-z])(?!_[a-z]{{3}})", letter, text)
+    text = re.sub(r"(?<![A-Za-z])sum(?=_|\b)", "Σ", text).replace("||", "‖").replace("&lt;-", "←")
+    text = re.sub(r"\bsqrt\(", "√(", text).replace("&lt;=", "≤").replace("&gt;=", "≥")
+    one = r"(?<![A-Za-z0-9_`])([A-Za-zα-ωΔΘΣ]|‖)"
+    text = re.sub(rf"{one}_([A-Za-z0-9]+|\{{[^}}]+\}})", lambda m: f"{m[1]}<sub>{m[2].strip('{}')}</sub>", text)
+    text = re.sub(r"\^(\([^)]+\)|-?\w+)", lambda m: f"<sup>{m[1]}</sup>", text)
+    return f'<pre class="equations">{text}</pre>'
+
+
+def equations(text: str) -> str:
+    """Return a section with its indented blocks typeset, those of Python apart."""
+
+    def block(found: re.Match[str]) -> str:
+        python = found[0].lstrip().startswith(("@", "class ", "import ", "fedloom "))
+        return found[0] if python else typeset(found[0].rstrip("\n")) + "\n"
+
+    return re.sub(r"(?:^    .*\n)+", block, text, flags=re.MULTILINE)
+
+
+def tests_of(name: str, title: str) -> list[str]:
+    """Return the rows of docs/papers.md that speak of an algorithm, without their first cell."""
+    rows = re.findall(r"^\| (.+) \|$", (ROOT / "docs/papers.md").read_text(encoding="utf-8"), re.MULTILINE)
+    found = []
+    for row in rows:
+        cells = row.split(" | ")
+        if len(cells) != 6:
+            continue
+        named = re.split(r", | as | on top of | and ", cells[0].replace("also ", ""))
+        if title in named or f"/test_{name}.py" in cells[5]:
+            numbers, agrees, by, _, tests = cells[1:]
+            links = re.sub(r"`([\w/]+\.py)(::\w+)`", r"[`\1\2`](../tests/\1)", tests)
+            found.append(f"| {numbers} | {agrees} | {by} | {links} |\n")
+    return found
+
+
+def measured(name: str) -> str:
+    """Return what an algorithm reached beside others, by docs/results/sixteen.csv; "" where it has no row."""
+    with (ROOT / "docs/results/sixteen.csv").open(newline="", encoding="utf-8") as file:
+        rows = [row for row in csv.DictReader(file) if row["method"] == name]
+    if not rows:
+        return ""
+    columns = {"global": "global_accuracy", "personal": "personal_accuracy", "worst decile": "personal_worst_tenth"}
+    lines = "| | " + " | ".join(columns) + " |\n|---|" + "---|" * len(columns) + "\n"
+    for row in rows:
+        cells = [f"{100 * float(row[key]):.1f}" if row[key] else "-" for key in columns.values()]
+        lines += f"| {row['partition']}, seed {row['seed']}, round {row['rounds']} | {' | '.join(cells)} |\n"
+    return f"Accuracy in %, on the problem of [sixteen methods](sixteen.md), which lists the others:\n\n{lines}\n"
+
+
+_HELD = "| numbers of | agrees to | by | tests |\n|---|---|---|---|\n"
+_EXPLAINED = (
+    "*Engines*: whole rounds on the loop and on the stack; *functions*: the functions alone. "
+    "[Papers](papers.md) explains the columns."
+)
+
+
+def method_page(name: str, section: str, facts: dict[str, object]) -> str:
+    """Return the page of an algorithm, with links as they are in docs/algorithms.md."""
+    first, _, rest = section.strip().partition("\n\n")
+    what, _, source = first.rpartition(" Class ")
+    kind = re.search(r"`(\w+)`", source)
+    assert kind is not None, name
+    title = re.split(r"[:,] ", what)[0] if ":" in what else kind[1]
+    body, settings, _ = (*re.split(r"^(?=- `)", rest + "\n", maxsplit=1, flags=re.MULTILINE), "", "")[:3]
+    declared: dict[str, str] = facts["facts"]  # type: ignore[assignment]
+    tried = "; ".join(f"`{key}`: {', '.join(map(str, values))}" for key, values in facts["tried"].items())  # type: ignore[attr-defined]
+    needs = [word for word in facts["needs"] if word != "state"]  # type: ignore[attr-defined]
+    rows = {
+        "on the command line": f"`{name}`",
+        "in Python": f"`fl.{kind[1]}` ([source]({f'../src/fedloom/algorithms/{name}.py'}))",
+        "paper": declared["paper"],
+        "family": str(facts["family"]) + (", a model for each client" if facts["personal"] else ""),
+        "needs": ", ".join({"public": "public examples", "validation": "validation examples"}.get(n, n) for n in needs),
+        "download": declared["down"],
+        "upload": declared["up"],
+        "client state": declared["client keeps"],
+        "cost of a round, as a multiple of FedAvg's": f"{declared['cost']} (bytes down / bytes up / work of clients)",
+        "values that `--tuned` tries": tried,
+    }
+    table = "".join(f"| {key} | {value} |\n" for key, value in rows.items() if value and not value.startswith("- ("))
+    held = tests_of(name, title)
+    parts = [
+        f"# {title}\n\n{what}\n\n| | |\n|---|---|\n{table}",
+        f"## Use it\n\n    fedloom run {name} --partition dirichlet:0.3 --clients 20 --rounds 10 --out runs/{name}",
+        f"```python\nalgorithm = fl.{kind[1]}(local=fl.Local(epochs=2, batch_size=20))\n```",
+        f"## Method\n\n{equations(body)}",
+        f"## Settings\n\n{settings}" if settings.strip() else "",
+        f"## Tests that hold it\n\n{_HELD}{''.join(held)}\n{_EXPLAINED}" if held else "",
+        f"## Results so far\n\n{found}" if (found := measured(name)) else "",
+    ]
+    return "\n\n".join(part.strip("\n") for part in parts if part) + "\n"
+
+
+def add_algorithms(site: Site) -> None:
+    """Add docs/algorithms.md without the sections of algorithms, and a page of each."""
+    page, facts = ROOT / "docs/algorithms.md", described()
+    text = page.read_text(encoding="utf-8")
+    made = _MADE.search(text)
+    assert made is not None
+    contents = made[2].partition("\n## ")[0]
+    site.add(page, text.replace(made[0], contents + "\n"))
+    sections = dict(_SECTION.findall(made[2] + "## "))
+    for name in facts:
+        site.add(page, method_page(name, sections[name], facts[name]), f"algorithms/{name}.md")
+
+
+# ---- the public names
+
+_GROUPS = {
+    "run": ("Runs", "Start a run, resume it, choose who takes part.", ("coordinator",)),
+    "data": ("Data", "Examples, clients, partitions.", ("data",)),
+    "algorithm": (
+        "Write an algorithm",
+        "What an algorithm is made of: the class, a client, the server's view of a round.",
+        ("core.algorithm", "core.averaging", "core.client", "core.cohort", "core.types", "core.fold"),
+    ),
+    "training": (
+        "Local training",
+        "Batches, losses, optimisers and networks.",
+        ("core.batch", "core.batches", "core.derivatives", "core.losses", "core.model", "core.optimiser",
+         "core.augment", "core.tree"),
+    ),
+    "tasks": ("Tasks", "Losses and measures by the kind of target.", ("tasks", "core.task", "core.task_measures",
+        "algorithms.shared.ldam", "algorithms.pfedsd")),
+    "files": ("Results and files", "Reports, weights, predictions, sweeps, trackers.", ("report", "experiments")),
+    "failures": ("Attacks and failures", "Clients that lie, fail or answer late.", ("engines",)),
+    "bounds": ("Bounds and errors", "Types by which settings are checked, and what a wrong one raises.",
+        ("core.choices", "core.errors")),
+}  # fmt: skip
+
+
+def public() -> Iterator[tuple[str, str]]:
+    """Yield the module and the name of each public name that the stub lists, algorithms apart."""
+    for node in ast.parse((ROOT / "src/fedloom/__init__.pyi").read_bytes()).body:
+        if isinstance(node, ast.ImportFrom) and node.module and node.module.startswith("fedloom"):
+            yield from ((node.module, a.name) for a in node.names if a.name not in ("*", "ALGORITHMS"))
+
+
+def group_of(module: str) -> str:
+    """Return the page on which the names of a module stand."""
+    if module == "fedloom.core":  # `tree`
+        return "training"
+    for group, (_, _, rooms) in _GROUPS.items():
+        if any(f"{module}.".startswith(f"fedloom.{room}.") for room in rooms):
+            return group
+    raise LookupError(f"{module} has public names, and no page of _GROUPS in scripts/make_site.py lists it")
+
+
+def add_names(site: Site) -> None:
+    """Add a page of public names for each group, and a list of all before docs/api.md's text."""
+    pages: dict[str, list[tuple[str, str]]] = defaultdict(list)
+    for module, name in public():
+        pages[group_of(module)].append((name, f"{module}.{name}"))
+    lists = "| page | names |\n|---|---|\n"
+    for group, (title, what, _) in _GROUPS.items():
+        names = sorted(pages[group])
+        body = "".join(f"## `fl.{name}` {{ #{name} }}\n\n::: {path}\n\n" for name, path in names)
+        site.pages[f"api-{group}.md"] = f"# {title}\n\n{what}\n\n{body}"
+        lists += f"| [{title}](api-{group}.md) | {' '.join(f'[`{n}`](api-{group}.md#{n})' for n, _ in names)} |\n"
+    every = described()
+    classes = " ".join(f"[`{kind}`](algorithms/{name}.md)" for name, kind in sorted(kinds().items()) if name in every)
+    lists += f"| [Algorithms](algorithms.md) | {classes} |\n"
+    before, _, after = site.pages["api.md"].partition("\n")
+    site.pages["api.md"] = f"{before}\n\n{lists}\n{after.strip()}\n"
+
+
+def kinds() -> dict[str, str]:
+    """Return the class of each algorithm."""
+    text = (ROOT / "docs/algorithms.md").read_text(encoding="utf-8")
+    return {
+        name: kind for kind, name in re.findall(r"Class \[`(\w+)`\]\(\.\./src/fedloom/algorithms/(\w+)\.py\)", text)
+    }
+
+
+# ---- files that pages link to
+
+
+def text_of(path: Path) -> str:
+    """Return a file, a notebook or a list of a folder's files as a page."""
+    name = path.relative_to(ROOT).as_posix()
+    head = f"---\nsearch:\n  exclude: true\n---\n\n# {name}\n\n"
+    if path.is_dir():
+        found = sorted(
+            p.relative_to(path).as_posix() for p in path.rglob("*") if p.is_file() and "__pycache__" not in p.parts
+        )
+        return f"{head}A folder of the repository, with these files:\n\n" + "".join(f"- `{one}`\n" for one in found)
+    text = path.read_text(encoding="utf-8")
+    if path.suffix == ".ipynb":
+        cells = json.loads(text)["cells"]
+        bodies = ["".join(cell["source"]) for cell in cells]
+        fenced = [f"```python\n{b}\n```" if c["cell_type"] == "code" else b for b, c in zip(bodies, cells, strict=True)]
+        return (
+            head
+            + "A notebook of the repository; a test runs it.\n\n"
+            + "\n\n".join(re.sub(r"^# ", "## ", b, flags=re.M) for b in fenced)
+            + "\n"
+        )
+    language = _LANGUAGES.get(path.suffix, "text")
+    return f"{head}A file of the repository, as it is in this version.\n\n````{language}\n{text}\n````\n"
+
+
+def site() -> Site:
+    """Return all pages and pictures of the site."""
+    made = Site()
+    sources = [*(ROOT / "docs").rglob("*.md"), *(ROOT / name for name in AT_ROOT)]
+    for source in sorted(sources):
+        if source.name != "algorithms.md" and source.exists():
+            made.add(source)
+    add_algorithms(made)
+    add_names(made)
+    while missing := [place for place in made.wanted if place not in made.pages]:
+        for place in missing:
+            path = made.wanted[place]
+            made.pages[place] = text_of(path)
+            if path.suffix == ".md":
+                made.add(path, place=place)
+    return made
+
+
+def write(made: Site, folder: Path) -> None:
+    """Write the pages and copy the pictures into an empty folder."""
+    if folder.exists():
+        shutil.rmtree(folder)
+    for place, text in made.pages.items():
+        path = folder / place
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+    for place, path in {**made.files, "site.css": ROOT / "scripts/site.css"}.items():
+        (folder / place).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(path, folder / place)
+
+
+if __name__ == "__main__":
+    everything = site()
+    write(everything, Path(sys.argv[1]) if len(sys.argv) > 1 else PAGES)
+    print(f"{len(everything.pages)} pages")

