@@ -66,7 +66,7 @@ def test_keys_decide_who_is_in_and_a_killed_server_and_device_go_on(federation: 
     server = federation.serve(*certs)
     federation.join(0)
     federation.join(1)
-    federation.until(lambda: "the server does not know the key of this device" in federation.text("device1"))
+    federation.until(lambda: "the server does not let this device in" in federation.text("device1"))
     assert main(["devices", "add", certs[1], "device1", str(folder / "state1" / "key.pub")]) == 0
     federation.until(lambda: lines(log) >= 2)
     federation.processes["device1"].kill()
