@@ -314,7 +314,12 @@ def _devices(command: Any) -> None:
     )  # fmt: skip
     add(
         "--least", type=int, metavar="K",
-        help="the fewest devices to begin with (default: WORLD_SIZE - 1, minus those that are refused)",
+        help="the fewest devices to begin with (default: WORLD_SIZE - 1, minus those that are refused); over Flower "
+        "the run begins once so many have registered",
+    )  # fmt: skip
+    add("--port", type=int, default=8443, metavar="N", help="over Flower: port of 127.0.0.1 (default: 8443)")
+    add(
+        "--certs", type=directory, metavar="DIR", help="over Flower: certificates and devices, see fedloom certs",
     )  # fmt: skip
     join = command("join", "take part as a device, at any other rank; see docs/devices.md", "join.join")
     add = join.add_argument
@@ -333,8 +338,32 @@ def _devices(command: Any) -> None:
     add("--abort-battery", type=float, metavar="SHARE", help="lowest charge to continue with")
     add("--abort-temperature", type=float, metavar="C", help="highest temperature to continue with, degrees Celsius")
     add("--abort-memory", type=float, metavar="MIB", help="lowest free memory to continue with")
+    add("--server", metavar="HOST:PORT", help="over Flower: where the server is")
+    add(
+        "--authority", metavar="FILE",
+        help="over Flower: certificate of the server's authority (default: authority.crt in --state)",
+    )  # fmt: skip
+    add("--insecure-anywhere", action="store_true", help="over Flower: no encryption and no keys, to any host")
     for one in (serve, join):
-        one.add_argument("--transport", choices=("gloo", "mpi"), default="gloo", help="between ranks (default: gloo)")
+        one.add_argument(
+            "--transport", choices=("gloo", "mpi", "flower"), default="gloo",
+            help="between ranks: gloo (default) or mpi; or flower, over the internet, see docs/flower.md",
+        )  # fmt: skip
+        one.add_argument(
+            "--insecure", action="store_true", help="over Flower: no encryption and no keys, on this host alone"
+        )
+    certs = command("certs", "make a server's certificates, or a device's key; see docs/flower.md", "certs.make")
+    certs.add_argument("kind", choices=("authority", "server", "device"), help="what to make")
+    certs.add_argument("directory", type=directory, help="where it is kept; of a device its state folder")
+    certs.add_argument(
+        "--name", action="append", default=[], metavar="NAME", help="name or address of the server; repeatable"
+    )
+    certs.add_argument("--days", type=int, metavar="N", help="how long it is valid (default: 3650, of a server 825)")
+    devices = command("devices", "add, list or remove the devices that may connect", "certs.devices")
+    devices.add_argument("action", choices=("add", "list", "remove"), help="what to do")
+    devices.add_argument("directory", type=directory, help="the server's certificates")
+    devices.add_argument("name", nargs="?", help="of a device, such as Kiel")
+    devices.add_argument("key", nargs="?", help="its public key, as a file or a line; - for standard input")
 
 
 def _analyse(command: Any) -> None:

@@ -15,7 +15,7 @@ from fedloom.coordinator import Job
 from fedloom.coordinator.directory import RunDirectory
 from fedloom.core.errors import SettingError
 from fedloom.core.task import targets_of
-from fedloom.core.task_measures import headline
+from fedloom.core.task_measures import measures_of
 from fedloom.data.preparation import Preparation
 from fedloom.display.terminal import table
 from fedloom.evaluate import evaluate_rows, measured
@@ -69,7 +69,7 @@ def replay(args: argparse.Namespace, console: Console) -> int:
     test, sizes = data.test, data.partition.sizes
     out.add_column("client", justify="right")
     p = replayed.population
-    main = headline(p.task)
+    main = measures_of(p.task)[p.measures[0]]
     whole = "all classes" if targets_of(p.task) == "classes" else "the test set"
     for heading in ("examples", "distance\nmoved", *[f"{main.title} on\n{whole}"] * (test is not None)):
         out.add_column(heading, justify="right")
@@ -104,6 +104,9 @@ def export(args: argparse.Namespace, console: Console) -> int:
         "whose": found.whose,
         **({"classes": json.dumps(train.classes)} if train.classes else {}),
     }
+    texts = getattr(train.preparation, "text", None)
+    if texts is not None:  # by which new texts become the ids that the network has learnt
+        facts["text"] = json.dumps(texts.described())
     onnx = Path(args.file).suffix == ".onnx"
     if onnx and (threshold := task_of(found, args.directory)[1]) is not None:
         facts["threshold"] = repr(threshold)
@@ -143,6 +146,8 @@ def _inside(experiment: Experiment, job: Job) -> tuple[Preparation | None, str]:
     preparation = getattr(job.federation.train, "preparation", None)
     if preparation is None:
         return None, ""
+    if preparation.text is not None:
+        return None, "the file takes token ids; `text` of its metadata says which ids the tokens of a text have"
     if (columns := preparation.constants) is None:
         return None, "the file takes features as the run's transformer makes them, which ONNX does not hold"
     numbers = f"{len(columns.numbers)} columns of numbers as x" if columns.numbers else ""

@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.func import grad, vmap
 
 from fedloom.core import tree
-from fedloom.core.batch import Batch
+from fedloom.core.batch import Batch, cut_to
 from fedloom.core.errors import EngineWarning, SettingError, first_line, quiet_vmap, warn
 from fedloom.core.fold.execution import Compilation
 from fedloom.core.losses import objective
@@ -51,6 +51,7 @@ def choose(name: EngineName, population: Population, local: Local, cohort_size: 
        recurrent layers: slower than one client after the other); loop where the cohort has fewer than 4 clients,
        whom processes would share out badly, or where processes cannot be forked;
     2. a model, or a task's loss, that `vmap` cannot take: loop (also where "stacked" was asked for, with a warning);
+       of token ids on a CPU, as models of Hugging Face that check their mask, by the rule of recurrent layers;
     3. a GPU: stacked;
     4. no more than 2 clients in parallel per lock-step, by the sizes of the clients: loop;
     5. else stacked.
@@ -73,15 +74,15 @@ def choose(name: EngineName, population: Population, local: Local, cohort_size: 
         return Workers, "asked for"
     layers = "convolutions" if _convolutional(population) else "recurrent layers" if _recurrent(population) else None
     if name == "auto" and on_cpu and layers is not None:
-        if cohort_size < MIN_SHARED_OUT:
-            return Loop, f"{layers} on a CPU, fewer than {MIN_SHARED_OUT} clients"
-        return (Workers, f"{layers} on a CPU") if hindrance is None else (Loop, f"{layers} on a CPU, and {hindrance}")
+        return _one_by_one(f"{layers} on a CPU", cohort_size, hindrance)
     for label, model in population.models.items():
         problem = stacking_problem(model, population)
         if problem is not None:
             reason = f"model {label!r} cannot be stacked ({problem})"
             if name == "stacked":
                 warn(f"{reason}: using the loop engine instead", EngineWarning)
+            elif on_cpu and population.federation.train.has_tokens:
+                return _one_by_one(f"token ids on a CPU, and {reason}", cohort_size, hindrance)
             return Loop, reason
     if name == "stacked":
         return Stacked, "asked for"
@@ -94,6 +95,13 @@ def choose(name: EngineName, population: Population, local: Local, cohort_size: 
     return Stacked, f"about {parallel:.0f} clients in parallel"
 
 
+def _one_by_one(what: str, cohort_size: int, hindrance: str | None) -> tuple[type[Engine], str]:
+    """Return the engine for clients that are computed one after the other, and why; `hindrance`: to processes."""
+    if cohort_size < MIN_SHARED_OUT:
+        return Loop, f"{what}, fewer than {MIN_SHARED_OUT} clients"
+    return (Workers, what) if hindrance is None else (Loop, f"{what}, and {hindrance}")
+
+
 def choose_compilation(
     kind: type[Engine], population: Population, local: Local, cohort_size: int, rounds: int
 ) -> Compilation:
@@ -104,7 +112,8 @@ def choose_compilation(
     1. a GPU, or recurrent layers: none;
     2. fewer than 100 steps of the run for each graph it needs: none. Steps are the lock-steps of a stack, or those of
        all clients on the loop and on workers. A loop needs 2 graphs, workers make theirs side by side, a stack needs 1,
-       or one for each power of two of clients where clients take different numbers of steps;
+       or one for each power of two of clients where clients take different numbers of steps; and each of these again
+       for each length to which sequences are cut;
     3. a model that `vmap` cannot take, which a trace would hardly take either: none;
     4. a stack of models of at most 20,000 parameters, frozen ones included, without convolutions, 25,000 steps for
        each graph, and a compiler: compile;
@@ -118,6 +127,7 @@ def choose_compilation(
     else:
         cohort = min(cohort_size, population.num_clients)
         graphs, steps = (cohort - 1).bit_length() + 1 if taken.ragged else 1, rounds * taken.steps
+    graphs *= max(_lengths(model, population) for model in population.models.values())
     if steps < STEPS_TO_TRACE * graphs:
         return "none"
     if not kind.stacked:
@@ -126,6 +136,15 @@ def choose_compilation(
     small = all(model.num_params + model.num_frozen <= MAX_COMPILED for model in population.models.values())
     pays = steps >= STEPS_TO_COMPILE * graphs and small and not _convolutional(population)
     return "compile" if pays and has_compiler() else "trace"
+
+
+def _lengths(model: Model, population: Population) -> int:
+    """Return to how many different lengths batches may be cut, each a graph; 1 where sequences are whole."""
+    if model.cut is None:
+        return 1
+    x = population.federation.train.x
+    last = ((x != model.cut) * torch.arange(x.shape[1], device=x.device)).amax(1)
+    return len({cut_to(n + 1, x.shape[1]) for n in last.unique().tolist()})
 
 
 @dataclass(frozen=True)

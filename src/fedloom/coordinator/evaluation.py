@@ -31,7 +31,7 @@ Spans = list[tuple[int, int, int]]  # (client, first row, row after the last)
 
 
 class _Client(NamedTuple):
-    """What was measured of the model of one client."""
+    """Hold the measures of one client's model."""
 
     values: dict[str, float]  # by measure; NaN where one is undefined
     sums: Mapping[str, Tensor]
@@ -130,19 +130,21 @@ class Evaluation:
                 f"{', '.join(predictions)} would be evaluated on inputs of none of the architectures, whose frozen "
                 "fronts are computed once: set front = 'off' (--front off)"
             )
-        rate = functools.partial(rate_rows, task=p.task, examples=test, device=p.device, dtype=p.dtype)
+        rate = functools.partial(
+            rate_rows, task=p.task, measure=self.main.name, examples=test, device=p.device, dtype=p.dtype
+        )
         for name, predict in predictions.items():
             if isinstance(predict, Mapping):
-                out[f"{name}_{self.main.name}"] = {str(k): rate(each) for k, each in predict.items()}
+                out[f"{name}_{self.main.name}"] = {str(k): finite(rate(each)) for k, each in predict.items()}
             else:
-                out[f"{name}_{self.main.name}"] = rate(predict)
+                out[f"{name}_{self.main.name}"] = finite(rate(predict))
         return out
 
     def of_personal(self, server: dict[str, Any], round: int) -> Record:
         """Judge each client of the panel by its personal model on its own held-out examples after `round`."""
         out: Record = {}
         found, main = self._clients(server, round, "test"), self.main.name
-        if rate := {k: of.values[main] for k, of in found.items()}:
+        if rate := {k: of.values[main] for k, of in found.items() if math.isfinite(of.values[main])}:
             values = np.array([rate[k] for k in self.panel if k in rate])
             up = sign(self.main.better)
             worst = up * np.sort(up * values)[: max(1, len(values) // 10)]
@@ -153,8 +155,9 @@ class Evaluation:
                 "personal_worst_tenth": float(worst.mean()),
                 **({"without_personal": sum(not of.own for of in found.values())} if self._tells else {}),
                 "personal_by_client": {str(k): rate[k] for k in self.panel if k in rate},
-                **self._others("personal", found),
             }
+        if found:
+            out |= self._others("personal", found)
         found, self._validated = self._validated or self._clients(server, round, "val"), None
         if found:
             out[f"val_{main}"] = mean(of.values[main] for of in found.values())
@@ -162,11 +165,12 @@ class Evaluation:
         return out
 
     def _others(self, whose: str, found: Mapping[int, _Client]) -> Record:
-        """Return the measures beside the headline: the mean over clients, and how many a measure is undefined for."""
+        """Return the mean over clients of measures beside the headline, and how many each measure is undefined for."""
         out: Record = {}
-        for name in self.names[1:]:
+        for name in self.names:
             values = [of.values[name] for of in found.values()]
-            out[f"{whose}_{name}"] = mean(values)
+            if name != self.main.name:
+                out[f"{whose}_{name}"] = mean(values)
             if undefined := sum(map(math.isnan, values)):
                 out[f"{whose}_{name}_undefined"] = undefined
         return out
@@ -187,8 +191,8 @@ class Evaluation:
         for way, results in by_way.items():
             found = {k: self._of(result) for k, result in sorted(results.items())}
             main = self.main.name
-            rate = {str(k): of.values[main] for k, of in found.items()}
-            out[f"new_{way}_{main}"] = mean(rate.values())
+            rate = {str(k): finite(of.values[main]) for k, of in found.items()}
+            out[f"new_{way}_{main}"] = mean(of.values[main] for of in found.values())
             out[f"new_{way}_{main}_by_samples"] = self._by_samples(main, found.values())
             out["new_by_client"][way] = rate
             out |= self._others(f"new_{way}", found)
@@ -220,12 +224,11 @@ class Evaluation:
             return each, {}
         main, up = self.main.name, sign(self.main.better)
         both = [(self._of(first[k]), self._of(shared[k])) for k in panel if shared[k].examples]
+        gains = [up * (mine.values[main] - theirs.values[main]) for mine, theirs in both]
         return each, {
             "global_on_clients": mean(theirs.values[main] for _, theirs in both),
             "global_on_clients_by_samples": self._by_samples(main, [theirs for _, theirs in both]),
-            "better_than_global": mean(
-                float(up * mine.values[main] > up * theirs.values[main]) for mine, theirs in both
-            ),
+            "better_than_global": mean(float(gain > 0) for gain in gains if math.isfinite(gain)),
         }
 
     def received(self, server: dict[str, Any], clients: list[int], round: int) -> dict[int, float]:
@@ -250,9 +253,9 @@ class Evaluation:
         each: Record = {
             "clients": clients,
             "examples": [int(after[k].examples) for k in clients],
-            "previous": [self.previous.get(k) for k in clients],
-            "received": [received[k] for k in clients],
-            "trained": [new[k] for k in clients],
+            "previous": [finite(self.previous[k]) if k in self.previous else None for k in clients],
+            "received": [finite(received[k]) for k in clients],
+            "trained": [finite(new[k]) for k in clients],
         }
         size = {k: int(after[k].examples) if self._counts else 1 for k in clients if after[k].examples}
         up = sign(self.main.better)
@@ -269,7 +272,8 @@ class Evaluation:
         self.previous.clear()
         for record in records:
             columns = record.get("trained", {"clients": [], "trained": []})
-            self.previous.update(zip(columns["clients"], columns["trained"], strict=True))
+            trained = (math.nan if value is None else value for value in columns["trained"])
+            self.previous.update(zip(columns["clients"], trained, strict=True))
 
     def _all_have(self, weights: dict[str, Weights]) -> bool:
         """Return whether there is a global model of every architecture."""
@@ -334,7 +338,7 @@ class Evaluation:
     def _columns(self, whose: str, results: list[EvaluationResult]) -> Record:
         """Return a model's numbers, client by client."""
         return {
-            f"{whose}_{'right' if self._counts else self.main.name}": [self._amount(s) for s in results],
+            f"{whose}_{'right' if self._counts else self.main.name}": [finite(self._amount(s)) for s in results],
             f"{whose}_loss": [_per_row(float(s.loss), int(s.examples)) for s in results],
             f"{whose}_train_loss": [_per_row(float(s.train_loss), int(s.trained)) for s in results],
         }
@@ -393,7 +397,9 @@ def _test_of(population: Population, name: str, round: int) -> Examples:
 
 def finite(value: float) -> float | None:
     """Return a number of a record; None for one that is not finite."""
-    return float(value) if math.isfinite(value) else None
+    if not math.isfinite(value):
+        return None
+    return value if isinstance(value, int) else float(value)
 
 
 def _per_row(total: float, rows: int) -> float | None:

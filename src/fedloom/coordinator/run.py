@@ -55,7 +55,9 @@ class Job(Plan):
             warnings.simplefilter("ignore")  # whoever runs it is warned then
             alone = [name for name, model in self.population.models.items() if not try_model(model, self)]
             Coordinator(self, trains=False).engine.init()
-        check_plausible(self.federation, self.population.models.values(), self.population.task)
+        check_plausible(
+            self.federation, self.population.models.values(), self.population.task, self.population.measures[0]
+        )
         if alone:
             sizes = self.population.sizes[np.isin(self.population.assignment, alone)]
             check_batches_of_one(sizes.sum(keepdims=True) if self.algorithm.pooled else sizes, self.algorithm.local)

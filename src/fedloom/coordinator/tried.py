@@ -46,7 +46,7 @@ def try_model(model: Model, job: Plan) -> bool:
     chosen, weights, how = train.select(first), model.init(0), ""
     two = train.select(first[[0, -1]])
     try:
-        names = chosen_measures(task, job.settings.measures)
+        names = chosen_measures(task, job.settings.measures, job.settings.headline)
         evaluate_rows(model, weights, task, names, chosen).measured(task)
         x, pair = (e.normalise(e.x, torch.float32) for e in (chosen, two))
         check_randomness(model, weights, pair)

@@ -1,4 +1,4 @@
-"""What a paper is: a few functions and the hyper-parameters they share."""
+"""Define an algorithm: a few functions and the hyper-parameters they share."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from fedloom.core.losses import Loss
 from fedloom.core.model import Model
 from fedloom.core.optimiser import Cosine, Local
 from fedloom.core.renamed import OF_ALGORITHM, keep_old_names
-from fedloom.core.types import BatchLoss, Params, Weights
+from fedloom.core.types import BatchLoss, Beside, Params, Weights
 
 if TYPE_CHECKING:
     from fedloom.data import Federation
@@ -323,14 +323,15 @@ class Algorithm(StrictSettings, ABC, Generic[V, S]):
         """
         term = self.term if _says(self, "term") else None
 
-        def of_both(carry: tuple[Weights, B], batch: Batch, *context: Any) -> tuple[Tensor, Any]:
-            w, beside = carry
-            found = loss(w, batch, beside, *(context if term is None else context[1:]))
+        def of_both(carry: tuple[Weights, Beside[B]], batch: Batch, *context: Any) -> tuple[Tensor, Any]:
+            w, other = carry
+            found = loss(w, batch, other.value, *(context if term is None else context[1:]))
             value = found.value if term is None else found.value + term(found, batch, context[0])
-            return value, (found.weights, beside if found.beside is None else found.beside)
+            return value, (found.weights, other if found.beside is None else Beside(found.beside))
 
-        context = context if term is None else (start, *context)
-        return minimise(of_both, (start, beside), client.train, self.local.optimiser, *context, lr=client.lr)
+        both, context = (start, Beside(beside)), context if term is None else (start, *context)
+        w, other = minimise(of_both, both, client.train, self.local.optimiser, *context, lr=client.lr)
+        return w, other.value
 
     def term(self, loss: BatchLoss, batch: Batch, start: Weights) -> Tensor:
         """Return what a subclass adds to the loss of every local step, [].

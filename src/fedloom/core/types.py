@@ -202,6 +202,13 @@ class BatchLoss:
 
 
 @state
+class Beside(Generic[T]):
+    """What is trained or moves beside a model: whatever it holds is not the model of this training."""
+
+    value: T
+
+
+@state
 class Maybe(Generic[T]):
     """A value that may be absent (a first teacher). The stack carries zeros for it; codec and byte counter skip it."""
 

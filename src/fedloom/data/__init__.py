@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from fedloom.data.adapters import from_huggingface, from_torch
-from fedloom.data.arrays import read_npz
+from fedloom.data.adapters import from_huggingface, from_torch, texts_of_huggingface
+from fedloom.data.arrays import read_npy, read_npz
 from fedloom.data.changes import NEVER, Arrival, Drift, Growing, LabelDrift, OffsetDrift, RotationDrift, Window
 from fedloom.data.embedded import fashion_mnist_small
 from fedloom.data.examples import Dataset, Examples, Normalise, from_arrays
@@ -64,9 +64,11 @@ __all__ = [
     "quantiles",
     "quantity",
     "read_csv",
+    "read_npy",
     "read_npz",
     "read_parquet",
     "read_sites",
     "shards",
     "split",
+    "texts_of_huggingface",
 ]

@@ -15,7 +15,7 @@ from torch import Tensor
 from fedloom.data.constants import NORMALISE
 from fedloom.data.examples import Dataset, Examples, Normalise, from_arrays, missing_classes
 from fedloom.data.folders import pillow
-from fedloom.data.tables import number
+from fedloom.data.tables import from_frame, number
 
 _TRIED = 16  # items read twice: a flip that half of the items get is missed once in 65,536 data sets
 
@@ -168,6 +168,71 @@ def from_huggingface(
     users = list(train[client])
     training = replace(examples["train"], owners=tuple(map(str, dict.fromkeys(users))))
     return Dataset(training, examples.get("test"), number(users))
+
+
+def texts_of_huggingface(
+    source: Any,
+    *,
+    text: str,
+    label: str = "label",
+    client: str | None = None,
+    config: str | None = None,
+    tokens: Any = None,
+    length: int | None = None,
+    most: int | None = None,
+    least: int = 1,
+    cache: str | None = None,
+) -> Dataset:
+    """Return texts and their classes of Hugging Face's `datasets` as token ids (N, length).
+
+    What is in the cache needs no network. Classes are numbered as there.
+
+    Args:
+        source: as of `from_huggingface`.
+        text: column of texts.
+        label: column of classes.
+        client: column of natural clients.
+        config: configuration, where a name has several.
+        tokens: as of `read_csv`.
+        length: likewise.
+        most: likewise.
+        least: likewise.
+        cache: folder in which `datasets` keeps what it fetches; without it, its own.
+
+    Raises:
+        ValueError: `datasets` is not installed, a column is missing, or as of `from_frame`.
+    """
+    try:
+        import datasets
+        import pandas as pd
+    except ImportError:
+        raise ValueError("Hugging Face data sets need datasets: pip install 'fedloom[huggingface]'") from None
+    name = source if isinstance(source, str) else "huggingface"
+    if isinstance(source, str):
+        source = datasets.load_dataset(source, config, cache_dir=cache)
+    parts = dict(source) if isinstance(source, dict) else {"train": source}
+    if "train" not in parts:
+        raise ValueError(f"{name} must have a split 'train', got {', '.join(map(str, parts))}: rename the split")
+    parts = {part: parts[part] for part in ("train", "test") if part in parts}
+    there = parts["train"].column_names
+    columns = [column for column in (text, label, client) if column is not None]
+    if missing := [column for column in columns if column not in there]:
+        raise ValueError(
+            f"{name} must have the columns {', '.join(missing)}, got {', '.join(there)}: name others as text, label or "
+            "client"
+        )
+    frames = [part.select_columns(columns).to_pandas().assign(**{_PART: which}) for which, part in parts.items()]
+    split = _PART if len(frames) > 1 else None
+    frame = pd.concat(frames, ignore_index=True)
+    made = from_frame(
+        frame if split else frame[columns], label=label, client=client, split=split, text=text, tokens=tokens,
+        length=length, most=most, least=least, test_fraction=0.0, name=name,
+    )  # fmt: skip
+    names = getattr(parts["train"].features[label], "names", None)
+    return made._replace(train=_called(made.train, names), test=made.test and _called(made.test, names))
+
+
+_PART = "fedloom part"  # the column that says of which split a row is
 
 
 def _called(examples: Examples, names: Any) -> Examples:

@@ -5,16 +5,20 @@ from __future__ import annotations
 import math
 import os
 import zipfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import IO, Any
 
 import numpy as np
 import numpy.typing as npt
+import torch
 
 from fedloom.data import formats
-from fedloom.data.examples import MAX_CLASSES, Dataset, from_arrays, missing_classes
+from fedloom.data.examples import MAX_CLASSES, Dataset, Examples, from_arrays, missing_classes
 from fedloom.data.formats import FormatError, refuse
+from fedloom.data.inputs import Tokens, next_tokens
+from fedloom.data.vocabulary import narrow
 
 NAMES = ("x_train", "y_train", "x_test", "y_test")
 _CHUNK = 2**20
@@ -24,7 +28,9 @@ def read_npz(path: str | os.PathLike[str], *, every_class: bool = True) -> Datas
     """Return the examples in a .npz file with the arrays x_train, y_train, x_test, y_test, as Keras has MNIST.
 
     x: images (N, H, W) or (N, H, W, 3) of uint8, images (N, C, H, W), or features (N, D); y: class labels (N,), whole
-    numbers that may be stored in floating point.
+    numbers that may be stored in floating point. x of integers (N, T) but uint8: token ids, 0 for padding; y: classes
+    (N,), or a token for each place (N, T), -100 where none counts; without y_train and y_test, the next tokens. An
+    array clients_train (N,), of numbers or names, says whose row each of x_train is.
 
     Args:
         path: of the file.
@@ -35,6 +41,8 @@ def read_npz(path: str | os.PathLike[str], *, every_class: bool = True) -> Datas
         ValueError: there is no such file, an array is missing, holds anything but numbers, or does not fit the others.
     """
     path = Path(path)
+    if _holds_tokens(path):
+        return _of_tokens(path)
     arrays = read_arrays(path, NAMES)
     for name, array in arrays.items():
         if name[0] == "y":
@@ -56,6 +64,91 @@ def read_npz(path: str | os.PathLike[str], *, every_class: bool = True) -> Datas
         arrays["x_test"], arrays["y_test"], num_classes=classes, normalise=train.normalise, name=path.stem
     )
     return Dataset(train, test)
+
+
+def read_npy(path: str | os.PathLike[str], *, test_fraction: float = 0.2, seed: int = 0) -> Dataset:
+    """Return the token ids (N, T) in a .npy file, 0 for padding, each place with the next one as its target.
+
+    Args:
+        path: of the file.
+        test_fraction: the part of all rows that becomes the test set, at random.
+        seed: of this choice.
+
+    Raises:
+        ValueError: there is no such file, or it holds anything but token ids.
+    """
+    path = Path(path)
+    if not path.is_file():
+        raise FormatError(f"there is no file {str(path)!r}; give the path of a .npy file with token ids (N, T)")
+    try:
+        ids = np.load(path, allow_pickle=False)
+    except Exception as error:  # parsers fed with garbage raise nearly anything
+        refuse(path, "the file must hold one plain array, written by numpy.save", error, "save it again")
+    out = np.zeros(len(ids), np.bool_) if ids.ndim else ids
+    count = round(test_fraction * len(out)) if ids.ndim else 0
+    if count:
+        out[np.random.RandomState(seed).permutation(len(out))[:count]] = True
+    size = _size_of_ids(path, {"the array": ids})
+    train, test = (_sequences(path, ids[rows], None, size) for rows in (~out, out))
+    return Dataset(train, test if count else None)
+
+
+def _holds_tokens(path: Path) -> bool:
+    """Return whether x_train of a .npz file is a matrix of integers, which are token ids then."""
+    try:
+        with zipfile.ZipFile(path) as archive, archive.open("x_train.npy") as file:
+            shape, _, dtype = _header(file)
+    except (OSError, ValueError, KeyError, zipfile.BadZipFile):
+        return False  # what is wrong with it, `read_arrays` says
+    return dtype.kind in "iu" and dtype != np.uint8 and len(shape) == 2
+
+
+def _of_tokens(path: Path) -> Dataset:
+    with zipfile.ZipFile(path) as archive:
+        there = {name.removesuffix(".npy") for name in archive.namelist()}
+    targets = [name for name in ("y_train", "y_test") if name in there]
+    if len(targets) == 1:
+        refuse(path, "targets are there of both parts or of none", targets[0], "leave both out for the next token")
+    own = [name for name in ("clients_train",) if name in there]
+    found = read_arrays(path, ["x_train", "x_test", *targets, *own])
+    parts = {name: found[name] for name in ("x_train", "x_test")}
+    if parts["x_train"].shape[1:] != parts["x_test"].shape[1:]:
+        shapes = " and ".join(str(x.shape) for x in parts.values())
+        refuse(path, "x_train and x_test must be as long", shapes, "fill shorter sequences with 0 at their end")
+    size = _size_of_ids(path, parts)
+    y = [found.get(name) for name in ("y_train", "y_test")]
+    if y[0] is not None and y[1] is not None and y[0].ndim == y[1].ndim == 2:
+        size = max(size, int(max(y[0].max(), y[1].max())) + 1)
+    elif y[0] is not None and y[1] is not None:
+        y = [_labels(path, name, found[name]) for name in ("y_train", "y_test")]
+    train, test = (_sequences(path, x, each, size) for x, each in zip(parts.values(), y, strict=True))
+    classes = max(train.num_classes, test.num_classes)
+    train, test = (replace(part, num_classes=classes) for part in (train, test))
+    if not own:
+        return Dataset(train, test)
+    names, owners = np.unique(found["clients_train"], return_inverse=True)
+    if owners.shape != (len(train),):
+        refuse(path, f"clients_train must name the client of each of {len(train)} rows", found["clients_train"].shape,
+               "save as many names")  # fmt: skip
+    return Dataset(replace(train, owners=tuple(map(str, names))), test, owners.astype(np.int64))
+
+
+def _size_of_ids(path: Path, parts: Mapping[str, npt.NDArray[Any]]) -> int:
+    """Return how many token ids there are: one more than the largest."""
+    for name, x in parts.items():
+        if x.ndim != 2 or x.dtype.kind not in "iu" or not x.size:
+            rule = f"{name} must hold token ids (N, T), integers"
+            refuse(path, rule, f"{x.dtype} of shape {x.shape}", "save x.astype(numpy.int32), filled with 0 at its end")
+        if x.min() < 0:
+            refuse(path, f"token ids of {name} are 0 or more", x.min(), "number tokens from 1; 0 is padding")
+    return max(int(x.max()) for x in parts.values()) + 1
+
+
+def _sequences(path: Path, ids: npt.NDArray[Any], y: npt.NDArray[Any] | None, size: int) -> Examples:
+    x = torch.from_numpy(narrow(ids, size))
+    targets = next_tokens(x) if y is None else torch.from_numpy(y.astype(np.int64))
+    classes = size if targets.dim() > 1 else int(targets.max()) + 1
+    return Examples(x, targets, classes, Tokens(vocabulary=max(2, size)), path.stem)
 
 
 def _labels(path: Path, name: str, array: npt.NDArray[Any]) -> npt.NDArray[np.int64]:

@@ -299,7 +299,20 @@ class Examples:
             )
         x, columns = fitted.features(self.preparation)
         made = replace(fitted, frame=self.preparation.frame)
+        if fitted.text is not None:
+            return self._of_tokens(torch.from_numpy(x).to(self.x.device), made)
         return replace(self, x=torch.from_numpy(x).to(self.x.device), columns=columns, preparation=made)
+
+    def _of_tokens(self, x: Tensor, made: Preparation) -> Examples:
+        """Return the same of token ids; where targets are the next ones, these are among `x`, behind all others."""
+        text = made.text
+        assert text is not None
+        how = Tokens(text.padding, vocabulary=text.size)
+        if self.y.is_floating_point() or self.y.dim() == 1:
+            return replace(self, x=x, normalise=how, preparation=made)
+        y = x[:, 1:].long()
+        y = y.masked_fill(y == text.padding, IGNORED)
+        return replace(self, x=x[:, :-1].contiguous(), y=y, num_classes=text.size, normalise=how, preparation=made)
 
     def class_counts(self) -> npt.NDArray[np.int64]:
         """Return the number of examples of each class, (num_classes,).
@@ -328,8 +341,9 @@ def describe_inputs(how: Normalise | Tokens | Inputs) -> Any:
     """Return how stored values become inputs, as JSON has it."""
     if isinstance(how, Normalise):
         return [how.mean, how.std, how.scale]
-    parts = {} if isinstance(how, Tokens) else {"inputs": [[*part] for part in how.parts]}
-    return parts | {"padding": how.padding} | ({"cut": how.cut} if isinstance(how, Tokens) else {})
+    if isinstance(how, Tokens):
+        return {"padding": how.padding, "cut": how.cut, "vocabulary": how.vocabulary}
+    return {"inputs": [[*part] for part in how.parts], "padding": how.padding}
 
 
 def read_inputs(found: Any) -> Normalise | Tokens | Inputs:
@@ -342,7 +356,7 @@ def read_inputs(found: Any) -> Normalise | Tokens | Inputs:
         mean, std, scale = found
         return Normalise(tuple(map(float, mean)), tuple(map(float, std)), float(scale))
     if "inputs" not in found:
-        return Tokens(found["padding"], found["cut"] is True)
+        return Tokens(found["padding"], found["cut"] is True, found["vocabulary"])
     parts = [Input(str(name), tuple(map(int, shape)), kind) for name, shape, kind in found["inputs"]]
     if wrong := [part for part in parts if part.kind not in KINDS or min(part.shape, default=1) < 1]:
         raise ValueError(f"inputs of a network are {', '.join(KINDS)} of some shape, got {wrong[0]!r:.80}")

@@ -32,13 +32,17 @@ class Tokens:
             whose forward has an argument `attention_mask` is given it: 1 for a token, 0 for padding, [B, T].
         cut: whether a batch may be cut to about its longest sequence, so that short ones do not pay for long ones:
             where the network answers the same, up to rounding, and draws nothing.
+        vocabulary: how many ids there are, by which networks of names are made; None: one more than the largest here.
     """
 
     padding: int | None = 0
     cut: bool = True
+    vocabulary: int | None = None
 
     def __post_init__(self) -> None:
         _check_padding(self.padding)
+        if self.vocabulary is not None and (type(self.vocabulary) is not int or self.vocabulary < 2):
+            raise ValueError(f"a vocabulary has at least two ids, got {self.vocabulary!r}: count them, padding too")
 
     def __call__(self, x: Tensor, dtype: torch.dtype) -> Tensor:
         """Return the ids, int64, whatever `dtype` is."""

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from fedloom.data.examples import Dataset
 from fedloom.data.formats import FormatError, refuse
 from fedloom.data.tables import from_frame
+from fedloom.data.vocabulary import Tokeniser, TokenKind
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -27,6 +28,10 @@ def read_parquet(
     categories: Sequence[str] = (),
     prepare: Any = None,
     least: int = 1,
+    text: str | None = None,
+    tokens: TokenKind | Tokeniser | None = None,
+    length: int | None = None,
+    most: int | None = None,
     test_fraction: float = 0.2,
     seed: int = 0,
 ) -> Dataset:
@@ -43,6 +48,10 @@ def read_parquet(
         categories: columns of numbers that are names, prepared as words.
         prepare: "standard", "federated" or a transformer, as of `read_csv`.
         least: of "federated", how many rows of a client must have a word for the client to name it.
+        text: column of texts, which become token ids (N, length), as of `read_csv`.
+        tokens: of a text, "words", "characters" or a tokeniser of your own.
+        length: of a text, most tokens of it, 128 unless said.
+        most: of a text, the largest vocabulary; 10,000 unless said.
         test_fraction: without `split`, the part of all rows that becomes the test set, in [0, 1).
         seed: of this choice, 0 to 2**32 - 1.
 
@@ -61,6 +70,10 @@ def read_parquet(
         categories=categories,
         prepare=prepare,
         least=least,
+        text=text,
+        tokens=tokens,
+        length=length,
+        most=most,
         test_fraction=test_fraction,
         seed=seed,
         name=Path(path).stem,

@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from fedloom.data.statistics import CommonPreparation, Scale
+from fedloom.data.vocabulary import TextPreparation
 
 MISSING = {"", "NA", "N/A", "NaN", "nan", "null", "NULL", "?"}  # words that mean a gap
 _BLOCK = 4096  # rows that are transformed at once
@@ -30,7 +31,7 @@ class Preparation:
     Args:
         frame: the columns, a pandas DataFrame of N rows; missing values are NaN.
         transformer: of scikit-learn, with `fit(frame, y)` and `transform(frame)`, copied before it is fitted; or a
-            `CommonPreparation`.
+            `CommonPreparation`; or, of a column of texts, a `TextPreparation`.
         read: how the table was read, for `facts`; new rows are read by its `gaps` and `thousands`.
         facts: what the features are, once it is fitted; for manifest.json.
     """
@@ -50,7 +51,7 @@ class Preparation:
         Raises:
             ValueError: scikit-learn is not installed, or `prepare` is something else.
         """
-        if isinstance(prepare, CommonPreparation):
+        if isinstance(prepare, CommonPreparation | TextPreparation):
             return cls(frame, prepare, read)
         try:
             from sklearn.compose import ColumnTransformer
@@ -96,7 +97,7 @@ class Preparation:
         Raises:
             ValueError: the transformer does not take the columns.
         """
-        if isinstance(self.transformer, CommonPreparation):
+        if isinstance(self.transformer, CommonPreparation | TextPreparation):
             clients = [rows] if sizes is None else np.split(rows, np.cumsum(sizes)[:-1])
             common = self.transformer.fit([self.frame.iloc[part] for part in clients])
             return Preparation(self.frame, common, self.read, {**self.read, **_facts_of(common, len(rows))})
@@ -127,9 +128,16 @@ class Preparation:
         frame = pd.DataFrame({name: pd.Series([], dtype=kind) for name, kind in kinds.items()})
         return cls(frame, common, {}, _facts_of(common, fitted_on))
 
-    def features(self, other: Preparation | None = None) -> tuple[npt.NDArray[np.float32], tuple[str, ...]]:
-        """Return features (N, D) of these columns, or of those of `other`, and their names."""
+    @property
+    def text(self) -> TextPreparation | None:
+        """What makes token ids of a column of texts; None where the columns are other features."""
+        return self.transformer if isinstance(self.transformer, TextPreparation) else None
+
+    def features(self, other: Preparation | None = None) -> tuple[npt.NDArray[Any], tuple[str, ...]]:
+        """Return features (N, D) of these columns, or of those of `other`, and their names; token ids of a text."""
         frame = (other or self).frame
+        if self.text is not None:
+            return self.text.transform(frame), ()
         # Somebody's own may look at all rows at once; ours makes float64 of each alone, which need not be there of all.
         ours = _is_standard(self.transformer) or isinstance(self.transformer, CommonPreparation)
         block = _BLOCK if ours else max(1, len(frame))
@@ -149,7 +157,7 @@ class Preparation:
 
     @property
     def constants(self) -> CommonPreparation | None:
-        """What becomes of each column, once fitted, in numbers and words; None where a transformer does not tell."""
+        """Description of what becomes of each column, once fitted; None where a transformer does not tell."""
         if isinstance(self.transformer, CommonPreparation):
             return self.transformer
         if not _is_standard(self.transformer):
@@ -165,7 +173,7 @@ class Preparation:
                     words[name] = tuple(map(str, pipeline[1].categories_[i]))
         return CommonPreparation(1, numbers, words)
 
-    def new_rows(self, frame: Any) -> npt.NDArray[np.float32]:
+    def new_rows(self, frame: Any) -> npt.NDArray[Any]:
         """Return features (N, D) of other rows, as the fitted transformer makes them.
 
         A trained model predicts from these features.
@@ -209,12 +217,25 @@ class Preparation:
         return self.features(Preparation(pd.DataFrame(columns), self.transformer))[0]
 
 
-def asked(prepare: Any, least: int) -> Any:
-    """Return what prepares a table: None, "standard", a transformer, or a `CommonPreparation` for "federated".
+def asked(prepare: Any, least: int, text: str | None = None, **how: Any) -> Any:
+    """Return what prepares a table: None, "standard", a transformer, a `CommonPreparation` for "federated".
+
+    Of a column `text` it is a `TextPreparation`, and `how` are its `tokens`, `length` and `most`; None: as usual.
 
     Raises:
-        ValueError: `least` is no count, or given with another preparation.
+        ValueError: `least` is no count, or what was said belongs to another preparation.
     """
+    said = {name: value for name, value in how.items() if value is not None}
+    if text is not None:
+        if prepare is not None:
+            raise ValueError(
+                f"a text becomes token ids, got prepare={prepare!r} beside text={text}: leave prepare out; tokens, "
+                "length and most say how"
+            )
+        return TextPreparation(text, least=least, **said)
+    if said:
+        name, value = next(iter(said.items()))
+        raise ValueError(f"{name} is said of a column of texts, got {name}={value!r} without one: name it, text=NAME")
     if type(least) is not int or least < 1:
         raise ValueError(f"least must be a whole number from 1, got {least!r}: 5 withholds words of fewer rows")
     if isinstance(prepare, str) and prepare == "federated":
@@ -229,10 +250,10 @@ def _is_standard(made: Any) -> bool:
     return set(getattr(made, "named_transformers_", {})) == {"numbers", "words"}
 
 
-def _facts_of(common: CommonPreparation, rows: int) -> dict[str, Any]:
+def _facts_of(common: CommonPreparation | TextPreparation, rows: int) -> dict[str, Any]:
     """Describe a preparation by the statistics of all clients for manifest.json, which holds all of it."""
-    described = common.described()
-    return {"fitted_on": rows, "columns": _told(common), "digest": common.digest(), "prepare": described}
+    told = {common.column: common.told()} if isinstance(common, TextPreparation) else _told(common)
+    return {"fitted_on": rows, "columns": told, "digest": common.digest(), "prepare": common.described()}
 
 
 def _told(common: CommonPreparation) -> dict[str, str]:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-_FORM = "label, target, client, split, group, drop and categories"
+_FORM = "label, target, client, split, group, drop, categories and text"
 
 
 @dataclass(frozen=True)
@@ -22,6 +22,7 @@ class Roles:
         group: column of groups, whose rows stay on one side of a split.
         drop: columns that are left out.
         categories: columns of features that are read as words.
+        text: column of texts, the one feature; the columns without a role are left out then.
     """
 
     label: str | None
@@ -31,6 +32,7 @@ class Roles:
     group: str | None
     drop: tuple[str, ...]
     categories: tuple[str, ...]
+    text: str | None = None
 
     @classmethod
     def of(
@@ -42,11 +44,12 @@ class Roles:
         group: Any,
         drop: Any,
         categories: Any,
+        text: Any = None,
     ) -> Roles:
         """Make roles of what a caller of `read_csv` names; a single name becomes a list, and numbers become text.
 
         Raises:
-            ValueError: a column has two roles, or both `label` and `target` are given.
+            ValueError: a column has two roles, both `label` and `target` are given, or `categories` beside a `text`.
         """
         targets = _texts(target)
         if targets and label is not None:
@@ -54,22 +57,42 @@ class Roles:
                 f"a table has classes, or targets that are no classes, got label={label} and "
                 f"target={','.join(targets)}: leave one of them out"
             )
-        client, split, group = (None if name is None else str(name) for name in (client, split, group))
+        client, split, group, text = (None if name is None else str(name) for name in (client, split, group, text))
         label = None if targets else "label" if label is None else str(label)
-        made = cls(label, targets, client, split, group, _texts(drop), _texts(categories))
+        made = cls(label, targets, client, split, group, _texts(drop), _texts(categories), text)
+        if text is not None and made.categories:
+            raise ValueError(
+                f"a text is the one feature of its table, got categories={','.join(made.categories)} beside "
+                f"text={text}: leave one of them out"
+            )
         if (twice := first_repeated([*made.named, *made.drop, *made.categories])) is not None:
             raise ValueError(f"a column has one role, got {twice!r} in several of {_FORM}: name it once")
         return made
 
     @property
     def words(self) -> list[str]:
-        """The columns that are read as words, in the order label, client, split, group."""
-        return [name for name in (self.label, self.client, self.split, self.group) if name is not None]
+        """The columns that are read as words, in the order label, client, split, group, text."""
+        several = (self.label, self.client, self.split, self.group, self.text)
+        return [name for name in several if name is not None]
 
     @property
     def named(self) -> list[str]:
-        """The columns that every table must have and that are no features."""
+        """The columns that every table must have, which are no features but for a text."""
         return [*self.words, *self.targets]
+
+    @property
+    def features(self) -> tuple[str, ...]:
+        """The columns of features that were named."""
+        return self.categories if self.text is None else (self.text,)
+
+    @property
+    def others(self) -> list[str]:
+        """The columns that were named and are no features."""
+        return [name for name in (*self.named, *self.drop) if name != self.text]
+
+    def dropped(self, header: Sequence[str]) -> tuple[str, ...]:
+        """Return the columns of a table that are left out: those that were named, beside a text all without a role."""
+        return self.drop if self.text is None else tuple(name for name in header if name not in self.named)
 
 
 def _texts(names: Any) -> tuple[str, ...]:

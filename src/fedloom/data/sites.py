@@ -21,6 +21,7 @@ from fedloom.data.preparation import MISSING, asked
 from fedloom.data.roles import Roles, first_repeated
 from fedloom.data.tables import columns_of_frame, dataset_of
 from fedloom.data.text_table import TextTable, read_columns
+from fedloom.data.vocabulary import Tokeniser, TokenKind
 
 TABLES = (".csv", ".tsv", ".parquet")
 _SHOWN = 20  # differences in a message
@@ -44,6 +45,10 @@ def read_sites(
     gaps: Sequence[str] = (),
     prepare: Any = None,
     least: int = 1,
+    text: str | None = None,
+    tokens: TokenKind | Tokeniser | None = None,
+    length: int | None = None,
+    most: int | None = None,
     test_fraction: float = 0.2,
     seed: int = 0,
 ) -> Dataset:
@@ -63,7 +68,12 @@ def read_sites(
         categories: columns of numbers that are names; also those that hold numbers in one file and words in another.
         gaps: more words that mean a gap, in text files.
         prepare: "standard", "federated" or a transformer of scikit-learn; fitted on the training rows of all sites.
-        least: of "federated", how many rows of a site must have a word for the site to name it.
+        least: of "federated", how many rows of a site must have a word for the site to name it; of a text, how often it
+            must have a token.
+        text: column of texts; files need no other column without a role.
+        tokens: of a text.
+        length: of a text.
+        most: of a text.
         test_fraction: without `split`, the part of all rows that becomes the test set.
         seed: of this choice, 0 to 2**32 - 1.
 
@@ -73,7 +83,8 @@ def read_sites(
     """
     paths = site_files(files)
     names = site_names(paths)
-    roles = Roles.of(label, target, None, split, group, drop, categories)
+    roles = Roles.of(label, target, None, split, group, drop, categories, text)
+    how = asked(prepare, least, roles.text, tokens=tokens, length=length, most=most)
     words = frozenset([gaps] if isinstance(gaps, str) else gaps)
     is_text = not is_parquet(paths[0])
     if not is_text and words:
@@ -90,6 +101,7 @@ def read_sites(
             headers[name] = tuple(map(str, frames[name].columns))
             if (twice := first_repeated(headers[name])) is not None:
                 refuse(path, "columns must have distinct names", f"{twice!r} twice", "rename one")
+    roles = replace(roles, drop=roles.dropped(list(dict.fromkeys(c for header in headers.values() for c in header))))
     differences = _Differences.between(headers, roles)
     shared = [name for name in headers[names[0]] if name in differences.shared]
     sites = dict[str, _Site]()
@@ -126,7 +138,7 @@ def read_sites(
     client = _unused("client", read)
     read.words[client] = [name for name, length in zip(names, lengths, strict=True) for _ in range(length)]
     roles = replace(roles, client=client)
-    return dataset_of(place, read, roles, _called(paths), asked(prepare, least), said, test_fraction, seed, bad)
+    return dataset_of(place, read, roles, _called(paths), how, said, test_fraction, seed, bad)
 
 
 def is_pattern(source: str) -> bool:
@@ -199,6 +211,7 @@ def _present(roles: Roles, columns: Sequence[str]) -> Roles:
         label=kept(roles.label),
         split=kept(roles.split),
         group=kept(roles.group),
+        text=kept(roles.text),
         targets=tuple(name for name in roles.targets if name in columns),
         categories=tuple(name for name in roles.categories if name in columns),
     )
@@ -233,7 +246,7 @@ class _Joined:
 
 @dataclass(frozen=True)
 class _Site:
-    """What the columns of one file hold."""
+    """Hold the columns of one file by their kind."""
 
     kinds: dict[str, tuple[str, str]]  # "numbers" or "words", and an example; nothing of a column of gaps alone
     classes: frozenset[str]
@@ -258,7 +271,7 @@ class _Site:
 
 @dataclass
 class _Differences:
-    """What is not alike in the files of several sites.
+    """Collect what is not alike in the files of several sites.
 
     `shared`: the columns that all have. `found` is refused; `noted` is warned of. `not_everywhere`: features that some
     files lack.
@@ -296,7 +309,7 @@ class _Differences:
                 out._add(f"{name!r} is only in {_listed(has[name])}", "name columns alike in all files")
             if name not in roles.named:
                 out.not_everywhere.append(name)
-        if not out.shared - {*roles.named}:
+        if roles.text is None and not out.shared - {*roles.named}:
             out._add("no column of features is in all files", "name columns alike in all files")
         return out
 

@@ -6,10 +6,11 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from fedloom.data.cifar_files import CIFAR10_FILES, CIFAR100_FILES, cifar, cifar_download, grey
 from fedloom.data.constants import NORMALISE
@@ -21,7 +22,9 @@ from fedloom.data.image_pairs import fashion_mnist_pairs
 from fedloom.data.leaf import femnist, leaf
 from fedloom.data.matlab import svhn, vehicle, whole_vehicle
 from fedloom.data.mnist_files import emnist_download, idx_download, idx_pair, letters_aj
+from fedloom.data.shakespeare import shakespeare
 from fedloom.data.stand_ins import vehicle_like
+from fedloom.data.text_files import texts
 
 
 @dataclass(frozen=True)
@@ -29,11 +32,11 @@ class Source:
     """Describe a data set. What people read is Markdown."""
 
     name: str
-    """What `load` and `--data NAME:FOLDER` call it."""
-    load: Callable[[Path], Dataset]
+    """Its name in `load` and `--data NAME:FOLDER`."""
+    load: Callable[..., Dataset]
     """Reads the files of a folder."""
     what: str
-    """What its examples and classes are: examples to train on + to test on."""
+    """Its examples and classes: examples to train on + to test on."""
     files: str
     """Its files, below the folder; nothing where it needs none."""
     tried: str
@@ -41,6 +44,8 @@ class Source:
     download: Download | None = None
     is_format: bool = False
     """Whether the name says how files are written, and not what is in them."""
+    says: Mapping[str, type] = field(default_factory=dict)
+    """Arguments of `load` that may be said, and their types: `NAME:FOLDER?roles=60`."""
 
 
 def _emnist(split: str, what: str, num_classes: int, tried: str = "made files") -> Source:
@@ -185,6 +190,22 @@ SOURCES: dict[str, Source] = {
             "those of `leaf`", "made files", is_format=True,
         ),
         Source(
+            "shakespeare", shakespeare,
+            "windows of 80 characters by speaking role, each place with the next one, 82 ids; natural clients, the "
+            "last fifth of a role held out. `shakespeare:FOLDER?roles=60&characters=4000`: 60 of the roles, their "
+            "beginnings",
+            "`all_data/*.json` (texts) or `{train,test}/*.json` (samples) of LEAF, also in `data/`, texts also as "
+            "`.json.xz`", "real words; made samples", says={"roles": int, "characters": int},
+        ),
+        Source(
+            "texts", texts,
+            "text files: of classes, or plain, each a natural client whose next character is predicted. "
+            "`texts:FOLDER?tokens=words&length=128&most=10000&least=5`: words, the most tokens of a text, the largest "
+            "vocabulary, how often a client must have a token",
+            "`{train,test}/<class>/*.txt`, or `*.txt`: UTF-8; needs pandas", "made files", is_format=True,
+            says={"tokens": str, "length": int, "most": int, "least": int},
+        ),
+        Source(
             "vehicle", vehicle, "100 features of sensors, 2 classes; natural clients",
             "`vehicle.mat` (cells X, Y), or the part published with Ditto, `vehicle_ditto_train.npz`",
             "real part; made `vehicle.mat`",
@@ -202,7 +223,7 @@ SOURCES: dict[str, Source] = {
 }  # fmt: skip
 
 
-def load(name: str, folder: str | os.PathLike[str]) -> Dataset:
+def load(name: str, folder: str | os.PathLike[str], **said: Any) -> Dataset:
     """Return a data set of `SOURCES`, images uint8 (N, C, H, W) where nothing else is said, in file order.
 
     Files may lie in `folder` itself too. IDX names may be written with a dot, `train-images.idx3-ubyte`. EMNIST images
@@ -214,14 +235,19 @@ def load(name: str, folder: str | os.PathLike[str]) -> Dataset:
     Args:
         name: data set; `-` may stand for `_`.
         folder: where the files are.
+        said: what else is said of them, such as `roles=60` of shakespeare.
 
     Raises:
-        ValueError: the name is unknown, files are missing, or a file breaks a rule of its format.
+        ValueError: the name is unknown, nothing or something else can be said of such files, files are missing, or a
+            file breaks a rule of its format.
     """
     key = name.replace("-", "_")
     if key not in SOURCES:
         raise ValueError(f"name must be a data set with a loader, got {name!r}: use one of {', '.join(SOURCES)}")
-    return SOURCES[key].load(Path(folder))
+    if unknown := [name for name in said if name not in SOURCES[key].says]:
+        told = f"some of {', '.join(SOURCES[key].says)}" if SOURCES[key].says else "nothing"
+        raise ValueError(f"of {key} one says {told}, got {unknown[0]!r}: leave it out")
+    return SOURCES[key].load(Path(folder), **said)
 
 
 def download(name: str, folder: str | os.PathLike[str], *, progress: Callable[[str], Bar] | None = None) -> list[Path]:

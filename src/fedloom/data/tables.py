@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -14,19 +15,23 @@ import numpy.typing as npt
 import torch
 
 from fedloom.data.columns import Columns, check_columns, check_gaps, check_header, class_labels, test_rows
-from fedloom.data.examples import Dataset, Examples, from_arrays
+from fedloom.data.examples import Dataset, Examples, Normalise, from_arrays
 from fedloom.data.formats import FormatError, refuse
 from fedloom.data.groups import split_whole_groups
 from fedloom.data.hold_out import split as split_rows
+from fedloom.data.inputs import Tokens
 from fedloom.data.partition import pooled
 from fedloom.data.preparation import MISSING, Preparation, asked, spelt
 from fedloom.data.roles import Roles
 from fedloom.data.statistics import CommonPreparation
 from fedloom.data.targets import take_targets
 from fedloom.data.text_table import TextTable, read_columns
+from fedloom.data.vocabulary import Tokeniser, TokenKind
 
 if TYPE_CHECKING:
     import pandas as pd
+
+_NUMBER = re.compile(r"[+-]?[0-9]+([.,][0-9]*)*")
 
 
 def read_csv(
@@ -42,6 +47,10 @@ def read_csv(
     gaps: Sequence[str] = (),
     prepare: Any = None,
     least: int = 1,
+    text: str | None = None,
+    tokens: TokenKind | Tokeniser | None = None,
+    length: int | None = None,
+    most: int | None = None,
     test_fraction: float = 0.2,
     seed: int = 0,
 ) -> Dataset:
@@ -72,7 +81,14 @@ def read_csv(
         prepare: "standard": numbers are standardised, gaps are the median, words become one column of 0 and 1 each;
             "federated": the same of what clients count and add up (`fedloom.data.statistics`), the median to 1/1024 of
             the range; or a transformer of scikit-learn, which is given a data frame of the features.
-        least: of "federated", how many rows of a client must have a word for the client to name it.
+        least: of "federated", how many rows of a client must have a word for the client to name it; of a text, how
+            often a client must have a token.
+        text: column of texts, which become token ids (N, length), padded at their end with 0; the other columns without
+            a role are left out. The vocabulary is what clients count (`fedloom.data.vocabulary`).
+        tokens: of a text, "words" (unless said) or "characters"; or a tokeniser of your own, a function of a text that
+            returns ids, whose `size` says how many there are.
+        length: of a text, most tokens of it, 128 unless said; the others are left out.
+        most: of a text, the largest vocabulary, the most frequent tokens; 10,000 unless said.
         test_fraction: without `split`, the part of all rows that becomes the test set, in [0, 1): at random, stratified
             by class. At 0 there is no test set.
         seed: of this choice, 0 to 2**32 - 1.
@@ -84,16 +100,18 @@ def read_csv(
     path = Path(path)
     if not path.is_file():
         raise FormatError(f"there is no file {str(path)!r}; give the path of a .csv file with a header line")
-    roles = Roles.of(label, target, client, split, group, drop, categories)
-    text = TextTable.recognised(path, [*roles.named, *roles.drop], roles.categories)
-    text = replace(text, gaps=frozenset([gaps] if isinstance(gaps, str) else gaps))
-    read = read_columns(text, {*roles.words, *roles.categories}, set(roles.drop))
-    said: dict[str, Any] = {"separator": text.separator, "encoding": text.encoding, "dropped": list(roles.drop)}
-    if text.gaps:
-        said["gaps"] = sorted(text.gaps)
+    roles = Roles.of(label, target, client, split, group, drop, categories, text)
+    how = asked(prepare, least, roles.text, tokens=tokens, length=length, most=most)
+    table = TextTable.recognised(path, roles.others, roles.features)
+    table = replace(table, gaps=frozenset([gaps] if isinstance(gaps, str) else gaps))
+    dropped = roles.dropped(table.header)
+    read = read_columns(table, {*roles.words, *roles.categories}, set(dropped))
+    said: dict[str, Any] = {"separator": table.separator, "encoding": table.encoding, "dropped": list(dropped)}
+    if table.gaps:
+        said["gaps"] = sorted(table.gaps)
     if read.grouped:
         said["thousands"] = read.grouped
-    return dataset_of(path, read, roles, path.stem, asked(prepare, least), said, test_fraction, seed)
+    return dataset_of(path, read, roles, path.stem, how, said, test_fraction, seed)
 
 
 def from_frame(
@@ -108,6 +126,10 @@ def from_frame(
     categories: Sequence[str] = (),
     prepare: Any = None,
     least: int = 1,
+    text: str | None = None,
+    tokens: TokenKind | Tokeniser | None = None,
+    length: int | None = None,
+    most: int | None = None,
     test_fraction: float = 0.2,
     seed: int = 0,
     name: str = "frame",
@@ -128,6 +150,10 @@ def from_frame(
         categories: columns of numbers that are names, prepared as words.
         prepare: "standard", "federated" or a transformer, as of `read_csv`.
         least: of "federated", how many rows of a client must have a word for the client to name it.
+        text: column of texts, which become token ids (N, length), as of `read_csv`.
+        tokens: of a text, "words", "characters" or a tokeniser of your own.
+        length: of a text, most tokens of it, 128 unless said.
+        most: of a text, the largest vocabulary; 10,000 unless said.
         test_fraction: without `split`, the part of all rows that becomes the test set, in [0, 1).
         seed: of this choice, 0 to 2**32 - 1.
         name: what the data are called.
@@ -140,18 +166,19 @@ def from_frame(
             f"frame must be a pandas DataFrame, got {type(frame).__name__}: pandas.DataFrame(...) makes one, and "
             "frame.to_pandas() of polars"
         )
-    roles = Roles.of(label, target, client, split, group, drop, categories)
+    roles = Roles.of(label, target, client, split, group, drop, categories, text)
+    how = asked(prepare, least, roles.text, tokens=tokens, length=length, most=most)
     read, bad = columns_of_frame(Path(name), frame, roles)
-    said = {"dropped": list(roles.drop)}
-    return dataset_of(Path(name), read, roles, name, asked(prepare, least), said, test_fraction, seed, bad)
+    said = {"dropped": list(roles.dropped([str(column) for column in frame.columns]))}
+    return dataset_of(Path(name), read, roles, name, how, said, test_fraction, seed, bad)
 
 
 def columns_of_frame(place: Path, frame: pd.DataFrame, roles: Roles) -> tuple[Columns, dict[str, str]]:
     """Return the columns of a data frame, and those that hold neither numbers nor words, with what they hold."""
     header = [str(column) for column in frame.columns]
-    check_header(place, header, [*roles.named, *roles.drop], roles.categories)
+    check_header(place, header, roles.others, roles.features)
     read, bad = Columns(lines=np.arange(len(frame)), counted="row"), dict[str, str]()
-    dropped, as_words = set(roles.drop), {*roles.words, *roles.categories}
+    dropped, as_words = set(roles.dropped(header)), {*roles.words, *roles.categories}
     for i, column in enumerate(header):
         values = frame.iloc[:, i].infer_objects()
         if column in dropped:
@@ -187,8 +214,11 @@ def dataset_of(
     unread = dict(bad)
     single = (roles.label, roles.client, roles.split, roles.group)
     labels, users, parts, grouped = (None if name is None else read.words.pop(name) for name in single)
+    if roles.text is not None:
+        _check_texts(path, read, roles.text)
     targets = take_targets(path, read, roles.targets, unread) if roles.targets else None
-    check_columns(path, read, prepare is not None, unread, isinstance(prepare, CommonPreparation))
+    if roles.text is None:
+        check_columns(path, read, prepare is not None, unread, isinstance(prepare, CommonPreparation))
     for column, cells in ((roles.label, labels), (roles.client, users), (roles.group, grouped)):
         if column is not None and cells is not None:
             check_gaps(path, read, column, cells)
@@ -220,11 +250,14 @@ def dataset_of(
     else:
         preparation = Preparation.of(_frame(read), prepare, said).fitted(np.flatnonzero(~test), y)
         x, columns = preparation.features()
+    tokens = None if preparation is None else preparation.text
+    how = None if tokens is None else Tokens(tokens.padding, vocabulary=tokens.size)
     if labels is None:
-        whole_table = Examples(torch.from_numpy(x), torch.from_numpy(y), len(roles.targets), name=name)
+        given = torch.from_numpy(x), torch.from_numpy(y), len(roles.targets)
+        whole_table = Examples(*given, how or Normalise(), name=name)
     else:
         called = () if classes == tuple(map(str, range(len(classes)))) else classes
-        whole_table = from_arrays(x, y, num_classes=len(classes), name=name, classes=called)
+        whole_table = from_arrays(x, y, num_classes=len(classes), normalise=how, name=name, classes=called)
     examples = replace(
         whole_table,
         columns=columns,
@@ -238,6 +271,19 @@ def dataset_of(
     if owners is not None and parts is not None:
         return Dataset(examples, testing, owners, test)
     return Dataset(examples.select(np.flatnonzero(~test)), testing, None if owners is None else owners[~test])
+
+
+def _check_texts(path: Path, read: Columns, column: str) -> None:
+    """Refuse a column of texts without a text, and one of numbers alone."""
+    cells = read.words[column]
+    if not any(cells):
+        refuse(path, f"the texts of {column!r} must have words", "empty cells alone", "name another column (text=NAME)")
+    if all(_NUMBER.fullmatch(cell) for cell in cells if cell):
+        shown = next(cell for cell in cells if cell)
+        refuse(
+            path, f"the texts of {column!r} must be texts", f"numbers alone, such as {shown!r}",
+            "leave text out, and numbers are features",
+        )  # fmt: skip
 
 
 def _on_both_sides(groups: Sequence[str], test: npt.NDArray[np.bool_]) -> str | None:

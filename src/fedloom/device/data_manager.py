@@ -132,6 +132,12 @@ def load_examples(source: str) -> Dataset:
     if catalogue.is_sites(source):
         raise SettingError(f"a device holds the table of one site, got {source!r}: name one file with --data")
     dataset = catalogue.data(_resolve_source(source), whole=True)
+    made = dataset.train.preparation
+    if made is not None and made.text is not None and made.text.vocabulary is not None:
+        raise SettingError(
+            f"devices number tokens alike, and each would count a vocabulary of its own rows, got {source!r}: name a "
+            "tokeniser of your own that all of them have (tokens=module:name), or give token ids (FILE.npz)"
+        )
     warn_about_own_scale(source, dataset)
     return dataset
 
@@ -156,7 +162,8 @@ def by_common_statistics(examples: Examples) -> bool:
 
 def warn_about_own_scale(source: str, dataset: Dataset) -> None:
     """Warn if columns were prepared by these rows alone, since a simulation scales them by those of all clients."""
-    if dataset.train.preparation is not None and not by_common_statistics(dataset.train):
+    made = dataset.train.preparation
+    if made is not None and made.text is None and not by_common_statistics(dataset.train):
         warn(
             "with devices each table is prepared by its own rows alone, where a simulation takes the means, deviations "
             f"and medians of all clients' rows, got {source!r}: a simulated result does not carry over, and a trained "

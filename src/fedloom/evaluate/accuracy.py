@@ -1,4 +1,4 @@
-"""What one model gets on examples: its task's measures, row by row and in all, and accuracy by class."""
+"""Evaluate a model on examples: its task's measures, row by row and in all, and accuracy by class."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from fedloom.core.layout import by_pixels
 from fedloom.core.model import Model
 from fedloom.core.network_makers import own_defaults
 from fedloom.core.task import Task, loss_of, places_of
-from fedloom.core.task_measures import added, chosen_measures, outputs_of, scores_of, sums_of, values_of_sums
+from fedloom.core.task_measures import added, outputs_of, scores_of, sums_of, values_of_sums
 from fedloom.core.types import Weights
 from fedloom.data import Examples
 from fedloom.data.inputs import IGNORED
@@ -49,7 +49,7 @@ class ClassCounts:
 
 @dataclass(frozen=True)
 class RowResults:
-    """What one model makes of N examples."""
+    """Hold the results of one model on N examples."""
 
     sums: dict[str, Tensor]  # [N, ...] by measure: what each example adds
     outputs: dict[str, Tensor]  # [N, ...] by measure: what a score needs of each example
@@ -125,14 +125,18 @@ def rows_right(model: Model, weights: Weights, task: Task, examples: Examples) -
 
 
 def rate_rows(
-    predict: Callable[[Tensor], Tensor], task: Task, examples: Examples, device: torch.device, dtype: torch.dtype
+    predict: Callable[[Tensor], Tensor],
+    task: Task,
+    measure: str,
+    examples: Examples,
+    device: torch.device,
+    dtype: torch.dtype,
 ) -> float:
-    """Return the headline measure on all examples of a function of inputs [B, ...] to logits [B, ...].
+    """Return a measure on all examples of a function of inputs [B, ...] to logits [B, ...].
 
     It evaluates 500 examples at a time.
     """
-    found = _pass(predict, examples.at_once(500), device, dtype, task, chosen_measures(task), examples)
-    return next(iter(found.measured(task).values()))
+    return _pass(predict, examples.at_once(500), device, dtype, task, (measure,), examples).measured(task)[measure]
 
 
 def in_local(share: Floats, per_class: Floats) -> Floats:

@@ -15,6 +15,7 @@ from fedloom.experiments import catalogue
 from fedloom.experiments.sections import SECTIONS, TOP
 from fedloom.experiments.settings_file import flat
 from fedloom.models import MODELS
+from fedloom.models.torchvision_networks import PREFIX
 from fedloom.wire.device_registry import Registry
 
 
@@ -41,7 +42,7 @@ def _code_at(key: str, value: Any) -> Iterator[str]:
         return
     elif key in _REGISTRIES:
         for name in value.split(",") if key == "model" else [value]:
-            if ":" in name and name not in _REGISTRIES[key]:
+            if ":" in name and name not in _REGISTRIES[key] and not (key == "model" and name.startswith(PREFIX)):
                 yield name
     elif key == "data.source" and value.startswith("devices:"):
         with suppress(FedloomError):  # of a registry that cannot be read, whoever needs it says so
@@ -49,6 +50,8 @@ def _code_at(key: str, value: Any) -> Iterator[str]:
     elif key in ("data.source", "data.public_source"):
         if catalogue.is_own_data(value):
             yield value
+        elif tokens := catalogue.own_tokeniser(value):
+            yield tokens
     elif section not in (*SECTIONS, *TOP) and is_python_name(value) and not packaged(value):  # of an algorithm
         yield value
 

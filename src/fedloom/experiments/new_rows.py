@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from fedloom.core.errors import SettingError
-from fedloom.data import Dataset, Examples, from_arrays
+from fedloom.data import Dataset, Examples, Normalise, Tokens, from_arrays
 from fedloom.data.arrays import read_arrays
 from fedloom.data.formats import refuse
 from fedloom.experiments import catalogue
@@ -125,13 +125,16 @@ class RowReader:
             part, owners = found.test, None
         if not len(part):
             raise SettingError(f"data must have rows, got none in {part.name}: name others")
-        if self._table.preparation is not None:
+        prepared = self._table.preparation
+        if prepared is not None and prepared.text is not None and part.preparation is not None:
+            part = part.prepared(prepared)
+        elif prepared is not None:
             if part.preparation is None:
                 raise SettingError(
                     f"the run was trained on a table that is prepared, got arrays in {part.name}: give a table with "
                     f"its columns, {some_names(self._table.columns)}"
                 )
-            x = torch.from_numpy(self._table.preparation.new_rows(part.preparation.frame))
+            x = torch.from_numpy(prepared.new_rows(part.preparation.frame))
             part = replace(part, x=x, preparation=None, columns=())
         elif part.columns and self.train.columns and part.columns != self.train.columns:
             if sorted(part.columns) != sorted(self.train.columns):
@@ -143,7 +146,8 @@ class RowReader:
 
     def _of_table(self, read: TableRows) -> NewRows:
         y = torch.zeros(len(read.x), dtype=torch.int64)
-        made = Examples(torch.from_numpy(read.x), y, 1, name=read.name)
+        how = self.train.normalise if self.train.has_tokens else Normalise()
+        made = Examples(torch.from_numpy(read.x), y, 1, how, name=read.name)
         targets = None if read.y is None else torch.from_numpy(read.y)
         return NewRows(self._inputs_of(made, targets), read.places, read.counted, read.sites)
 
@@ -176,7 +180,7 @@ class RowReader:
                 "same features in the same order, or images of the same size"
             )
         stored = train if not self._by_places else self._unstandardised.train
-        if (part.x.dtype == torch.uint8) != (stored.x.dtype == torch.uint8):
+        if (part.x.dtype == torch.uint8) != (stored.x.dtype == torch.uint8) and not train.has_tokens:
             raise SettingError(
                 f"rows must be stored as the run's, {_dtype(stored)}, got {_dtype(part)} in {part.name}: give values "
                 f"of that type and scale"
@@ -187,6 +191,8 @@ class RowReader:
             )
         if self._by_places:
             part = self._unstandardised._replace(test=replace(part, y=part.y)).standardised().test or part
+        if train.has_tokens:
+            part = self._within_vocabulary(part)
         x = part.x if part.x.dtype == torch.uint8 else part.x.to(train.x.dtype)
         targets = torch.zeros(len(x), dtype=torch.int64) if y is None else y
         if isinstance(train, RemoteExamples):  # devices have their own way from stored values to inputs
@@ -194,6 +200,21 @@ class RowReader:
             own = catalogue.normalise(self.experiment.data.normalise, Dataset(part, None)).train.normalise
             return replace(part, x=x, y=targets, num_classes=train.num_classes, classes=train.classes, normalise=own)
         return replace(train, x=x, y=targets, preparation=None, groups=None, augment=None, name=part.name)
+
+    def _within_vocabulary(self, part: Examples) -> Examples:
+        """Return rows of token ids; those that no id of the run's vocabulary are, are refused."""
+        how = self.train.normalise
+        size = how.vocabulary if isinstance(how, Tokens) else None
+        if part.x.is_floating_point() and isinstance(how, Tokens):
+            raise SettingError(
+                f"rows must be token ids, as the run's, got {_dtype(part)} in {part.name}: give integers"
+            )
+        if size is not None and int(part.x.max()) >= size:
+            raise SettingError(
+                f"token ids of the run are 0 to {size - 1}, got {int(part.x.max())} in {part.name}: number tokens as "
+                "the run's data do"
+            )
+        return part
 
     @property
     def _by_places(self) -> bool:

@@ -35,7 +35,7 @@ class TableRows:
     """
 
     name: str
-    x: npt.NDArray[np.float32]
+    x: npt.NDArray[Any]
     y: npt.NDArray[Any] | None
     places: npt.NDArray[np.int64]
     counted: str
@@ -201,6 +201,8 @@ class RunTable:
             )  # fmt: skip
         if named and roles.client not in there:
             refuse(path, f"the column {roles.client!r} must be there", some_names(tuple(header)), "name one that is")
+        if self._is_text:  # what else a table has, is left out as it was in the run's
+            roles = replace(roles, drop=tuple(n for n in header if n not in {*roles.named, *columns}))
         check_names(str(path), [n for n in header if n not in {*roles.named, *roles.drop}], columns)
         unused = [] if with_targets else wanted
         unused += [name for name in (roles.split, roles.group) if name]
@@ -213,6 +215,10 @@ class RunTable:
             tuple(name for name in (*roles.drop, *unused) if name in there and name not in columns),
             (),
         )
+
+    @property
+    def _is_text(self) -> bool:
+        return self.preparation is not None and self.preparation.text is not None
 
     def _words(self) -> list[str]:
         """Return the columns that hold words in the run's table."""
@@ -261,7 +267,8 @@ class RunTable:
                 )  # fmt: skip
         y = self._targets(path, read, roles) if with_targets else None
         sites = () if roles.client is None else tuple(read.words[roles.client])
-        return TableRows(path.stem, x.astype(np.float32), y, np.asarray(read.lines), read.counted, sites)
+        x = x if self._is_text else x.astype(np.float32)
+        return TableRows(path.stem, x, y, np.asarray(read.lines), read.counted, sites)
 
     def _targets(self, path: Path, read: Columns, roles: Roles) -> npt.NDArray[Any]:
         if roles.label is None:

@@ -1,4 +1,4 @@
-"""What a trained model says of new rows."""
+"""Predict new rows by a trained model."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from fedloom.tasks import Hinge
 
 @dataclass(frozen=True, eq=False)
 class Predictions:
-    """What a trained model says of N rows.
+    """Hold the predictions of a trained model for N rows.
 
     Attributes:
         values: class numbers [N] int64; of a regression [N, D] float64 in the unit of the targets; of several labels

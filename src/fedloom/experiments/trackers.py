@@ -1,4 +1,4 @@
-"""What a run measures, sent to TensorBoard, Weights & Biases or MLflow while it runs."""
+"""Send the measures of a run to TensorBoard, Weights & Biases or MLflow while it runs."""
 
 from __future__ import annotations
 

@@ -86,7 +86,7 @@ class Sweep:
         base: the experiment that is varied.
         space: values by setting as in a settings file (`local.lr`, `fedntd.beta`, or `beta` for the algorithm's own); a
             list, or in a search also a range, `log:0.001:1`, `uniform:0:1` or `int:1:5`.
-        by: the measure to choose by; the default is, of a task without accuracy, its headline on validation examples.
+        by: the measure to choose by; the default stands for the headline on validation examples.
         seeds: each trial is run with all of them (default: that of `base`).
         search: so many trials, each picked by what those before gave, instead of the product (`experiments.search`).
         seed: of the search; a longer one with the same seed begins with the same trials.
@@ -111,7 +111,7 @@ class Sweep:
         if not seeds or len(set(seeds)) < len(seeds):
             raise SettingError(f"a sweep needs at least one seed, each once, got {list(seeds)}")
         tunable = list(self.measures)
-        if self.by == VALIDATION and self.by not in tunable:
+        if self.by == VALIDATION:
             object.__setattr__(self, "by", tunable[0])
         if self.by not in tunable:
             raise SettingError(
@@ -135,7 +135,8 @@ class Sweep:
     @cached_property
     def measures(self) -> dict[str, Measure]:
         """The measures that a sweep of this task can choose by, that of validation examples first."""
-        found = task_measures_for(catalogue.task(self.base.task), self.base.run.measures)
+        run = self.base.run
+        found = task_measures_for(catalogue.task(self.base.task), run.measures, run.headline)
         return {name: measure for name, measure in found.items() if measure.tunable}
 
     @property

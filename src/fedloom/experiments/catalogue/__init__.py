@@ -11,7 +11,7 @@ from fedloom.experiments.catalogue.algorithms_by_name import (
     written,
 )
 from fedloom.experiments.catalogue.attacks_by_name import ATTACKS, attack
-from fedloom.experiments.catalogue.data_by_name import data, is_own_data, is_sites, is_table
+from fedloom.experiments.catalogue.data_by_name import data, is_own_data, is_sites, is_table, own_tokeniser
 from fedloom.experiments.catalogue.data_changes import (
     augment,
     changes,
@@ -51,6 +51,7 @@ __all__ = [
     "models",
     "normalise",
     "numbered",
+    "own_tokeniser",
     "partition",
     "public",
     "public_of_server",

@@ -9,7 +9,18 @@ from typing import Any
 
 from fedloom.core.errors import SettingError
 from fedloom.core.naming import by_python_name, did_you_mean, is_python_name
-from fedloom.data import Dataset, Examples, from_huggingface, load, read_csv, read_npz, read_parquet, read_sites
+from fedloom.data import (
+    Dataset,
+    Examples,
+    from_huggingface,
+    load,
+    read_csv,
+    read_npy,
+    read_npz,
+    read_parquet,
+    read_sites,
+    texts_of_huggingface,
+)
 from fedloom.data.columns import NoColumnError
 from fedloom.data.formats import FormatError
 from fedloom.data.parquet import is_parquet
@@ -26,7 +37,7 @@ def data(source: str, *, whole: bool = False) -> Dataset:
     |---|---|
     | `NAME:FOLDER` | original files (`fedloom.data.load`), for example `cifar10:data` |
     | `NAME` | the same where no files are needed: `fashion_mnist_small` |
-    | `FILE.npz` | `fedloom.data.read_npz` |
+    | `FILE.npz`, `FILE.npy` | `fedloom.data.read_npz`, `fedloom.data.read_npy` |
     | `FILE.csv`, `FILE.tsv`, `FILE.csv?label=y&prepare=standard` | `fedloom.data.read_csv`, arguments by name |
     | `FILE.parquet?label=y` | `fedloom.data.read_parquet`, likewise |
     | `FOLDER/*.csv?label=y`, `A.csv,B.csv?target=y` | `fedloom.data.read_sites`, likewise: a client for each file |
@@ -34,6 +45,8 @@ def data(source: str, *, whole: bool = False) -> Dataset:
     | `module:name` | a `Dataset`, or a function that returns one |
     """
     name, colon, rest = source.partition(":")
+    if name == "huggingface" and "?" in rest:
+        return _of_huggingface(rest)
     if name in SOURCES and (colon or not SOURCES[name].files):
         return _published(name, rest)
     if name == "huggingface" and rest:
@@ -43,6 +56,8 @@ def data(source: str, *, whole: bool = False) -> Dataset:
         return _table(path, arguments if question else None, whole)
     if source.endswith(".npz"):
         return read_npz(source, every_class=not whole)
+    if source.endswith(".npy"):
+        return read_npy(source, test_fraction=0.0 if whole else 0.2)
     if is_own_data(source) and not (did_you_mean(name, SOURCES) and _unknown_module(name)):
         found = by_python_name(source, "data")
         found = found() if callable(found) else found
@@ -68,7 +83,7 @@ def data(source: str, *, whole: bool = False) -> Dataset:
         )
     raise SettingError(
         f"unknown data {source!r}{did_you_mean(name, SOURCES)}; there are {_named(folder=False)}, original files as "
-        f"NAME:FOLDER with one of {_named(folder=True)}, FILE.npz, FILE.csv, FILE.parquet, sites/*.csv, "
+        f"NAME:FOLDER with one of {_named(folder=True)}, FILE.npz, FILE.npy, FILE.csv, FILE.parquet, sites/*.csv, "
         "huggingface:NAME, and your own as module:name"
     )
 
@@ -82,6 +97,12 @@ def is_own_data(source: str) -> bool:
     return is_python_name(source) and source.partition(":")[0] not in (*SOURCES, "huggingface")
 
 
+def own_tokeniser(source: str) -> str:
+    """Return the tokeniser that a table's texts are read by, module:name; "" where it is none of somebody's own."""
+    said = (pair.partition("=") for pair in source.partition("?")[2].split("&"))
+    return next((value for key, _, value in said if key == "tokens" and ":" in value), "")
+
+
 def is_table(source: str) -> bool:
     """Return whether a source is a table in a file, or several of them."""
     return source.partition("?")[0].endswith(TABLES)
@@ -93,8 +114,22 @@ def is_sites(source: str) -> bool:
 
 
 def _published(name: str, folder: str) -> Dataset:
+    said, says = dict[str, Any](), SOURCES[name].says
+    if says and not Path(folder).exists():
+        folder, _, written = folder.partition("?")
+        for pair in written.split("&") if written else ():
+            key, _, value = pair.partition("=")
+            if not value or key not in says or key in said or (says[key] is int and not value.isdecimal()):
+                form = "&".join(f"{known}={'words' if kind is str else 10}" for known, kind in says.items())
+                raise SettingError(
+                    f"of {name} one says, each once, some of {name}:FOLDER?{form}, got {pair!r}"
+                    f"{did_you_mean(key, says)}"
+                )
+            said[key] = says[key](value)
+    if ":" in said.get("tokens", ""):
+        said["tokens"] = _tokeniser(said["tokens"])
     try:
-        return load(name, folder)
+        return load(name, folder, **said)
     except FormatError:
         raise
     except ValueError as error:
@@ -108,9 +143,39 @@ def _unknown_module(name: str) -> bool:
     return not Path(f"{name.partition('.')[0]}.py").exists() and find_spec(name.partition(".")[0]) is None
 
 
+def _tokeniser(text: str) -> Any:
+    """Return a tokeniser by its name; a class or a function without arguments makes one."""
+    found = by_python_name(text, "tokeniser")
+    makes = isinstance(found, type) or (
+        callable(found) and not hasattr(found, "size") and not signature(found).parameters
+    )
+    return found() if makes else found
+
+
+_SAID = ("text", "label", "client", "tokens", "length", "most", "least", "config")
+
+
+def _of_huggingface(rest: str) -> Dataset:
+    """Return a data set of Hugging Face with texts, with what follows its name."""
+    source, _, written = rest.partition("?")
+    given: dict[str, Any] = {}
+    for pair in written.split("&"):
+        key, _, value = pair.partition("=")
+        whole = key in ("length", "most", "least")
+        if not value or key not in _SAID or key in given or (whole and not value.isdecimal()):
+            raise SettingError(
+                f"of texts of Hugging Face one says, each once, some of huggingface:NAME?{'=..&'.join(_SAID)}=.., got "
+                f"{pair!r}{did_you_mean(key, _SAID)}"
+            )
+        given[key] = int(value) if whole else value
+    if ":" in (tokens := given.get("tokens", "")):
+        given["tokens"] = _tokeniser(tokens)
+    return texts_of_huggingface(source, **given) if "text" in given else from_huggingface(source, **given)
+
+
 _ARGUMENTS = {
     "label": str, "target": list, "client": str, "split": str, "group": str, "prepare": str, "drop": list,
-    "categories": list, "gaps": list, "least": int,
+    "categories": list, "gaps": list, "least": int, "text": str, "tokens": str, "length": int, "most": int,
 }  # fmt: skip
 
 
@@ -124,7 +189,9 @@ def _table(path: str, written: str | None, whole: bool) -> Dataset:
         "prepare": "standard",
     }  # fmt: skip
     form = f"{path}?{'&'.join(f'{key}={value}' for key, value in example.items() if key in known)}"
-    form += ", or target=y in the place of label"
+    form += (
+        ", or target=y in the place of label, or text=t for a column of texts (tokens=words, length=128, most=10000)"
+    )
     given: dict[str, Any] = {}
     for pair in [] if written is None else written.split("&"):
         key, _, value = pair.partition("=")
@@ -137,6 +204,8 @@ def _table(path: str, written: str | None, whole: bool) -> Dataset:
         if known[key] is int and not value.isdecimal():
             raise SettingError(f"{key} must be a whole number, got {pair!r}: {key}=5")
         given[key] = value.split(",") if known[key] is list else known[key](value)
+    if ":" in (tokens := given.get("tokens", "")):
+        given["tokens"] = _tokeniser(tokens)
     if whole and "split" not in given:
         given["test_fraction"] = 0.0
     try:

@@ -1,4 +1,4 @@
-"""What settings make of data before clients get them: fewer examples, public ones, other inputs, other classes."""
+"""Change data as settings say before clients get them: fewer examples, public ones, other inputs, other classes."""
 
 from __future__ import annotations
 

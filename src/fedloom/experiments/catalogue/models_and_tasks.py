@@ -15,9 +15,11 @@ from fedloom.core.choices import field_types
 from fedloom.core.errors import SettingError
 from fedloom.core.naming import by_python_name, did_you_mean
 from fedloom.core.task import Task, require_task
-from fedloom.data import Examples
+from fedloom.data import Examples, Inputs, Tokens
 from fedloom.experiments.catalogue.algorithms_by_name import label
-from fedloom.models import MODELS, build
+from fedloom.models import MODELS, Reads, build
+from fedloom.models.sequences import PADDING
+from fedloom.models.torchvision_networks import PREFIX
 from fedloom.tasks import SVM, Binary, Classification, Hinge, MultiLabel, NextToken, Regression
 
 
@@ -82,8 +84,8 @@ def models(names: str, train: Examples) -> dict[str, Callable[[], nn.Module]]:
     for name in names.split(","):
         if name in out or label(name) in out:
             raise SettingError(f"each model is named once, got {names!r}; clients get them in turn")
-        if name in MODELS:
-            out[name] = lambda name=name: build(name, tuple(train.shape), train.num_classes)  # type: ignore[misc]
+        if name.partition("?")[0] in MODELS or name.startswith(PREFIX):
+            out[name] = partial(build, name, tuple(train.shape), train.num_classes, _read(train))
         elif ":" in name:
             found = by_python_name(name, "model")
             if not callable(found):
@@ -92,9 +94,32 @@ def models(names: str, train: Examples) -> dict[str, Callable[[], nn.Module]]:
         else:
             raise SettingError(
                 f"unknown model {name!r}{did_you_mean(name, MODELS)}; there are {', '.join(MODELS)}, "
-                "and your own as module:name"
+                "those of torchvision as torchvision:NAME, and your own as module:name"
             )
     return out
+
+
+def _read(train: Examples) -> Reads:
+    """Return what a network by name is made for beside the shape of an example."""
+    how = train.normalise
+    if isinstance(how, Tokens):
+        if how.padding not in (PADDING, None):
+            raise SettingError(
+                f"networks by name take the id {PADDING} for padding, got {how.padding} in {train.name}: number tokens "
+                "so, or name a network of your own as module:name"
+            )
+        places = not train.has_classes and not train.y.is_floating_point()
+        return Reads(how.vocabulary or int(train.x.max()) + 1, places)
+    if isinstance(how, Inputs):
+        kinds = {part.name: part for part in how.parts}
+        if [*kinds] != ["numbers", "categories"] or kinds["categories"].kind != "integers":
+            raise SettingError(
+                f"networks by name take one input, or the two numbers and categories, got {', '.join(kinds)} in "
+                f"{train.name}: name them so, or name a network of your own as module:name"
+            )
+        ids = train.x[:, kinds["numbers"].size :]
+        return Reads(categories=tuple(int(n) + 1 for n in ids.amax(0)))
+    return Reads()
 
 
 def task(text: str) -> Task:

@@ -1,4 +1,4 @@
-"""What FedNTD claims: orders and numbers of its tables, its propositions, what its figures show."""
+"""State what FedNTD claims: orders and numbers of its tables, its propositions, what its figures show."""
 
 from __future__ import annotations
 
