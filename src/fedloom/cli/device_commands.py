@@ -44,10 +44,9 @@ def add_device_commands(command: Any) -> None:
         help="the fewest devices to begin with (default: WORLD_SIZE - 1, minus those that are refused); over Flower "
         "the run begins once so many have registered",
     )  # fmt: skip
-    add("--port", type=int, default=8443, metavar="N", help="over Flower: port of 127.0.0.1 (default: 8443)")
-    add(
-        "--certs", type=directory, metavar="DIR", help="over Flower: certificates and devices, see fedloom certs",
-    )  # fmt: skip
+    add("--host", default="127.0.0.1", metavar="A", help="over NATS: address to listen at (default: 127.0.0.1)")
+    add("--port", type=int, default=8443, metavar="N", help="over Flower and NATS: port (default: 8443)")
+    add("--certs", type=directory, metavar="DIR", help="over Flower and NATS: what fedloom certs made")
     join = command("join", "take part as a device, at any other rank; see docs/devices.md", "join.join")
     add = join.add_argument
     add("--data", required=True, metavar="SOURCE", help="as of fedloom run; or a folder with such a file, or images")
@@ -65,16 +64,16 @@ def add_device_commands(command: Any) -> None:
     add("--abort-battery", type=float, metavar="SHARE", help="lowest charge to continue with")
     add("--abort-temperature", type=float, metavar="C", help="highest temperature to continue with, degrees Celsius")
     add("--abort-memory", type=float, metavar="MIB", help="lowest free memory to continue with")
-    add("--server", metavar="HOST:PORT", help="over Flower: where the server is")
+    add("--server", metavar="HOST:PORT", help="over Flower and NATS: where the server is")
     add(
         "--authority", metavar="FILE",
-        help="over Flower: certificate of the server's authority (default: authority.crt in --state)",
+        help="over Flower and NATS: certificate of the server's authority (default: authority.crt in --state)",
     )  # fmt: skip
     add("--insecure-anywhere", action="store_true", help="over Flower: no encryption and no keys, to any host")
     for one in (serve, join):
         one.add_argument(
-            "--transport", choices=("gloo", "mpi", "flower"), default="gloo",
-            help="between ranks: gloo (default) or mpi; or flower, over the internet, see docs/flower.md",
+            "--transport", choices=("gloo", "mpi", "flower", "nats"), default="gloo",
+            help="between ranks: gloo (default) or mpi; or flower or nats, over the internet, see docs/flower.md",
         )  # fmt: skip
         one.add_argument(
             "--insecure", action="store_true", help="over Flower: no encryption and no keys, on this host alone"
