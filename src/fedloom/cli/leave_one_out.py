@@ -138,7 +138,7 @@ def _show_measure(measure: TaskMeasure, rows: Sequence[_Row], console: Console) 
     sites = list(dict.fromkeys(row.site for row in rows))
     columns = list(dict.fromkeys((row.method, row.way) for row in rows))
     undefined = [site for site in sites if any(math.isnan(row.value) for row in rows if row.site == site)]
-    caption = "Held-out examples; mean of seeds."
+    caption = "Held-out examples, averaged over seeds."
     if undefined:
         caption += f" Undefined, so in no mean: {', '.join(undefined)}."
     title = f"{measure.title[:1].upper()}{measure.title[1:]} on the left-out site"
