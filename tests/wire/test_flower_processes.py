@@ -160,7 +160,7 @@ def test_a_supernode_finds_our_client_app_and_no_other_program(tmp_path: Path, s
     process.has_ended, node._started = True, float("-inf")
     node._look()
     assert len(started) == 2
-    assert "the server does not know the key of this device" in said[0]
+    assert "the server does not let this device in" in said[0]
     assert stat.S_IMODE((tmp_path / "log").stat().st_mode) == 0o600
     node.close()
 
@@ -168,8 +168,8 @@ def test_a_supernode_finds_our_client_app_and_no_other_program(tmp_path: Path, s
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("ApiError:2001", "does not know the key of this device"),
-        ("[code: 2004] Failed to activate SuperNode", "holds the last connection of this device"),
+        ("ApiError:2001", "its key is not registered"),
+        ("[code: 2004] Failed to activate SuperNode", "or its last connection was cut off"),
         ("boom", "the connection to the server ended, trying again"),
     ],
 )

@@ -6,7 +6,7 @@ import hashlib
 import json
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import MISSING, Field, fields, is_dataclass
 from typing import Any
 
@@ -153,6 +153,15 @@ def completed(stored: Mapping[str, Any], value: Any) -> dict[str, Any]:
         value = {f.name: getattr(value, f.name) for f in fields(value)}
     inner = value if isinstance(value, Mapping) else {}
     return {name: completed(v, inner.get(name)) if isinstance(v, Mapping) else v for name, v in out.items()}
+
+
+def differences(old: Any, new: Any, key: str = "") -> Iterator[tuple[str, Any, Any]]:
+    """Yield each entry that differs between two nested mappings: its full name, and its two values."""
+    if isinstance(old, Mapping) and isinstance(new, Mapping):
+        for name in dict.fromkeys([*old, *new]):
+            yield from differences(old.get(name), new.get(name), f"{key}.{name}" if key else str(name))
+    elif old != new:
+        yield key, old, new
 
 
 def _default(f: Field[Any]) -> Any:

@@ -232,6 +232,7 @@ class SuperLink(_Supervised):
         assert self._process is not None
         try:
             if self._process.has_ended:
+                self._process.close()
                 self._start()
             elif not self._is_carried() and time.monotonic() - self._submitted > START:
                 self._control(with_run=True)
@@ -270,6 +271,7 @@ class SuperNode(_Supervised):
         if (self._process is None or self._process.has_ended) and time.monotonic() - self._started > AGAIN:
             self._started = time.monotonic()
             if self._process is not None:
+                self._process.close()
                 self._say(_why_it_ended(self.log, self._begin))
             self.log.touch(mode=0o600)
             self._begin = self.log.stat().st_size
@@ -283,7 +285,7 @@ class SuperNode(_Supervised):
             self._process = Guarded([program, *security, "--superlink", self.server, *port], self._env, self.log)
 
 
-_UNKNOWN_KEY, _OLD_SESSION = "ApiError:2001", "2004"  # of Flower
+_REFUSED = ("ApiError:2001", "code: 2001", "ApiError:2004", "code: 2004")  # key unknown, or not activated
 
 
 def _why_it_ended(log: Path, begin: int) -> str:
@@ -291,13 +293,11 @@ def _why_it_ended(log: Path, begin: int) -> str:
     with log.open("rb") as file:
         file.seek(begin)
         text = file.read(1 << 20).decode(errors="replace")
-    if _UNKNOWN_KEY in text or "2001" in text:
+    if any(code in text for code in _REFUSED):
         return (
-            "the server does not know the key of this device: ask its owner to register it (fedloom devices add), and "
-            "wait here"
+            "the server does not let this device in, trying again: its key is not registered (the server's owner does "
+            "that, fedloom devices add), or its last connection was cut off and is held for about a minute"
         )
-    if _OLD_SESSION in text:
-        return "the server holds the last connection of this device for about a minute: waiting for that"
     return f"the connection to the server ended, trying again; {log} has the reasons"
 
 
