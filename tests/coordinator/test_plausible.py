@@ -24,7 +24,6 @@ from fedloom.data import (
     Examples,
     Federation,
     Normalise,
-    Tokens,
     by_lists,
     fashion_mnist_small,
     from_arrays,
@@ -151,7 +150,6 @@ def test_tokens_that_arrive_are_taken_in_silence() -> None:
     check(federation(TOKENS.astype(np.uint8), normalise=Normalise()), lambda: Words())
     check(federation(TOKENS.astype(np.float32)), lambda: Words())
     check(federation(TOKENS.astype(np.uint8)), lambda: Words(255))  # makes up for it
-    check(federation(TOKENS, normalise=Tokens(None)), lambda: Words())
     with pytest.raises(ValueError, match=r"the id of padding, 0, stands behind the last token of a sequence"):
         from_arrays(TOKENS, Y)
 
