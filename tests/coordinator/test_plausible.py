@@ -20,7 +20,16 @@ from fedloom.coordinator.plausible import check_plausible
 from fedloom.core.batch import Batch
 from fedloom.core.errors import SettingError, SettingWarning
 from fedloom.core.task import Task
-from fedloom.data import Examples, Federation, Normalise, by_lists, fashion_mnist_small, from_arrays, iid, read_csv
+from fedloom.data import (
+    Examples,
+    Federation,
+    Normalise,
+    by_lists,
+    fashion_mnist_small,
+    from_arrays,
+    iid,
+    read_csv,
+)
 from fedloom.tasks import Classification
 
 RNG = np.random.default_rng(0)
@@ -141,7 +150,7 @@ def test_tokens_that_arrive_are_taken_in_silence() -> None:
     check(federation(TOKENS.astype(np.uint8), normalise=Normalise()), lambda: Words())
     check(federation(TOKENS.astype(np.float32)), lambda: Words())
     check(federation(TOKENS.astype(np.uint8)), lambda: Words(255))  # makes up for it
-    with pytest.raises(ValueError, match=r"x must be uint8 or floating point, got torch\.int64"):
+    with pytest.raises(ValueError, match=r"the id of padding, 0, stands behind the last token of a sequence"):
         from_arrays(TOKENS, Y)
 
 

@@ -67,6 +67,11 @@ class FedMD(fl.Algorithm[tuple[()], FedMDClient]):
                 "those of this federation have none: set data.public_labels (Federation(public_labels=True)) where the "
                 "public examples are of the clients' classes, or public_epochs = 0"
             )
+        if not federation.train.y.is_floating_point() and federation.train.y.ndim > 1:
+            raise fl.SettingError(
+                f"FedMD compares one answer to each public example, got one for each of {federation.train.y.shape[1]} "
+                "places of a sequence: take an algorithm that needs only a loss, such as FedAvg"
+            )
         return super().bind(federation, models)
 
     def init(self, model: Mapping[str, fl.Model], key: int, *, num_clients: int) -> tuple[()]:

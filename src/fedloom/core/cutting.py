@@ -10,7 +10,7 @@ from torch import Tensor
 from fedloom.core import tree
 from fedloom.core.batch import cut_length, probe
 from fedloom.core.model import Model
-from fedloom.core.types import Params, Weights, replace
+from fedloom.core.types import Params, Weights
 from fedloom.data import Examples
 from fedloom.data.inputs import IGNORED, Tokens
 
@@ -50,14 +50,13 @@ def cuts(model: Model, weights: Weights, x: Tensor, padding: int) -> bool:
     weights = Weights(params=Params(moved), buffers=weights.buffers)
     real = few[:, :length] != padding
     with torch.no_grad():
-        batches = [probe(few), replace(probe(few), key=torch.ones_like(probe(few).key)), probe(few[:, :length])]
         try:
             pairs = [(model(weights, few), model(weights, few[:, :length]))]
-            (whole, before), (other, _), (short, after) = (model.train(weights, batch) for batch in batches)
+            (whole, before), (short, after) = (model.train(weights, probe(x)) for x in (few, few[:, :length]))
         except Exception:  # whose forward takes this one length, or fails where it is tried before the run
             return False
     pairs += [(whole, short), *((before[n], after[n]) for n in before)]
-    return torch.equal(whole, other) and all(_alike(a, b, real) for a, b in pairs)
+    return all(_alike(a, b, real) for a, b in pairs)
 
 
 def _alike(whole: Tensor, cut: Tensor, real: Tensor) -> bool:

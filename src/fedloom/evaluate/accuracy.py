@@ -109,7 +109,7 @@ def classify(model: Model, weights: Weights, task: Task, examples: Examples) -> 
     """
     if not examples.has_classes:
         shape = tuple(examples.y.shape)
-        raise ValueError(f"accuracy per class needs int64 labels, got targets of {examples.y.dtype} {shape}")
+        raise ValueError(f"accuracy per class needs int64 labels, got targets of type {examples.y.dtype} {shape}")
     return by_class(evaluate_rows(model, weights, task, ("accuracy",), examples), examples.num_classes)
 
 
