@@ -1,4 +1,4 @@
-# make demo | test | test-all | check | lint | docs | bench | screenshots: each sets itself up on a fresh machine.
+# make demo | test | test-all | check | lint | docs | release | bench | screenshots: each sets itself up on a fresh machine.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
@@ -10,7 +10,7 @@ PYTEST := $(BIN)/python -m pytest -n 2 --dist loadfile
 # Tests start hundreds of processes: without byte code each compiles the whole library (5 s of 10).
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test test-all test-slow check mutants lint docs docs-venv bench screenshots venv clean help
+.PHONY: demo test test-all test-slow check mutants lint docs docs-venv release bench screenshots venv clean help
 
 .DEFAULT_GOAL := help
 
@@ -22,6 +22,7 @@ help:
 	@echo "make mutants  which small wrong edits the tests notice (minutes); MUTANTS='kt_pfl fold' for a part"
 	@echo "make lint   format, lint, types"
 	@echo "make docs   the documentation site in build/site, strictly: a link that leads nowhere fails (a minute with the installation)"
+	@echo "make release  sdist and wheel of HEAD in dist/, the wheel tried in an empty environment without network; publishes nothing"
 	@echo "make bench  speed, as ratios in one run (minutes)"
 	@echo "make screenshots  the page of results in a real browser, its size and seconds; RUNS='runs/two' for your own"
 
@@ -74,6 +75,11 @@ BUILDER ?= mkdocs
 docs: .docs/.installed
 	.docs/bin/python scripts/make_site.py
 	NO_MKDOCS_2_WARNING=1 .docs/bin/$(BUILDER) build --strict
+
+# PACKAGES=.venv/lib/python3.11/site-packages: try the wheel with these packages, in seconds instead of minutes.
+release: $(STAMP)
+	$(BIN)/python $(PIP) build
+	$(BIN)/python scripts/make_release.py $(if $(PACKAGES),--packages $(PACKAGES))
 
 bench: $(STAMP)
 	$(BIN)/python benchmarks/run.py

@@ -326,7 +326,7 @@ WARNED = {
         lambda: run(federation=clients(train(y=(np.arange(24) > 20).astype(int)), test_fraction=0)),
         "accuracy says little",
         "87.5% of those that train in class 0",
-        "look at class_accuracy",
+        "--headline auc",
     ),
     "a penalty of 0": Mistake(lambda: fl.FedProx(mu=0.0), "mu = 0", "mu = 0", "FedAvg"),
 }

@@ -87,7 +87,7 @@ def test_documentation_and_examples_use_public_names_only() -> None:
         f"{page.name}, block {number}": code
         for page in pages
         for number, code in enumerate(
-            re.findall(r"^ *```python\n(.*?)^ *```$", page.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
+            re.findall(r"^ *```python[^\n]*\n(.*?)^ *```$", page.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
         )
     }
     assert len(blocks) >= 10

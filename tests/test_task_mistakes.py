@@ -128,7 +128,7 @@ WARNED = {
         "columns made of words are hardly learnt", "drop=patient",
     ),
     "a class that is rare": (
-        f"run fedavg --data rare/*.csv{AGAIN} --task binary", "accuracy says little", "area under the curve"
+        f"run fedavg --data rare/*.csv{AGAIN} --task binary", "accuracy says little", "--headline auc"
     ),
 }  # fmt: skip
 

@@ -50,7 +50,7 @@ from fedloom.engines.loop import Loop
 from fedloom.engines.stacked import Stacked
 from fedloom.evaluate import classify, rate_rows
 from fedloom.testing import Subject
-from fedloom.testing.subject import CLASSES, FEATURES
+from fedloom.testing.small_networks import CLASSES, FEATURES
 from small import Painter
 from test_battery import ALGORITHMS, VARIANTS
 from tiny import LOCAL, examples, federation, population
@@ -264,7 +264,7 @@ def test_evaluation_analyses_and_landscapes() -> None:
         v = torch.linspace(-1.0, 1.0, sum(p.numel() for p in weights.params.values()))
         with Untouched(some.x, some.y, weights):
             found = classify(model, weights, task, some)
-            rate = rate_rows(lambda x: model(weights, x), task, some, torch.device("cpu"), torch.float32)  # noqa: B023
+            rate = rate_rows(lambda x: model(weights, x), task, "accuracy", some, torch.device("cpu"), torch.float32)  # noqa: B023
             out.append(
                 [
                     found.loss, *found.right.tolist(), rate,

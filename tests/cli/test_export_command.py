@@ -53,8 +53,8 @@ def test_the_best_round_is_exported_replayed_and_shown_beside_the_last(
     assert 0 < best < 7, "choose other settings: the best must not be the last"
     record = history.metrics[best]
     assert (
-        f"fedavg: best on validation data after round {best} of 7: validation {record['val_accuracy']:.4f}; on test "
-        f"data global {record['global_accuracy']:.4f}, personal {record['personal_accuracy']:.4f}\n"
+        f"fedavg: best on validation data after round {best} of 7: validation accuracy {record['val_accuracy']:.4f}; "
+        f"on test data global {record['global_accuracy']:.4f}, personal {record['personal_accuracy']:.4f}\n"
     ) in out
     assert out.splitlines()[-2].split()[-2:] == [f"{best}", f"{record['val_accuracy']:.4f}"]  # of the table
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import multiprocessing
+import re
 import warnings
 from itertools import pairwise
 from pathlib import Path
@@ -16,7 +17,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from fedloom import LDAM, SVM, Classification, Ditto, FedAvg, Federation, RunSettings, run
+from fedloom import LDAM, SVM, Classification, Ditto, FedAvg, Federation, NextToken, RunSettings, run
 from fedloom.coordinator import Job, choose as chooser
 from fedloom.coordinator.choose import choose, choose_compilation
 from fedloom.coordinator.rounds import Coordinator
@@ -24,13 +25,14 @@ from fedloom.core.batch import Batch
 from fedloom.core.errors import EngineWarning, SettingError
 from fedloom.core.model import Model
 from fedloom.core.optimiser import Local
-from fedloom.data import by_lists
+from fedloom.data import by_lists, next_tokens
 from fedloom.engines.loop import Loop
 from fedloom.engines.population import Population
 from fedloom.engines.stacked import Stacked
 from fedloom.wire.launched import only_computes
 from fedloom.wire.workers import Workers
 from tiny import CLASSES, LOCAL, examples, federation, linear, mlp, population
+from tokens_made import Attending, federation as sequences
 
 
 class Item(nn.Linear):
@@ -317,3 +319,44 @@ def test_looking_for_problems_leaves_the_global_generator_alone() -> None:
     before = torch.get_rng_state()
     choose("auto", population(lambda: nn.Sequential(nn.Dropout(0.5), linear())), LOCAL, 6)
     assert torch.equal(torch.get_rng_state(), before)
+
+
+# ---- token ids
+
+
+class Checking(Attending):
+    """Looks at its mask before it computes, as models of Hugging Face do."""
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        return super().forward(tokens) if bool((tokens != 0).any()) else super().forward(tokens) * 2
+
+
+@pytest.mark.parametrize(("cohort", "engine"), [(5, "workers"), (3, "loop")])
+def test_sequences_that_cannot_be_stacked_are_shared_out(cohort: int, engine: str) -> None:
+    settings = RunSettings(rounds=1, cohort_size=cohort)
+    history = run(FedAvg(local=LOCAL), sequences(), Checking, settings, task=NextToken())
+    assert history.engine == engine
+    assert re.match("token ids on a CPU, and model 'Checking' cannot be stacked", history.engine_reason)
+
+
+def test_each_length_is_a_graph() -> None:
+    def compiled(cut: bool, rounds: int) -> str:
+        p = Population(federation=sequences(64, cut=cut), models={"net": Model(Attending)}, task=NextToken())
+        return choose_compilation(Loop, p, Local(epochs=1, batch_size=5), 5, rounds)
+
+    assert [compiled(False, rounds) for rounds in (13, 14)] == ["none", "trace"]  # 15 steps a round, 2 graphs
+    assert [compiled(True, rounds) for rounds in (26, 27)] == ["none", "trace"]  # of 8 and 12 places
+
+
+def test_unequal_sequences_are_not_stacked_on_a_cpu() -> None:
+    whole = sequences(64)
+    x = whole.train.x.clone()
+    x[:20] = torch.randint(1, 9, (20, 64))  # one client has long ones
+
+    def chosen(x: Tensor) -> tuple[Any, str]:
+        train = dataclasses.replace(whole.train, x=x, y=next_tokens(x))
+        f = Federation(train, by_lists(np.array_split(np.arange(100), 5)))
+        return choose("auto", Population(federation=f, models={"net": Model(Attending)}, task=NextToken()), LOCAL, 5)
+
+    assert chosen(whole.train.x)[0] is Stacked
+    assert chosen(x) == (Workers, "sequences of unequal clients on a CPU, 2.9 times as many places in a stack")

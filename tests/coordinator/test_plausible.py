@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import re
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -327,3 +330,21 @@ def test_a_rare_class_is_warned_of_with_what_helps(task: Task, remedy: str) -> N
     message = r"got fewer than 3\.33% of the training examples \(a tenth of an equal share\) of class 2 \(1\.67%\)"
     with pytest.warns(SettingWarning, match=f"{message}.*{remedy}"):
         check(made, task=task)
+
+
+@pytest.mark.parametrize(
+    ("y", "remedy"),
+    [
+        (np.arange(600) % 12 == 0, r"--headline auc; or average_precision, balanced_accuracy\)"),  # 8 %, not below 5 %
+        (np.where(np.arange(600) < 10, 2, np.arange(600) % 2), r"--headline balanced_accuracy; or macro_f1\)"),
+    ],
+)
+def test_accuracy_is_no_headline_where_a_class_is_rare(y: Any, remedy: str) -> None:
+    y = y.astype(int)
+    made = Federation(from_arrays(RNG.normal(size=(600, 5)), y), iid(torch.from_numpy(y), 3, seed=0))
+    model = fl.Model(lambda: nn.Linear(5, 3), name="Linear")
+    for headline, warned in (("accuracy", True), ("balanced_accuracy", False)):
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            check_plausible(made, [model], Classification(), headline)
+        assert any(re.search(f"make another measure the headline .{remedy}", str(w.message)) for w in caught) == warned

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from fedloom import (
+    FML,
     SGD,
     Adam,
     APFLDeng,
@@ -126,6 +127,21 @@ def test_a_term_is_added_where_something_is_trained_beside_the_model(engine: Any
     prox = after(engine, FedProx(mu=0.3, aggregation="uniform", local=LOCAL))
     for a, b in zip(tree.leaves(held), tree.leaves(prox), strict=True):
         np.testing.assert_allclose(a, b, rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("kind", [APFLDeng, FML])
+def test_what_is_beside_the_model_is_not_the_model_of_this_training(kind: Any, engine: Any) -> None:
+    """A second model of the same network is trained beside the one that is sent."""
+    rng = np.random.default_rng(0)
+    run = engine(clients_of([(rng.normal(size=(n, 6)), rng.integers(4, size=n)) for n in (5, 7)]), kind(local=LOCAL))
+    seen: list[Any] = []
+    run.watch = seen.append
+    run.round(run.init(), (0, 1), 0)
+    for exchange in seen:
+        assert not exchange.unclear
+        for a, b in zip(tree.leaves(exchange.trained), tree.leaves(exchange.upload.value), strict=True):
+            assert torch.equal(a, b)
 
 
 class Counts(Algorithm[Any, tuple[()]]):

@@ -30,7 +30,7 @@ from fedloom.wire.flower_relay import (
     relay,
     split,
 )
-from fedloom.wire.over_flower import RelayedServer
+from fedloom.wire.over_flower import RelayedServer, _shut
 from flower_in_memory import DevicesOverFlower, Flower, serve, short_folder
 from test_battery import ALGORITHMS, VARIANTS, subject
 
@@ -197,7 +197,7 @@ def test_messages_that_wait_go_together_and_in_order(flower: Flower) -> None:
 def test_a_pump_that_dies_ends_all_links_and_the_next_one_greets_anew(flower: Flower) -> None:
     serve(flower.add(1), named("one"))
     fleet = greeted(flower, 1)
-    flower.pipe.close()
+    _shut(flower.pipe)
     until(lambda: not flower.connections.is_carried)
     assert flower.connections.wait([1], 0.0) == [1]
     flower.start_pump()

@@ -1,4 +1,4 @@
-"""What an analysis gives: a figure, tables of numbers, and sentences about them."""
+"""Hold the result of an analysis: a figure, tables of numbers, and sentences about them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the global model has forgotten, over rounds and by class (FedNTD, eq. 5)."""
+"""Measure what the global model has forgotten, over rounds and by class (FedNTD, eq. 5)."""
 
 from __future__ import annotations
 

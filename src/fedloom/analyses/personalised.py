@@ -1,4 +1,4 @@
-"""What local training gives the client itself (FedNTD, fig. 11 and 12)."""
+"""Measure what local training gives the client itself (FedNTD, fig. 11 and 12)."""
 
 from __future__ import annotations
 

@@ -17,27 +17,39 @@ from fedloom.wire.launched import communication, meeting_point, rank_here
 
 
 def join(args: argparse.Namespace, console: Console) -> int:
-    """Join the run of rank 0, and answer requests until it ends."""
-    console.print(TRUSTED, soft_wrap=True)
-    if not rank_here(args.transport):
-        raise SettingError("fedloom join runs at ranks 1, 2, ..., got rank 0: run fedloom serve there")
+    """Join the run of a server, and answer requests until it ends."""
+    if args.transport in ("gloo", "mpi"):
+        console.print(TRUSTED, soft_wrap=True)
+        if not rank_here(args.transport):
+            raise SettingError("fedloom join runs at ranks 1, 2, ..., got rank 0: run fedloom serve there")
     start_limits = Limits(battery=args.battery, load=args.load, temperature=args.temperature, memory=args.memory)
     abort_limits = Limits(battery=args.abort_battery, temperature=args.abort_temperature, memory=args.abort_memory)
     monitor = system_monitor() if start_limits.is_set or abort_limits.is_set else Reading
-    member = Membership(
-        args.data,
-        Path(args.state),
-        args.model,
-        name=default_name(args.data) if args.name is None else args.name,
-        monitor=monitor,
-        start_limits=start_limits,
-        abort_limits=abort_limits,
-        steps=args.most_steps,
-    )
-    where = meeting_point(args.transport)
-    called = f"{member.name}, " * bool(member.name)
-    text = f"device {called}{member.id}, examples of {args.data}; waiting for the server at {where}"
-    console.print(text, markup=False, soft_wrap=True)
+
+    def new_member() -> Membership:
+        return Membership(
+            args.data,
+            Path(args.state),
+            args.model,
+            name=default_name(args.data) if args.name is None else args.name,
+            monitor=monitor,
+            start_limits=start_limits,
+            abort_limits=abort_limits,
+            steps=args.most_steps,
+        )
+
+    if args.transport == "flower":
+        from fedloom.cli.flower import join_over_flower
+
+        console.print("left" if join_over_flower(args, new_member, console) else "the run is over")
+        return 0
+    if args.transport == "nats":
+        from fedloom.cli.nats_command import join_over_nats
+
+        console.print("left" if join_over_nats(args, new_member, console) else "the run is over")
+        return 0
+    member = new_member()
+    console.print(member.waits_at(meeting_point(args.transport)), markup=False, soft_wrap=True)
     manager = communication(args.transport)
     if take_part(manager, member):
         console.print("left")

@@ -138,10 +138,10 @@ def _show_measure(measure: TaskMeasure, rows: Sequence[_Row], console: Console) 
     sites = list(dict.fromkeys(row.site for row in rows))
     columns = list(dict.fromkeys((row.method, row.way) for row in rows))
     undefined = [site for site in sites if any(math.isnan(row.value) for row in rows if row.site == site)]
-    caption = "On what each site holds out; mean of seeds."
+    caption = "Held-out examples; mean of seeds."
     if undefined:
         caption += f" Undefined, so in no mean: {', '.join(undefined)}."
-    title = f"{measure.title[:1].upper()}{measure.title[1:]} on the site that was left out"
+    title = f"{measure.title[:1].upper()}{measure.title[1:]} on the left-out site"
     made = table(with_unit(title, measure.unit, ", "), escape(caption))
     made.add_column("site")
     for method, way in columns:

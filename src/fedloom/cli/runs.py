@@ -15,7 +15,7 @@ from fedloom.coordinator import Job
 from fedloom.coordinator.directory import RunDirectory
 from fedloom.core.errors import SettingError
 from fedloom.core.task import targets_of
-from fedloom.core.task_measures import headline
+from fedloom.core.task_measures import measures_of
 from fedloom.data.preparation import Preparation
 from fedloom.display.terminal import table
 from fedloom.evaluate import evaluate_rows, measured
@@ -69,7 +69,7 @@ def replay(args: argparse.Namespace, console: Console) -> int:
     test, sizes = data.test, data.partition.sizes
     out.add_column("client", justify="right")
     p = replayed.population
-    main = headline(p.task)
+    main = measures_of(p.task)[p.measures[0]]
     whole = "all classes" if targets_of(p.task) == "classes" else "the test set"
     for heading in ("examples", "distance\nmoved", *[f"{main.title} on\n{whole}"] * (test is not None)):
         out.add_column(heading, justify="right")

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-from contextlib import closing
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,7 @@ from fedloom.experiments.sections import DataSettings
 from fedloom.experiments.settings_file import flat, read_settings
 from fedloom.report import comparison_table
 from fedloom.storage import files
+from fedloom.wire.communication import Connections
 from fedloom.wire.device_registry import Registry
 from fedloom.wire.fleet import TRUSTED, Audit, RankFleet
 from fedloom.wire.launched import communication, meeting_point, rank_here
@@ -38,9 +40,17 @@ _OF_SERVER = {"public_source", "public", "public_labels"}
 
 def serve(args: argparse.Namespace, console: Console) -> int:
     """Wait for the devices, run the rounds, and dismiss the devices."""
-    console.print(TRUSTED, soft_wrap=True)
-    if rank_here(args.transport):
-        raise SettingError("fedloom serve runs at rank 0, got another rank: run fedloom join there")
+    if args.transport in ("flower", "nats"):
+        args.least = args.least or (1 if args.resume else None)
+        if args.least is None:
+            raise SettingError(
+                f"over {args.transport.title()} devices come when they like: say with how many the run begins "
+                "(--least N)"
+            )
+    else:
+        console.print(TRUSTED, soft_wrap=True)
+        if rank_here(args.transport):
+            raise SettingError("fedloom serve runs at rank 0, got another rank: run fedloom join there")
     out, described = Path(args.out), read_settings(args.settings)
     if args.median_bound is not None:
         described["run.median_bound"] = args.median_bound
@@ -67,10 +77,10 @@ def serve(args: argparse.Namespace, console: Console) -> int:
                 source, catalogue.data(source, whole=True)
             )  # a wrong name shows before devices are asked
     files.make(out)
-    where = meeting_point(args.transport)
-    console.print(f"waiting for all devices at {where}, {args.wait:g} s at most (--wait)", soft_wrap=True)
-    fleet = RankFleet(communication(args.transport), Audit(out / "audit.jsonl"))
-    with closing(fleet):
+    with (
+        _connections(args, out, console) as connections,
+        closing(RankFleet(connections, Audit(out / "audit.jsonl"))) as fleet,
+    ):
         local = {f"data.{name}": getattr(DataSettings(), name) for name in _OF_SERVER}
         settings = experiment.with_all(local | {"start": None, "start_only": "*"}).described()
         jobs = list[Job]()
@@ -112,6 +122,25 @@ def serve(args: argparse.Namespace, console: Console) -> int:
         history = train(name, job, console, out, resume=args.resume)
     console.print(comparison_table([(name, history)]))
     return 0
+
+
+@contextmanager
+def _connections(args: argparse.Namespace, out: Path, console: Console) -> Iterator[Connections]:
+    """Open the server's end of the transport."""
+    if args.transport == "flower":
+        from fedloom.cli.flower import flower_connections
+
+        with flower_connections(args, out, console) as connections:
+            yield connections
+    elif args.transport == "nats":
+        from fedloom.cli.nats_command import nats_connections
+
+        with nats_connections(args, out, console) as manager:
+            yield manager
+    else:
+        where = meeting_point(args.transport)
+        console.print(f"waiting for all devices at {where}, {args.wait:g} s at most (--wait)", soft_wrap=True)
+        yield communication(args.transport)
 
 
 def check_devices(out: Path) -> None:

@@ -215,10 +215,11 @@ def train(
         console.print(f"{name}: stopped after round {history.metrics[-1]['round']}: {history.stopped}", markup=False)
     if job.settings.keep_best and (best := history.validated_round) is not None:
         record, main = next(m for m in history.metrics if m["round"] == best), history.headline.name
+        title = history.headline.title
         test = [f"{kind} {v:.4f}" for kind in ("global", "personal") if (v := record.get(f"{kind}_{main}")) is not None]
         console.print(
             f"{name}: best on validation data after round {best} of {history.metrics[-1]['round']}: validation "
-            f"{record[f'val_{main}']:.4f}" + f"; on test data {', '.join(test)}" * bool(test),
+            f"{title} {record[f'val_{main}']:.4f}" + f"; on test data {', '.join(test)}" * bool(test),
             markup=False,
             soft_wrap=True,
         )

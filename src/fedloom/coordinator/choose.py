@@ -8,12 +8,13 @@ from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 from torch.func import grad, vmap
 
 from fedloom.core import tree
-from fedloom.core.batch import Batch
+from fedloom.core.batch import Batch, cut_to
 from fedloom.core.errors import EngineWarning, SettingError, first_line, quiet_vmap, warn
 from fedloom.core.fold.execution import Compilation
 from fedloom.core.losses import objective
@@ -35,6 +36,7 @@ from fedloom.wire.workers import Workers
 EngineName = Literal["auto", "loop", "stacked", "workers", "gloo", "mpi", "devices"]
 CompilationName = Literal["auto", "none", "trace", "compile"]
 MAX_LOOPED = 2.0  # clients that a lock-step advances on average, up to which a stack does not pay on a CPU
+MAX_WASTED = 1.25  # times as many places of sequences, up to which a stack pays
 MIN_SHARED_OUT = 4  # clients of a cohort from which workers pay: of three, one core in two has one to wait for
 # Measured on two cores with small networks (docs/benchmarks.md); their order of magnitude matters.
 STEPS_TO_TRACE = 100  # lock-steps that one graph must run to save the time of tracing it
@@ -51,9 +53,12 @@ def choose(name: EngineName, population: Population, local: Local, cohort_size: 
        recurrent layers: slower than one client after the other); loop where the cohort has fewer than 4 clients,
        whom processes would share out badly, or where processes cannot be forked;
     2. a model, or a task's loss, that `vmap` cannot take: loop (also where "stacked" was asked for, with a warning);
+       of token ids on a CPU, as models of Hugging Face that check their mask, by the rule of recurrent layers;
     3. a GPU: stacked;
-    4. no more than 2 clients in parallel per lock-step, by the sizes of the clients: loop;
-    5. else stacked.
+    4. sequences that are cut to their lengths, of which a stack, whose clients are as long as the longest, would
+       compute more than 1.25 times as many places as clients one by one: by the rule of recurrent layers;
+    5. no more than 2 clients in parallel per lock-step, by the sizes of the clients: loop;
+    6. else stacked.
 
     Raises:
         SettingError: "workers" was asked for, and cannot be; or this is one of several ranks, and "auto" is neither
@@ -73,25 +78,35 @@ def choose(name: EngineName, population: Population, local: Local, cohort_size: 
         return Workers, "asked for"
     layers = "convolutions" if _convolutional(population) else "recurrent layers" if _recurrent(population) else None
     if name == "auto" and on_cpu and layers is not None:
-        if cohort_size < MIN_SHARED_OUT:
-            return Loop, f"{layers} on a CPU, fewer than {MIN_SHARED_OUT} clients"
-        return (Workers, f"{layers} on a CPU") if hindrance is None else (Loop, f"{layers} on a CPU, and {hindrance}")
+        return _one_by_one(f"{layers} on a CPU", cohort_size, hindrance)
     for label, model in population.models.items():
         problem = stacking_problem(model, population)
         if problem is not None:
             reason = f"model {label!r} cannot be stacked ({problem})"
             if name == "stacked":
                 warn(f"{reason}: using the loop engine instead", EngineWarning)
+            elif on_cpu and population.federation.train.has_tokens:
+                return _one_by_one(f"token ids on a CPU, and {reason}", cohort_size, hindrance)
             return Loop, reason
     if name == "stacked":
         return Stacked, "asked for"
     if not on_cpu:
         return Stacked, "a GPU"
+    if (waste := max(_places_wasted(model, population) for model in population.models.values())) > MAX_WASTED:
+        what = f"sequences of unequal clients on a CPU, {waste:.1f} times as many places in a stack"
+        return _one_by_one(what, cohort_size, hindrance)
     taken = _lock_steps(population, local, cohort_size)
     parallel = taken.clients / len(population.models)
     if parallel <= MAX_LOOPED:
         return Loop, f"about {parallel:.1f} clients in parallel"
     return Stacked, f"about {parallel:.0f} clients in parallel"
+
+
+def _one_by_one(what: str, cohort_size: int, hindrance: str | None) -> tuple[type[Engine], str]:
+    """Return the engine for clients that are computed one after the other, and why; `hindrance`: to processes."""
+    if cohort_size < MIN_SHARED_OUT:
+        return Loop, f"{what}, fewer than {MIN_SHARED_OUT} clients"
+    return (Workers, what) if hindrance is None else (Loop, f"{what}, and {hindrance}")
 
 
 def choose_compilation(
@@ -104,7 +119,8 @@ def choose_compilation(
     1. a GPU, or recurrent layers: none;
     2. fewer than 100 steps of the run for each graph it needs: none. Steps are the lock-steps of a stack, or those of
        all clients on the loop and on workers. A loop needs 2 graphs, workers make theirs side by side, a stack needs 1,
-       or one for each power of two of clients where clients take different numbers of steps;
+       or one for each power of two of clients where clients take different numbers of steps; and each of these again
+       for each length to which sequences are cut;
     3. a model that `vmap` cannot take, which a trace would hardly take either: none;
     4. a stack of models of at most 20,000 parameters, frozen ones included, without convolutions, 25,000 steps for
        each graph, and a compiler: compile;
@@ -118,6 +134,7 @@ def choose_compilation(
     else:
         cohort = min(cohort_size, population.num_clients)
         graphs, steps = (cohort - 1).bit_length() + 1 if taken.ragged else 1, rounds * taken.steps
+    graphs *= max(_lengths(model, population) for model in population.models.values())
     if steps < STEPS_TO_TRACE * graphs:
         return "none"
     if not kind.stacked:
@@ -126,6 +143,30 @@ def choose_compilation(
     small = all(model.num_params + model.num_frozen <= MAX_COMPILED for model in population.models.values())
     pays = steps >= STEPS_TO_COMPILE * graphs and small and not _convolutional(population)
     return "compile" if pays and has_compiler() else "trace"
+
+
+def _lengths(model: Model, population: Population) -> int:
+    """Return to how many different lengths batches may be cut, each a graph; 1 where sequences are whole."""
+    if model.cut is None:
+        return 1
+    places = population.federation.train.shape[0]
+    return len({cut_to(n, places) for n in np.unique(_ends(model.cut, population)).tolist()})
+
+
+def _places_wasted(model: Model, population: Population) -> float:
+    """Return the longest sequence of all clients by the mean over clients of their longest, as they are cut."""
+    if model.cut is None:
+        return 1.0
+    ends, parts = _ends(model.cut, population), population.federation.partition
+    places = population.federation.train.shape[0]
+    longest = [cut_to(int(ends[parts.rows(k)].max(initial=1)), places) for k in range(parts.num_clients)]
+    return max(longest) / float(np.mean(longest))
+
+
+def _ends(padding: int, population: Population) -> npt.NDArray[np.int64]:
+    """Return the number of places of each training sequence before its padding, [N]."""
+    x = population.federation.train.x.cpu().numpy()
+    return np.asarray(((x != padding) * np.arange(1, x.shape[1] + 1)).max(1), np.int64)
 
 
 @dataclass(frozen=True)

@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from fedloom.coordinator import reading
+from fedloom.coordinator.class_rows import ClassRows
 from fedloom.coordinator.proof import unproved
 from fedloom.core.errors import SettingError
 from fedloom.core.naming import did_you_mean
@@ -22,7 +23,6 @@ from fedloom.core.renamed import OF_HISTORY, keep_old_names
 from fedloom.core.task_measures import TaskMeasure, headline, sign
 from fedloom.display.lines import lines
 from fedloom.evaluate.measure import VALIDATION, Measure, lower_is_better, measures_for
-from fedloom.storage import files
 from fedloom.tasks import Classification
 
 if TYPE_CHECKING:
@@ -85,7 +85,7 @@ class History:
     federation: dict[str, Any] = field(default_factory=dict)
     stopped: str | None = None
     unproved: str = ""
-    _classes: _Rows = field(default_factory=lambda: _Rows(), init=False, repr=False, compare=False)
+    _classes: ClassRows = field(default_factory=ClassRows, init=False, repr=False, compare=False)
 
     @functools.cached_property
     def task_measures(self) -> list[TaskMeasure]:
@@ -105,7 +105,11 @@ class History:
         return measures_for(first, others)
 
     def lower_is_better(self, name: str) -> bool:
-        """Return whether a measure of the records is good when it is low."""
+        """Return whether a measure of the records is good when it is low.
+
+        Args:
+            name: as in the records.
+        """
         return self.measures[name].better == "low" if name in self.measures else lower_is_better(name)
 
     @property
@@ -114,11 +118,14 @@ class History:
 
     @classmethod
     def read(cls, directory: str | os.PathLike[str]) -> History:
-        """Read a run directory, finished or not; `server` and `clients` stay empty.
+        """Return what a run directory holds, finished or not; `server` and `clients` stay empty.
 
         A last line that was cut off when the run was killed is left out. Logs and documents are compared with the
-        digests that the newest checkpoint and the manifest have of them. A directory that somebody has made by hand
-        needs metrics.jsonl alone; a manifest that names no format is of such a directory, and proves nothing.
+        digests that the newest checkpoint and the manifest have of them. A directory that was made by hand needs
+        metrics.jsonl alone; a manifest that names no format is of such a directory, and proves nothing.
+
+        Args:
+            directory: of one run.
 
         Raises:
             SettingError: there is no run, or a file is damaged; names the file and the line.
@@ -196,7 +203,7 @@ class History:
         )
 
     def newest_accuracy(self) -> str:
-        """Tell in words the number that says best how the run is doing: "global 0.8312", "personal -" before any."""
+        """Return in words the number that says best how the run is doing: "global 0.8312", "personal -" before any."""
         name = "global" if len(self.series(self._headlines[0])) else "personal"
         value = self.last(f"{name}_{self.headline.name}")
         return f"{name} {'-' if math.isnan(value) else f'{value:.4f}'}"
@@ -219,7 +226,10 @@ class History:
         return values
 
     def series(self, name: str) -> npt.NDArray[np.float64]:
-        """Return one measured number over the rounds that have it, by its name in `metrics` or in `frame`.
+        """Return one measured number over the rounds that have it.
+
+        Args:
+            name: as in `metrics` or in `frame`.
 
         Raises:
             SettingError: it is several numbers a round, as `personal_by_client`.
@@ -227,9 +237,14 @@ class History:
         return np.array([value for _, value in self._values(name)], np.float64)
 
     def last(self, name: str, count: int = 1) -> float:
-        """Return the mean of a number over those of the last `count` rounds that have it; NaN if it was never measured.
+        """Return the mean of a number over the last rounds; NaN if it was never measured.
 
-        Where none of them has it, return its newest value. What was measured before training is in no such mean.
+        Where none of these rounds has it, its newest value is returned. What was measured before training is in no such
+        mean.
+
+        Args:
+            name: as in `metrics`.
+            count: over how many rounds.
         """
         there = self._values(name)
         if not there:
@@ -238,7 +253,12 @@ class History:
         return float(np.mean([value for t, value in there if t >= first] or [there[-1][1]]))
 
     def summaries(self, name: str, tail: int | None = None) -> Summaries:
-        """Return a measured number, read in five ways. `tail`: over how many of the last rounds its mean is taken."""
+        """Return a measured number, read in five ways.
+
+        Args:
+            name: as in `metrics`.
+            tail: over how many of the last rounds its mean is taken; None: by the number of rounds (`newest`).
+        """
         there = dict(self._values(name))
         if not there:
             return Summaries(*[math.nan] * 5)
@@ -305,8 +325,15 @@ class History:
     def to_target(self, metric: str, target: float) -> Reached | None:
         """Return the first round in which a number reaches a target, and its cost until then; None if none does.
 
-        Accuracies reach a target from below; losses, forgetting, drops and standard deviations from above. Bytes are
-        what went down and up in all rounds until then, seconds those of every phase but `MEASURING`: training alone.
+        Accuracies reach a target from below; losses, forgetting, drops and standard deviations from above.
+
+        Args:
+            metric: as in `metrics`.
+            target: the value to reach.
+
+        Returns:
+            The round; bytes down and up in all rounds until then; seconds of every phase but `MEASURING`: training
+            alone.
 
         Raises:
             SettingError: no round has this number.
@@ -347,52 +374,9 @@ def newest(rounds: int) -> int:
     return max(1, rounds // 10, min(10, rounds // 2))
 
 
-class _Rows:
-    """Accuracies by class of records that only grow: each record is read once."""
-
-    def __init__(self) -> None:
-        self._known: npt.NDArray[np.float64] = np.empty((0, 0))
-        self._seen, self._newest = 0, Record()
-
-    def of(self, metrics: list[Record]) -> npt.NDArray[np.float64]:
-        """Return the accuracies by round and class, [T, C], read-only."""
-        grown = len(metrics) >= self._seen and (not self._seen or metrics[self._seen - 1] is self._newest)
-        if not grown:  # cut back or replaced: from the start
-            self._known, self._seen = np.empty((0, 0)), 0
-        new = metrics[self._seen :]
-        rows = [m["class_accuracy"] for m in new if m["round"] > 0 and m.get("class_accuracy") is not None]
-        if rows:
-            read = np.array([[np.nan if a is None else a for a in row] for row in rows], np.float64)
-            self._known = np.concatenate([self._known, read]) if len(self._known) else read
-            self._known.flags.writeable = False
-        if new:
-            self._seen, self._newest = len(metrics), metrics[-1]
-        return self._known
-
-
 def _many(name: str) -> bool:
     """Return whether a column is one of many of a kind; those come last."""
     return name.startswith(("class_accuracy_", "seconds_"))
-
-
-def runs_below(directory: str | os.PathLike[str], *, begun: bool = False) -> list[Path]:
-    """Return all run directories (folders with a metrics.jsonl) in a folder, itself included, in order of their names.
-
-    Numbers in names count as numbers: seed-2 comes before seed-10. Folders inside a run are not searched.
-    `begun`: also those in which a run was killed before it could measure anything.
-
-    Raises:
-        SettingError: there is no such folder.
-        StorageError: a folder below it cannot be listed.
-    """
-    if not Path(directory).is_dir():
-        raise SettingError(f"{directory} is no folder; name one that holds runs")
-    folders = []
-    for folder, below, here in files.walk(Path(directory)):
-        if "metrics.jsonl" in here or (begun and {"manifest.json", "settings.json"} <= set(here)):
-            folders.append(folder)
-            below.clear()
-    return sorted(folders, key=lambda path: reading.natural(str(path.relative_to(directory))))
 
 
 def showing(show: Callable[[int, str], None]) -> Callable[[History], None]:

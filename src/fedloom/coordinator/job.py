@@ -19,7 +19,6 @@ from fedloom.core.algorithm import Algorithm
 from fedloom.core.errors import SettingError
 from fedloom.core.model import Model
 from fedloom.core.task import FitsTargets, Task, needs_moments, require_task, targets_of
-from fedloom.core.task_measures import headline
 from fedloom.data import Federation
 from fedloom.engines.attacks import Attack
 from fedloom.engines.faults import Faults
@@ -111,7 +110,7 @@ class Plan:
 
         if settings.keep_best and federation.local_val is None:
             raise SettingError(
-                f"keep_best chooses a round by val_{headline(self.task).name}, on validation examples, which this "
+                f"keep_best chooses a round by {next(iter(self.measures))}, on validation examples, which this "
                 "federation lacks, and test examples choose no round: hold validation examples out (val_fraction, "
                 "--val-fraction 0.1), or leave keep_best out"
             )
@@ -119,7 +118,7 @@ class Plan:
     @property
     def measures(self) -> dict[str, Measure]:
         """Descriptions of the numbers that the records of this run have one of a round, by name."""
-        return task_measures_for(self.task, self.settings.measures)
+        return task_measures_for(self.task, self.settings.measures, self.settings.headline)
 
     def _check_changes(self) -> None:
         """Raise SettingError where data change, and the run has something that needs the same data in every round."""
@@ -180,6 +179,7 @@ class Plan:
             device=torch.device(self.settings.device),
             dtype=getattr(torch, self.settings.dtype),
             measures=self.settings.measures,
+            headline=self.settings.headline,
         )
 
 

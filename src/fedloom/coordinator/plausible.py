@@ -18,9 +18,10 @@ from fedloom.core.model import Model
 from fedloom.core.network_makers import own_defaults
 from fedloom.core.optimiser import Local
 from fedloom.core.task import Task
-from fedloom.data import Examples, Federation
+from fedloom.data import Examples, Federation, Tokens
 from fedloom.data.rare_classes import RARE, rare_classes
 from fedloom.tasks import Binary, Classification, ClassTask
+from fedloom.wire.device_registry import RemoteExamples
 
 _ROWS = 10_000  # of which the scales of features are taken
 _TRIED = 16  # which a model is tried on
@@ -37,20 +38,37 @@ _LAYERS = {
 
 
 @own_defaults()
-def check_plausible(federation: Federation, models: Iterable[Model], task: Task) -> None:
-    """Refuse or warn of what is legal by its types, but cannot be meant.
+def check_plausible(federation: Federation, models: Iterable[Model], task: Task, headline: str = "accuracy") -> None:
+    """Refuse or warn of what is legal by its types, but cannot be meant. `headline`: the measure of the run.
 
     Raises:
-        SettingError: a model looks up token ids that normalisation has changed.
+        SettingError: a model looks up token ids that normalisation has changed, or a sequence has no token.
     """
     if isinstance(task, ClassTask):
-        _check_labels(federation, task)
+        _check_labels(federation, task, headline)
+    _check_sequences(federation)
     _check_held_out(federation)
     _check_layout(federation.train)
     _check_columns(federation)
     wanting = [_wants_scale(model, federation.train, task) for model in models]
     if any(wanting):
         _check_scales(federation.train)
+
+
+def _check_sequences(federation: Federation) -> None:
+    """Refuse sequences without a token."""
+    for part in (federation.train, federation.test, federation.public):
+        if part is None or isinstance(part, RemoteExamples) or not isinstance(part.normalise, Tokens):
+            continue
+        if (padding := part.normalise.padding) is None:
+            continue
+        empty = torch.eq(part.x.flatten(1), padding).all(1)
+        if bool(empty.any()):
+            raise SettingError(
+                f"a sequence has a token at least, got none but padding, {padding}, in example "
+                f"{int(empty.nonzero()[0])} of {part.name}: leave such examples out, or write "
+                "normalise=fedloom.data.Tokens(padding=None)"
+            )
 
 
 def check_batches_of_one(sizes: npt.NDArray[np.int64], local: Local) -> None:
@@ -72,7 +90,7 @@ def check_batches_of_one(sizes: npt.NDArray[np.int64], local: Local) -> None:
         )
 
 
-def _check_labels(federation: Federation, task: Task) -> None:
+def _check_labels(federation: Federation, task: Task, headline: str) -> None:
     counts = np.bincount(federation.train.y.cpu().numpy()[federation.partition.indices], minlength=1)
     seen = np.flatnonzero(counts)
     if len(seen) == 1:
@@ -81,18 +99,21 @@ def _check_labels(federation: Federation, task: Task) -> None:
             "give examples of two classes"
         )
         return
-    if (share := counts.max() / max(1, counts.sum())) > _MOST:
+    rare, share = rare_classes(counts), float(counts.max() / max(1, counts.sum()))
+    if share > _MOST and headline == "accuracy":
         most = _named(federation, [counts.argmax()])
         _warn(
             f"accuracy says little where one class has most examples, got {share:.1%} of those that train in class "
-            f"{most}, so that a model which always says so is right that often: look at class_accuracy, at its mean "
-            "over classes, or at the area under the curve (docs/data.md, Rare classes)"
+            f"{most}, so that a model which always says so is right that often, and accuracy compares methods and "
+            f"chooses rounds: {_other_headline(len(seen))}, and look at class_accuracy (docs/data.md, Rare classes)"
         )
-    if len(rare := rare_classes(counts)):
+    if len(rare):
         shares = ", ".join(f"{_named(federation, [c])} ({counts[c] / counts.sum():.2%})" for c in rare[:8])
         _warn(
             f"a rare class is hardly learnt, got fewer than {RARE / len(seen):.2%} of the training examples (a tenth "
             f"of an equal share) of class {shares}{', ...' if len(rare) > 8 else ''}: {_remedy(task)}"
+            + f"; {_other_headline(len(seen))}"
+            * (headline == "accuracy" and share <= _MOST)
         )
     if federation.test is not None:
         unseen = ~np.isin(tested := federation.test.y.cpu().numpy(), seen)
@@ -102,6 +123,12 @@ def _check_labels(federation: Federation, task: Task) -> None:
                 f"{unseen.sum():,} of the {len(tested):,} test examples have, and no model can learn: number the "
                 "labels of both alike, or leave these examples out"
             )
+
+
+def _other_headline(classes: int) -> str:
+    """Return how another measure than accuracy becomes the headline."""
+    names = ("auc", "average_precision", "balanced_accuracy") if classes == 2 else ("balanced_accuracy", "macro_f1")
+    return f"make another measure the headline (--headline {names[0]}; or {', '.join(names[1:])})"
 
 
 def _remedy(task: Task) -> str:

@@ -136,8 +136,8 @@ def _metrics_check() -> Callable[[Object], None]:
         _need(ok, "personal_by_client", f"a mapping of clients to {kind}", by_client)
         new = record.get("new_by_client", {})
         ok = isinstance(new, dict) and all(isinstance(by, dict) for by in new.values())
-        ok = ok and all(v is not None and fits(v) for by in new.values() for v in by.values())
-        _need(ok, "new_by_client", f"a mapping of ways to clients to {kind}", new)
+        ok = ok and all(v is None or fits(v) for by in new.values() for v in by.values())
+        _need(ok, "new_by_client", f"a mapping of ways to clients to {kind} or null", new)
         others = record.get("new_others_by_client", {})
         ok = isinstance(others, dict) and all(isinstance(of, dict) for of in others.values())
         columns = [by for of in others.values() for by in of.values()] if ok else []

@@ -1,4 +1,4 @@
-"""What the record of a round says of its clients and messages; its seconds and its memory."""
+"""Describe the clients and messages of a round in its record, its seconds and its memory."""
 
 from __future__ import annotations
 

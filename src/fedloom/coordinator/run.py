@@ -11,13 +11,14 @@ from typing import Any
 
 import numpy as np
 
-from fedloom.coordinator.directory import RunDirectory, check_free
+from fedloom.coordinator.directory import RunDirectory
 from fedloom.coordinator.history import History, showing
 from fedloom.coordinator.job import Models, Plan, describe
 from fedloom.coordinator.newcomers import NewClients
 from fedloom.coordinator.plausible import check_batches_of_one, check_plausible
 from fedloom.coordinator.replay import Replay, RoundReplay
 from fedloom.coordinator.rounds import Coordinator, OnHistory
+from fedloom.coordinator.run_folders import check_free
 from fedloom.coordinator.sampler import DeviceSampler
 from fedloom.coordinator.settings import RunSettings
 from fedloom.coordinator.tried import try_model
@@ -55,7 +56,9 @@ class Job(Plan):
             warnings.simplefilter("ignore")  # whoever runs it is warned then
             alone = [name for name, model in self.population.models.items() if not try_model(model, self)]
             Coordinator(self, trains=False).engine.init()
-        check_plausible(self.federation, self.population.models.values(), self.population.task)
+        check_plausible(
+            self.federation, self.population.models.values(), self.population.task, self.population.measures[0]
+        )
         if alone:
             sizes = self.population.sizes[np.isin(self.population.assignment, alone)]
             check_batches_of_one(sizes.sum(keepdims=True) if self.algorithm.pooled else sizes, self.algorithm.local)
@@ -71,7 +74,22 @@ class Job(Plan):
         on_start: OnHistory | None = None,
         on_round: OnHistory | None = None,
     ) -> History:
-        """Start the run, or go on with the one in `directory`; see `run`. `at`: from the checkpoint of this round."""
+        """Start the run, or continue the one in `directory`; see `run`.
+
+        Args:
+            directory: where settings, logs and checkpoints go; None: nothing is written.
+            resume: continue the run in `directory`.
+            at: with `resume`, from the checkpoint of this round; None: from the newest.
+            on_start: called once, before anything is measured.
+            on_round: called after every round.
+
+        Returns:
+            What was measured.
+
+        Raises:
+            SettingError: as of `run`, or `at` is given without a run to resume.
+            StorageError: as of `run`, or there is no such checkpoint.
+        """
         _check_watchers(on_start=on_start, on_round=on_round)
         if only_computes(self.settings.engine):
             return self._serve()
@@ -116,11 +134,18 @@ class Job(Plan):
     def branch(
         self, source: str | os.PathLike[str], directory: str | os.PathLike[str], *, at: int | None = None
     ) -> int:
-        """Make `directory` that of a run which begins as the one in `source`, and go on there with this algorithm.
+        """Make `directory` that of a run which begins as the one in `source`, and continues with this algorithm.
 
-        Rounds up to the newest checkpoint of `source`, or that of round `at`, are taken over with their states and
-        records; `run` with `resume` computes the others. Algorithm and hyper-parameters may be other ones from there
-        on, if they keep the same states. Return how many rounds were taken over.
+        Rounds up to a checkpoint of `source` are taken over with their states and records; `run` with `resume` computes
+        the others. Algorithm and hyper-parameters may be other ones from there on, if they keep the same states.
+
+        Args:
+            source: directory of the run to begin with.
+            directory: directory of the new run.
+            at: round of the checkpoint; None: the newest.
+
+        Returns:
+            How many rounds were taken over.
 
         Raises:
             SettingError: there is a run in `directory`, or more than the algorithm differs.
@@ -141,6 +166,13 @@ class Job(Plan):
     def replay(self, directory: str | os.PathLike[str], round: int) -> Replay:
         """Compute a past round of the run in `directory` again, from the nearest checkpoint before it.
 
+        Args:
+            directory: directory of the run, which this job must have made.
+            round: from 1.
+
+        Returns:
+            The round with the states before and after it, and what each client trained.
+
         Raises:
             SettingError: there is no such round, or the run in `directory` is another one.
             StorageError: a file of the run is damaged.
@@ -149,7 +181,14 @@ class Job(Plan):
 
     @enough_memory()
     def restore(self, directory: str | os.PathLike[str], round: int | None = None) -> Restored:
-        """Return the state of the run in `directory` after a round that has a checkpoint (default: the newest).
+        """Return the state of the run in `directory` after a round that has a checkpoint.
+
+        Args:
+            directory: directory of the run, which this job must have made.
+            round: of the checkpoint; None: the newest.
+
+        Returns:
+            Server and clients as they were, and the models that follow from them.
 
         Raises:
             SettingError: the run in `directory` is another one.
@@ -211,13 +250,25 @@ def run(
 ) -> History:
     """Train `model` on `federation` with `algorithm` and return what was measured.
 
-    `model`: a module (its weights are the start), a function that makes one (its weights then follow the seed), or a
-    mapping of names to several architectures, given to the clients in turn. `sampler`: who is asked (default: uniform).
-    `faults`: who does not answer, `attack`: who lies, and how (default: nobody). `new`: clients that are held out from
-    training, or join late, and are judged in the end. `directory`: where settings, logs and checkpoints go; it must not
-    hold a run yet, unless `resume`: then the run that it holds goes on from its newest checkpoint, bit for bit.
-    `on_start` is called once, when the engine is chosen and nothing is measured yet, `on_round` after every round.
-    `progress`: show round, accuracy and time left; None: where a person looks, on a terminal or in a notebook.
+    Args:
+        algorithm: the method with its settings.
+        federation: examples, partition, and what is held out.
+        model: a module (its weights are the start), a function that makes one (its weights then follow the seed), or a
+            mapping of names to several architectures, given to the clients in turn.
+        settings: rounds, cohort size, seed, engine, ...; None: the defaults.
+        task: loss and measures; None: classification.
+        sampler: selects the cohorts; None: uniformly at random.
+        faults: says which clients do not answer; None: all answer.
+        attack: says which clients lie, and how; None: nobody.
+        new: clients that are held out from training, or join late, and are evaluated at the end.
+        directory: where settings, logs and checkpoints go. It must not hold a run yet, unless `resume`.
+        resume: continue the run in `directory` from its newest checkpoint, bit for bit.
+        on_start: called once, when the engine is chosen and nothing is measured yet.
+        on_round: called after every round.
+        progress: show round, accuracy and time left; None: on a terminal and in a notebook.
+
+    Returns:
+        The records of all rounds, the final states, and how the run was computed.
 
     Raises:
         SettingError: settings contradict each other or the federation, `directory` holds a run, or another one.

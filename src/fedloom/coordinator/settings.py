@@ -40,7 +40,7 @@ class RunSettings(StrictSettings):
     """Seed of everything random but the partition (`data.partition_seed`). `--seed 0,1,2` starts one run for each."""
     monitor: str = setting(HEADLINE, "--monitor NAME", "training", may_differ=("resumed",))
     """Measure that `target` and `patience` watch ([stop conditions](runs.md#stop-early)). Losses and forgetting are
-    better when lower. The default is, of a task without accuracy, its headline on the global test set."""
+    better when lower. The default stands for the headline on the global test set, also where that is not accuracy."""
     target: float | None = setting(None, "--target X", "training", may_differ=("resumed",))
     """Value of the monitored measure at which the run stops. Accuracies are shares: 0.9 is 90 %."""
     patience: Count | None = setting(None, "--patience N", "training", may_differ=("resumed",))
@@ -59,14 +59,19 @@ class RunSettings(StrictSettings):
     model."""
     measures: tuple[str, ...] = setting((), "--measures M,M", "results")
     """[Measures of the task](data.md#measures) that are computed beside its headline, which is always computed."""
+    headline: str = setting("", "--headline M", "results")
+    """[Measure of the task](data.md#measures) by which models are compared and rounds and settings are chosen: `auc`,
+    `average_precision` or `balanced_accuracy` where a class is rare. Accuracy is computed too. Empty: the task's first,
+    accuracy for classes."""
     checkpoint_every: Count = setting(1, "--checkpoint-every N", "results", may_differ=EVERYWHERE)
     """Rounds between [checkpoints](runs.md#checkpoints); the last round always has one. The first and the last two are
     kept."""
     keep_every: Count = setting(10, may_differ=EVERYWHERE)
     """Checkpoints of every N-th round are kept for good."""
     keep_best: bool = setting(False, "--keep-best", "results", may_differ=EVERYWHERE)
-    """Keep the [checkpoint of the best round](runs.md#the-best-round) so far too: that with the highest `val_accuracy`,
-    the first of equals. It needs validation examples (`data.val_fraction`)."""
+    """Keep the [checkpoint of the best round](runs.md#the-best-round) so far too: that with the best headline on
+    validation examples, such as the highest `val_accuracy`, the first of equals. It needs validation examples
+    (`data.val_fraction`)."""
     state_memory_mib: Annotated[float, Ge(1)] | None = setting(
         None, "--state-memory MIB", "engine", may_differ=EVERYWHERE
     )

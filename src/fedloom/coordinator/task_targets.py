@@ -1,4 +1,4 @@
-"""What a federation's targets are, and whether a task can learn them."""
+"""Tell the targets of a federation, and check that a task can learn them."""
 
 from __future__ import annotations
 

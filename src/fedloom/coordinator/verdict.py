@@ -10,8 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from fedloom.coordinator.checkpoint import LOGS, Checkpoint, identity
-from fedloom.coordinator.directory import RunDirectory, left_by_a_kill
+from fedloom.coordinator.directory import RunDirectory
 from fedloom.coordinator.history import validated_round
+from fedloom.coordinator.run_log import left_by_a_kill
 from fedloom.core.errors import DamageError, StorageError
 from fedloom.storage import files
 from fedloom.storage.files import File
@@ -49,8 +50,14 @@ class Verdict:
 def verify(directory: str | os.PathLike[str]) -> Verdict:
     """Check the chain of a run: manifest, documents, indexes of checkpoints, states, logs. Nothing is run or written.
 
-    Indexes must be those that later ones name, and the file of weights that a run started from, if it is here, what it
-    was. A run that was killed at any moment is whole.
+    Indexes must be those that later ones name, and the file of weights that a run started from, if it is here, must be
+    what it was. A run that was killed at any moment is whole.
+
+    Args:
+        directory: directory of a run.
+
+    Returns:
+        What was checked, and what is wrong.
     """
     run = RunDirectory(directory)
     verdict = Verdict(Path(directory))

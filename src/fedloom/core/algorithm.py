@@ -1,4 +1,4 @@
-"""What a paper is: a few functions and the hyper-parameters they share."""
+"""Define an algorithm: a few functions and the hyper-parameters they share."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from fedloom.core.losses import Loss
 from fedloom.core.model import Model
 from fedloom.core.optimiser import Cosine, Local
 from fedloom.core.renamed import OF_ALGORITHM, keep_old_names
-from fedloom.core.types import BatchLoss, Params, Weights
+from fedloom.core.types import BatchLoss, Beside, Params, Weights
 
 if TYPE_CHECKING:
     from fedloom.data import Federation
@@ -118,40 +118,68 @@ class Algorithm(StrictSettings, ABC, Generic[V, S]):
 
     @abstractmethod
     def init(self, model: Any, key: int, *, num_clients: int) -> V:
-        """Return the server state before round 0. `model`: a Model, or a mapping of names to them where `mixed`."""
+        """Return the server state before round 0.
+
+        Args:
+            model: the run's model, or a mapping of names to models where the class says `mixed = True`.
+            key: of the initial weights: `model.init(key)`.
+            num_clients: how many clients there are.
+        """
 
     def bind(self, federation: Federation, models: Mapping[str, Model]) -> Self:
         """Return this algorithm as it runs with these data and networks: itself, or a copy with facts about them.
 
-        Raise SettingError where they do not suit its settings, before work starts. The facts that it needs are not
-        settings: `return super().bind(federation, models).with_context(shape=federation.train.shape)`.
+        The facts are not settings: `return super().bind(federation,
+        models).with_context(shape=federation.train.shape)`.
+
+        Args:
+            federation: what the run trains on.
+            models: the networks by name.
+
+        Raises:
+            SettingError: they do not suit the settings. It is raised before work starts.
         """
         return self
 
     def shared_tensors(self, initial: Weights) -> list[str] | None:
-        """Return the names of the trained tensors that clients share where others stay with them; else None."""
+        """Return the names of the trained tensors that clients share where others stay with them; else None.
+
+        Args:
+            initial: initial weights, whose names are chosen from.
+        """
         return None
 
     def with_context(self, **facts: Any) -> Self:
-        """Return a copy that has these attributes besides its settings."""
+        """Return a copy that has attributes besides its settings.
+
+        Args:
+            **facts: the attributes by name.
+        """
         made = copy.copy(self)
         for name, fact in facts.items():
             object.__setattr__(made, name, fact)  # as frozen classes set what they derive
         return made
 
     def init_client(self, initial: Weights, model: Model, key: int) -> S:
-        """Return the state of a client at its first contact. It is never called for a client that is never asked.
+        """Return the state of a client at its first contact. It is not called for a client that is never selected.
 
-        `initial`: the initial weights of its architecture, the same for all clients and known to each of them.
+        Args:
+            initial: initial weights of its architecture, the same for all clients and known to each of them.
+            model: its network.
+            key: of its randomness.
         """
         return ()  # type: ignore[return-value]
 
     def init_rows(self, initial: Weights, model: Model, *, num_clients: int) -> Mapping[str, Any]:
-        """Return what the server keeps of each client beside its state V, by name, before the first contact.
+        """Return what the server keeps of each client beside its state, by name, before the first contact.
 
         `cohort.rows(name)` reads such rows, `cohort.keep(name, rows)` replaces them. They are stored like the clients'
-        states: a checkpoint writes those that moved. `initial`: the initial weights of the client's architecture.
-        `num_clients`: of all architectures, so a row with an entry for each client is indexed by its number.
+        states: a checkpoint writes those that moved.
+
+        Args:
+            initial: initial weights of the client's architecture.
+            model: the client's network.
+            num_clients: of all architectures, so a row with an entry for each client is indexed by its number.
         """
         return {}
 
@@ -159,42 +187,66 @@ class Algorithm(StrictSettings, ABC, Generic[V, S]):
         """Return one entry of each pool to which the server appends in every round, by name; values do not matter.
 
         `cohort.append(name, entry)` adds an entry, `cohort.pool(name)` has those of earlier rounds. An entry is written
-        once, in the first checkpoint after it. `server`: a state as `init` makes it, to take shapes from.
+        once, in the first checkpoint after it.
+
+        Args:
+            server: a state as `init` makes it, to take shapes from.
         """
         return {}
 
     @abstractmethod
     def round(self, server: V, cohort: Cohort) -> V:
-        """Run the paper's outer loop body, with as many exchanges as the paper has; return the server state."""
+        """Run a round, with as many exchanges as the paper has, and return the server state.
+
+        Args:
+            server: the state after the last round.
+            cohort: the selected clients, reached by `cohort.reduce` and `cohort.gather`.
+        """
 
     def evaluation_payload(self, server: V, model: Model) -> Any:
-        """Return what a client with this model is sent to be judged: the global weights, `()` if there are none."""
+        """Return what a client is sent to be evaluated: the global weights, `()` if there are none.
+
+        Args:
+            server: the state after the round.
+            model: the client's network.
+        """
         found = self.global_models({"" if self.mixed else model.name: server}, {model.name: model})
         return found.get(model.name, ())
 
     def personal(self, client: Client[S], sent: Any) -> Weights:
-        """Return the model by which this client is judged. Runs on the client, like an `@on_client` method.
+        """Return the model by which a client is evaluated. Runs on the client, like an `@on_client` method.
 
-        `sent`: what `evaluation_payload` returns. `client.train` is there only where the class says
-        `trains_for_evaluation = True`.
+        Args:
+            client: its state and data. `client.train` is there only where the class says `trains_for_evaluation =
+                True`.
+            sent: what `evaluation_payload` returns.
         """
         return sent  # type: ignore[no-any-return]
 
     def has_personal(self, state: S) -> Tensor:
-        """Return whether a client with this state has a model of its own, [] bool. Runs on the client.
+        """Return whether a client has a model of its own, [] bool. Runs on the client.
 
-        A client without one is judged by the newest global model.
+        A client without one is evaluated by the newest global model.
+
+        Args:
+            state: of the client.
         """
         return torch.ones((), dtype=torch.bool)
 
     def global_weights(self, server: V) -> Weights | None:
-        """Return the model by which the server is judged, None if there is none."""
+        """Return the model by which the server is evaluated, None if there is none.
+
+        Args:
+            server: the state after the round.
+        """
         return None
 
     def global_models(self, server: Mapping[str, V], models: Mapping[str, Model]) -> dict[str, Weights]:
-        """Return the global model of each architecture that has one, by its name, from all server states of a run.
+        """Return the global model of each architecture that has one, by its name.
 
-        An algorithm that is `mixed` has one state, named "".
+        Args:
+            server: all server states of a run by architecture. An algorithm that is `mixed` has one, named "".
+            models: the networks by name.
         """
         found = {name: self.global_weights(state) for name, state in server.items()}
         return {name: weights for name, weights in found.items() if weights is not None}
@@ -211,13 +263,19 @@ class Algorithm(StrictSettings, ABC, Generic[V, S]):
         batches: Batches | None = None,
         only: str | None = None,
     ) -> Weights:
-        """Train `start` with the run's optimiser over the client's batches of this round; return the weights.
+        """Train with the run's optimiser over a client's batches of this round, and return the weights.
 
-        `loss(w, batch, *context)`: the loss of a batch; by default the task's, `client.loss`. `correct(g, *context)`
-        changes a gradient before weight decay and momentum see it. Tensors that these need are passed as `context`, not
-        captured. `batches`: those of the client (`client.train`), with annotations. `only`: words that choose the
-        parameters to train (`core/patterns.py`); the others stay as they are in `start`, and neither weight decay nor
-        an optimiser state knows them. Buffers move as in any training.
+        Buffers move as in any training.
+
+        Args:
+            client: whose batches and learning rate are used.
+            start: weights to begin with.
+            *context: what `loss` and `correct` need. Tensors are passed here, not captured.
+            loss: `loss(w, batch, *context)`, the loss of a batch; None: the task's, `client.loss`.
+            correct: `correct(g, *context)` changes a gradient before weight decay and momentum see it.
+            batches: those to train on; None: `client.train`.
+            only: words that choose the parameters to train, such as "last:1" or "* !norm". The others stay as they are
+                in `start`, and neither weight decay nor an optimiser state knows them.
         """
         given, term = loss or client.loss, self.term
         if not _says(self, "term"):
@@ -254,30 +312,44 @@ class Algorithm(StrictSettings, ABC, Generic[V, S]):
     def train_beside(
         self, client: Client[Any], start: Weights, beside: B, *context: Any, loss: Loss
     ) -> tuple[Weights, B]:
-        """Train `start` as `train` does, and `beside`, any pytree, in the same steps; return both.
+        """Train `start` as `train` does, and another pytree in the same steps; return both.
 
-        `loss(w, batch, beside, *context)`: the loss of a batch, in both. Floating leaves of `beside` are trained, but
-        the buffers of `Weights` in it are only moved: by what the loss returns as its `BatchLoss.beside`.
+        Args:
+            client: whose batches and learning rate are used.
+            start: weights to begin with.
+            beside: any pytree. Its floating leaves are trained, but the buffers of `Weights` in it are only moved: by
+                what the loss returns as its `BatchLoss.beside`.
+            *context: what `loss` needs.
+            loss: `loss(w, batch, beside, *context)`, the loss of a batch, in both.
         """
         term = self.term if _says(self, "term") else None
 
-        def of_both(carry: tuple[Weights, B], batch: Batch, *context: Any) -> tuple[Tensor, Any]:
-            w, beside = carry
-            found = loss(w, batch, beside, *(context if term is None else context[1:]))
+        def of_both(carry: tuple[Weights, Beside[B]], batch: Batch, *context: Any) -> tuple[Tensor, Any]:
+            w, other = carry
+            found = loss(w, batch, other.value, *(context if term is None else context[1:]))
             value = found.value if term is None else found.value + term(found, batch, context[0])
-            return value, (found.weights, beside if found.beside is None else found.beside)
+            return value, (found.weights, other if found.beside is None else Beside(found.beside))
 
-        context = context if term is None else (start, *context)
-        return minimise(of_both, (start, beside), client.train, self.local.optimiser, *context, lr=client.lr)
+        both, context = (start, Beside(beside)), context if term is None else (start, *context)
+        w, other = minimise(of_both, both, client.train, self.local.optimiser, *context, lr=client.lr)
+        return w, other.value
 
     def term(self, loss: BatchLoss, batch: Batch, start: Weights) -> Tensor:
-        """Return what a subclass adds to the loss of every local step, []. `start`: where training began."""
+        """Return what a subclass adds to the loss of every local step, [].
+
+        Args:
+            loss: the step's own loss, with `loss.weights` and `loss.logits`.
+            batch: the step's examples.
+            start: weights with which the training began.
+        """
         return torch.zeros_like(loss.value)
 
     def plain_steps(self, client: Client[Any], counted: Literal["adaptive", "steps"] = "adaptive") -> Tensor:
-        """Return the number of plain SGD steps that the client's training of this round amounts to, [] float64.
+        """Return the number of plain SGD steps that a client's training of this round amounts to, [] float64.
 
-        With `counted` "steps" it is the number of steps taken.
+        Args:
+            client: the client.
+            counted: "adaptive": by the optimiser's momentum; "steps": the number of steps taken.
         """
         taken = client.train.num_steps
         return self.local.optimiser.effective_steps(taken) if counted == "adaptive" else taken.double()

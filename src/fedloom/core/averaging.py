@@ -1,4 +1,4 @@
-"""What algorithms share whose server averages models: which tensors travel, and which stay with each client."""
+"""Share the round of algorithms whose server averages models: which tensors travel, and which stay with each client."""
 
 from __future__ import annotations
 

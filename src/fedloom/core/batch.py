@@ -42,7 +42,11 @@ class Batch:
     full: bool = static(default=False)  # no padding anywhere in the stack: `mean` need not mask
 
     def mean(self, per_example: Tensor) -> Tensor:
-        """Return the mean over the real rows, []. `per_example`: [B]."""
+        """Return the mean over the real rows, [].
+
+        Args:
+            per_example: a number for each row, [B].
+        """
         if self.full:
             return per_example.mean()
         real = self.mask.to(per_example.dtype)
@@ -135,15 +139,15 @@ def padded(n: int) -> int:
 
 
 def cut_length(x: Tensor, padding: int) -> int:
-    """Return to how many places sequences x [..., T] are cut: about the longest of them, T at most.
+    """Return to how many places sequences x [..., T] are cut: about the longest of them."""
+    there = (x != padding).reshape(-1, x.shape[-1]).any(0).nonzero()
+    return cut_to(int(there[-1]) + 1 if len(there) else 1, x.shape[-1])
 
-    It is the next number of the kinds 2^k and 3 * 2^k from 8 on, so that few graphs exist.
-    """
-    T = x.shape[-1]
-    there = (x != padding).reshape(-1, T).any(0).nonzero()
-    longest = int(there[-1]) + 1 if len(there) else 1
+
+def cut_to(longest: int, places: int) -> int:
+    """Return `longest`, rounded up to 8, 12, 16, 24, 32, 48, ..., so that few graphs exist; at most `places`."""
     whole = max(8, padded(longest))
-    return min(T, whole * 3 // 4 if whole > 8 and longest <= whole * 3 // 4 else whole)
+    return min(places, whole * 3 // 4 if whole > 8 and longest <= whole * 3 // 4 else whole)
 
 
 def at_batch(x: Tensor, mask: Tensor | None, fn: Callable[..., Any], *args: Any) -> Any:

@@ -33,23 +33,40 @@ class Batches(Schedule):
 
         It is computed once for every example where that gives the same. It is computed batch by batch where inputs are
         augmented at random, and for a model that normalises by the batch (`fn.by_batch`).
+
+        Args:
+            name: under which a loss reads it.
+            fn: such as `client.model`.
+            *context: pytrees of tensors, such as weights.
         """
         if self.augment is not None or getattr(fn, "by_batch", False):
             return replace(self, lazy={**self.lazy, name: Lazy(fn=fn, context=context)})
         return self.note(name, self.predict(fn, *context))
 
     def first(self, steps: Tensor) -> Batches:
-        """Return the first `steps` [] of these batches, or all of them where there are fewer."""
+        """Return the first of these batches.
+
+        Args:
+            steps: how many, []; all of them where there are fewer.
+        """
         return replace(self, num_steps=torch.minimum(self.num_steps, steps))
 
     def after(self, steps: Tensor) -> Batches:
-        """Return the batches that follow the first `steps` [] of these, as a training of their own."""
+        """Return the batches that follow the first of these, as a training of their own.
+
+        Args:
+            steps: how many are left out, [].
+        """
         turned = (torch.arange(len(self.order), device=self.order.device) + steps) % len(self.order)
         left = (self.num_steps - steps).clamp(min=0)
         return replace(self, order=self.order[turned], mask=self.mask[turned], num_steps=left, key=self.key + steps)
 
     def only(self, chosen: Tensor) -> Batches:
-        """Return the batches of `whole`, but of those examples alone that are `chosen`, [n] bool."""
+        """Return the batches of `whole`, but of some examples alone.
+
+        Args:
+            chosen: which, [n] bool.
+        """
         chosen = chosen & (torch.arange(len(self.examples), device=chosen.device) < self.num_examples)
         first = torch.argsort((~chosen).int(), stable=True)
         notes = {name: table[first] for name, table in self.notes.items()}
@@ -58,7 +75,9 @@ class Batches(Schedule):
     def block(self, share: float, key: Tensor) -> Batches:
         """Return the batches of `whole`, but of a share of the examples, at least one, that stand beside each other.
 
-        They begin at a place that follows from the key, [] int64.
+        Args:
+            share: of the examples, in (0, 1].
+            key: by which the first of them is drawn, [] int64.
         """
         count = (self.num_examples * share).long().clamp(min=1)
         begin = (uniform(key, 0, torch.Size()).double() * (self.num_examples - count + 1)).long()
@@ -70,21 +89,38 @@ class Batches(Schedule):
         return self.in_order(min(_AT_A_TIME, padded(self.examples.shape[0])))
 
     def passes(self, orders: Tensor, key: Tensor) -> Batches:
-        """Return these batches once for each of `orders` [E, n], the examples in that order, as one training.
+        """Return these batches several times, as one training.
 
         With n = 5 examples, batches of 2 in stored order and E = 2, order and mask are [3, 2] before and [6, 2] after.
+
+        Args:
+            orders: the order of the examples in each pass, [E, n].
+            key: of the randomness of augmentation.
         """
         order = orders[:, self.order].flatten(0, 1)  # row e: the e-th pass
         mask, steps = self.mask.repeat(len(orders), 1), len(orders) * self.num_steps
         return replace(self, order=order, mask=mask, num_steps=steps, key=key)
 
     def part(self, start: int, stop: int) -> Batches:
-        """Return the batches of one client from `start` up to before `stop`, as if they were all."""
+        """Return some batches of one client, as if they were all.
+
+        Args:
+            start: the first.
+            stop: the one after the last.
+        """
         order, mask = self.order[start:stop], self.mask[start:stop]
         return replace(self, order=order, mask=mask, num_steps=mask.any(-1).sum(), key=self.key + start)
 
     def note(self, name: str, table: Tensor) -> Batches:
-        """Return these batches, each with `batch.<name>` = the rows of `table` [n, ...] that belong to it."""
+        """Return these batches, each with `batch.<name>` = the rows of a table that belong to it.
+
+        Args:
+            name: under which a loss reads it.
+            table: a row for each example, [n, ...].
+
+        Raises:
+            ValueError: the table has another number of rows.
+        """
         if table.shape[0] != self.examples.shape[0]:
             raise ValueError(
                 f"a note needs one row for each of {self.examples.shape[0]} examples, got {table.shape[0]}"
@@ -92,7 +128,12 @@ class Batches(Schedule):
         return replace(self, notes={**self.notes, name: table})
 
     def predict(self, fn: Callable[..., Tensor], *context: Any) -> Tensor:
-        """Return fn(*context, x) for every example, not augmented, [n, ...] in the order of `examples`."""
+        """Return fn(*context, x) for every example, not augmented, [n, ...] in the order of `examples`.
+
+        Args:
+            fn: such as `client.model`.
+            *context: pytrees of tensors, such as weights.
+        """
         n, width = self.examples.shape[0], min(_AT_A_TIME, padded(self.examples.shape[0]))
         passes, steps = replace(self, notes={}).in_order(width), -(-n // width)
         like = _row_shape(fn, context, self)
@@ -105,7 +146,11 @@ class Batches(Schedule):
         return fold(write, table, passes.note("at", places), *context)[:n]
 
     def in_order(self, batch_size: int) -> Batches:
-        """Return one pass over all examples in stored order, without augmentation."""
+        """Return one pass over all examples in stored order, without augmentation.
+
+        Args:
+            batch_size: examples in a batch.
+        """
         n = self.examples.shape[0]
         steps = -(-n // batch_size)
         flat = torch.arange(steps * batch_size, device=self.examples.device)

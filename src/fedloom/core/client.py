@@ -107,7 +107,18 @@ class Client(Generic[S]):
         return task_loss(self.model, self.task)
 
     def weigh(self, value: T, aggregation: Aggregation) -> Weighted[T]:
-        """Return a value for a mean over clients, weighted by this client's number of training examples, or by 1."""
+        """Return a value for a mean over clients.
+
+        Args:
+            value: pytree of tensors.
+            aggregation: "samples": its weight is this client's number of training examples; "uniform": 1.
+
+        Returns:
+            The value with its weight, which `Cohort.reduce` takes the mean of.
+
+        Raises:
+            SettingError: there is no such aggregation.
+        """
         if aggregation not in _AGGREGATIONS:
             raise SettingError(
                 f"client.weigh counts clients by 'samples' or 'uniform', got {aggregation!r}"
@@ -118,10 +129,16 @@ class Client(Generic[S]):
 
 
 def on_client(method: F) -> F:
-    """Mark a method that a client runs: `(self, client, *broadcast, *scatter) -> (new state, upload)`.
+    """Mark a method that a client runs.
 
     Written for one client; the engine decides where and how many at a time. So: no Python branch on tensor values, no
     `.item()`, every answer a pytree of tensors.
+
+    Args:
+        method: `(self, client, *broadcast, *scatter) -> (new state, upload)`. What is sent is annotated.
+
+    Returns:
+        The method, marked.
     """
     method.on_client = True  # type: ignore[attr-defined]
     return method

@@ -141,7 +141,11 @@ class Cohort(Protocol):
         ...
 
     def only(self, clients: Tensor) -> Cohort:
-        """Return the cohort of these clients whose numbers are among `clients` [k]; the others are not asked."""
+        """Return the cohort of some of these clients; the others are not asked.
+
+        Args:
+            clients: numbers of clients, [k]; those that are not in this cohort do not matter.
+        """
         ...
 
     @property
@@ -150,55 +154,98 @@ class Cohort(Protocol):
         ...
 
     def key(self, purpose: str) -> int:
-        """Return a key for the server's randomness in this round, by purpose."""
+        """Return a key for the server's randomness in this round.
+
+        Args:
+            purpose: a word; another one gives another key.
+        """
         ...
 
     def rows(self, name: str, clients: Tensor | None = None) -> Any:
-        """Return what the server keeps of clients [k] (default: these) under a name of `init_rows`, stacked.
+        """Return what the server keeps of clients, stacked, [k, ...].
 
-        The names are those of `Algorithm.init_rows`.
+        Args:
+            name: of `Algorithm.init_rows`.
+            clients: numbers of clients, [k]; None: this cohort.
         """
         ...
 
     def keep(self, name: str, rows: Any) -> None:
-        """Keep `rows` [K, ...] of these clients under a name, once the round has ended well."""
+        """Keep rows of these clients, once the round has ended well.
+
+        Args:
+            name: of `Algorithm.init_rows`.
+            rows: stacked, [K, ...], in the order of the cohort.
+        """
         ...
 
     def append(self, name: str, entry: Any) -> None:
-        """Add an entry to a pool of the server's (`Algorithm.init_pools`), once the round has ended well."""
+        """Add an entry to a pool of the server's, once the round has ended well.
+
+        Args:
+            name: of `Algorithm.init_pools`.
+            entry: pytree of tensors.
+        """
         ...
 
     def pool(self, name: str) -> Sequence[Any]:
-        """Return the entries of a pool from earlier rounds, in order; each is read when it is asked for."""
+        """Return the entries of a pool from earlier rounds, in order; each is read when it is asked for.
+
+        Args:
+            name: of `Algorithm.init_pools`.
+        """
         ...
 
     def note(self, **numbers: Tensor) -> None:
-        """Write numbers, [] or [n] each, into the record of this round, as `server_<name>`, once it has ended well."""
+        """Write numbers into the record of this round, once it has ended well.
+
+        Args:
+            **numbers: [] or [n] each; `x` is `server_x` in the record.
+        """
         ...
 
     def evaluate(self, name: str, predict: Predict | Mapping[int, Predict]) -> None:
-        """Have `predict` judged on the test set, once this round has ended well: `<name>_accuracy` of its record.
+        """Have a model evaluated on the test set, once this round has ended well.
 
-        Inputs [B, ...] -> logits [B, C]. Several by number, such as those of clients: one accuracy for each.
+        Args:
+            name: the record gets `<name>_accuracy`.
+            predict: inputs [B, ...] -> logits [B, C]. Several by number, such as those of clients: one accuracy for
+                each.
         """
         ...
 
     def gather(
         self, fn: Callable[..., tuple[Any, T]], *broadcast: Any, scatter: Scatter = (), at_least: int = 1
     ) -> Replies[T]:
-        """Call `fn(client, *broadcast, *scatter)` on every client: the same to all, and to each its entry of `scatter`.
+        """Call a method on every client of the cohort, and return the answers one by one.
 
-        `scatter`: trees stacked [K, ...], or a function of client numbers [k] that gives them stacked [k, ...], called
-        for some clients at a time when they are computed. Where fewer than `at_least` clients answer, the round ends
-        and leaves the server as it was; where nobody is asked, nobody need answer.
+        Args:
+            fn: marked `@fl.on_client`; called as `fn(client, *broadcast, *scatter)`.
+            *broadcast: what is sent to all alike.
+            scatter: what is sent to each of its own: trees stacked [K, ...], or a function of client numbers [k] that
+                gives them stacked [k, ...], called for some clients at a time when they are computed.
+            at_least: where fewer clients answer, the round ends and leaves the server as it was; where nobody is asked,
+                nobody need answer.
+
+        Returns:
+            The uploads, stacked, and the cohort of those that answered.
         """
         ...
 
     def reduce(
         self, fn: Callable[..., tuple[Any, Any]], *broadcast: Any, scatter: Scatter = (), at_least: int = 1
     ) -> Reduction:
-        """Call `fn` as `gather` does, but return the mean of each `Weighted` alone: what secure aggregation allows.
+        """Call a method on every client as `gather` does, but return means alone: what secure aggregation allows.
 
         With an aggregator other than the mean (`RunSettings.aggregator`), it is what that makes of all uploads.
+
+        Args:
+            fn: marked `@fl.on_client`; its uploads contain `Weighted` values.
+            *broadcast: what is sent to all alike.
+            scatter: what is sent to each of its own, as of `gather`.
+            at_least: fewest answers, as of `gather`.
+
+        Returns:
+            The mean of each `Weighted`, and the cohort of those that answered.
         """
         ...

@@ -20,7 +20,14 @@ from fedloom.core.types import Params, Weights, replace
 
 
 def mean_loss(model: Model, task: Task, weights: Weights, batches: Batches) -> Tensor:
-    """Return the task's mean loss over the rows of `batches`, in evaluation mode, [] float64; 0 without rows."""
+    """Return the task's mean loss over the rows of `batches`, in evaluation mode, [] float64; 0 without rows.
+
+    Args:
+        model: the network.
+        task: the loss.
+        weights: of the network.
+        batches: such as `client.train.whole()`.
+    """
 
     def add(total: Tensor, batch: Batch, weights: Weights) -> Tensor:
         return total + batch.mask.sum() * loss_of(task, model(weights, batch.x), batch).double()
@@ -32,7 +39,13 @@ def mean_loss(model: Model, task: Task, weights: Weights, batches: Batches) -> T
 def mean_gradient(model: Model, task: Task, weights: Weights, batches: Batches) -> Params:
     """Return the gradient of the task's mean loss over the rows of `batches` at `weights`, like `weights.params`.
 
-    In evaluation mode, without dropout. `client.train.whole()` is one pass over all of the client's examples.
+    In evaluation mode, without dropout.
+
+    Args:
+        model: the network.
+        task: the loss.
+        weights: at which the gradient is taken.
+        batches: such as `client.train.whole()`, one pass over all of the client's examples.
     """
 
     def add(total: Params, batch: Batch, weights: Weights) -> Params:
@@ -79,10 +92,17 @@ def objective_hessian_times(model: Model, task: Task, weights: Weights, batches:
 
 
 def batch_gradient(loss: Loss, weights: Weights, batch: Batch) -> tuple[Params, Tensor, Params]:
-    """Return the gradient of a batch's loss, like `weights.params`, the loss, [], and the buffers as they have moved.
+    """Return the gradient of a batch's loss, the loss, and the buffers as they have moved.
 
-    `loss`: such as `client.loss`, in training mode. The gradient is a constant where a loss of its own is made of it:
-    nothing is differentiated twice.
+    The gradient is a constant where a loss of its own is made of it: nothing is differentiated twice.
+
+    Args:
+        loss: such as `client.loss`, in training mode.
+        weights: at which the gradient is taken.
+        batch: of B examples, rows of padding among them.
+
+    Returns:
+        The gradient, like `weights.params`; the loss, []; the buffers.
     """
 
     def value(params: Params) -> tuple[Tensor, tuple[Tensor, Params]]:

@@ -18,7 +18,12 @@ Loss = Callable[..., BatchLoss]  # (weights, batch, *context) -> the loss of the
 
 
 def task_loss(model: Model, task: Task) -> Loss:
-    """Return the loss that the task has a model minimise: (weights, batch, *context) -> `BatchLoss`."""
+    """Return the loss that the task has a model minimise: `(weights, batch, *context) -> BatchLoss`.
+
+    Args:
+        model: the network, in training mode.
+        task: the loss of its outputs.
+    """
 
     def loss(weights: Weights, batch: Batch, *context: Any) -> BatchLoss:
         logits, buffers = model.train(weights, batch)
@@ -29,7 +34,14 @@ def task_loss(model: Model, task: Task) -> Loss:
 
 
 def objective(task: Task, logits: Tensor, batch: Batch, params: Params) -> Tensor:
-    """Return what training minimises on a batch, []: the task's loss, or what an `Objective` makes of it."""
+    """Return what training minimises on a batch, []: the task's loss, or what an `Objective` makes of it.
+
+    Args:
+        task: the loss.
+        logits: the network's outputs, [B, C].
+        batch: targets, and which rows are real.
+        params: the network's parameters, for a task with a penalty on them.
+    """
     loss = loss_of(task, logits, batch)
     return task.objective(loss, batch.mask.sum(), params) if isinstance(task, Objective) else loss
 
@@ -54,9 +66,14 @@ def soft_prediction(model: Model, tau: float) -> Callable[[Weights, Tensor], Ten
 
 
 def distillation(student: Tensor, teacher: Tensor, temperature: float) -> Tensor:
-    """Return T^2 * KL(softmax(teacher / T) || softmax(student / T)) for each example, [B] (Hinton et al.).
+    """Return T^2 * KL(softmax(teacher / T) || softmax(student / T)) for each example, [B].
 
-    `student` and `teacher`: logits [B, C].
+    Hinton, Vinyals, Dean. *Distilling the Knowledge in a Neural Network.* 2015. https://arxiv.org/abs/1503.02531
+
+    Args:
+        student: logits [B, C].
+        teacher: logits [B, C].
+        temperature: T, above 0.
     """
     return temperature**2 * divergence(student / temperature, F.softmax(teacher / temperature, -1))
 

@@ -1,4 +1,4 @@
-"""What is learnt: a loss, and the measures by which models are compared. It belongs to the federation."""
+"""Define a task: a loss, and the measures by which models are compared. It belongs to the federation."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a task measures: sums over examples, and scores of a whole set of examples."""
+"""Define the measures of a task: sums over examples, and scores of a whole set of examples."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class TaskMeasure:
     title: str
     """Its name in headings, tables and legends."""
     meaning: str
-    """What it is, in one sentence."""
+    """Its meaning, in one sentence."""
     better: Literal["high", "low"] = "high"
     unit: Literal["%", ""] = "%"
     """Shares (0..1 in records) are printed in %, other numbers as they are."""
@@ -90,22 +90,23 @@ def headline(task: Any) -> TaskMeasure:
     return next(iter(measures_of(task).values()))
 
 
-def chosen_measures(task: Any, names: Sequence[str] = ()) -> tuple[str, ...]:
-    """Return the names of the measures to compute: the headline, what chooses a threshold, what is asked for.
+def chosen_measures(task: Any, names: Sequence[str] = (), main: str = "") -> tuple[str, ...]:
+    """Return the names of the measures to compute: headline, the task's first one, what chooses a threshold, `names`.
+
+    `main`: the headline; "": the task's first measure.
 
     Raises:
         SettingError: the task has no measure of such a name.
     """
     known = measures_of(task)
-    for name in names:
+    for name in (*names, *([main] if main else [])):
         if name not in known:
             raise SettingError(
                 f"measures are some of those of the task {type(task).__name__}, {', '.join(known)}, got {name!r}"
                 f"{did_you_mean(name, known)}"
-                f"{did_you_mean(name, known)}"
             )
-    chooses = getattr(task, "chosen_by", None)
-    return tuple(dict.fromkeys([next(iter(known)), *([chooses] if chooses else []), *names]))
+    first, chooses = next(iter(known)), getattr(task, "chosen_by", None)
+    return tuple(dict.fromkeys([main or first, first, *([chooses] if chooses else []), *names]))
 
 
 def sums_of(task: Any, names: Sequence[str], logits: Tensor, y: Tensor) -> dict[str, Tensor]:

@@ -27,13 +27,19 @@ def static(*, default: Any = dataclasses.MISSING) -> Any:
 
 @dataclass_transform(frozen_default=True, field_specifiers=(dataclasses.field, static))
 def state(cls: type[T]) -> type[T]:
-    """Make `cls` a frozen dataclass and a pytree: what server and clients keep and send.
+    """Make a class a frozen dataclass and a pytree: what server and clients keep and send.
 
     Fields are pytrees of tensors unless declared with `static()`. Shapes are written beside the fields.
 
     >>> @state
     ... class Control:
     ...     c: Params  # like the model
+
+    Args:
+        cls: a class with annotated fields.
+
+    Returns:
+        The same class.
     """
     made: Any = dataclasses.dataclass(frozen=True, eq=False)(cls)
     fields = dataclasses.fields(made)
@@ -196,6 +202,13 @@ class BatchLoss:
 
 
 @state
+class Beside(Generic[T]):
+    """What is trained or moves beside a model: whatever it holds is not the model of this training."""
+
+    value: T
+
+
+@state
 class Maybe(Generic[T]):
     """A value that may be absent (a first teacher). The stack carries zeros for it; codec and byte counter skip it."""
 
@@ -247,5 +260,10 @@ class Failure:
 
 
 def replace(value: T, **changes: Any) -> T:
-    """Return a copy of a `@state` value with some fields replaced."""
+    """Return a copy of a `@state` value with some fields replaced.
+
+    Args:
+        value: of a class that `state` has made.
+        **changes: new values of fields, by name.
+    """
     return dataclasses.replace(value, **changes)  # type: ignore[type-var]

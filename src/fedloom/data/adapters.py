@@ -46,6 +46,9 @@ def from_torch(
         normalise: as of `from_arrays`.
         name: what reports call the examples; without it, the name of the class.
 
+    Returns:
+        The examples, in the order of the data set.
+
     Raises:
         ValueError: the data set has no length or no item, an item is not such a pair, items differ in shape or type,
             or one is another when it is read again.

@@ -1,4 +1,4 @@
-"""What all partitions need: labels that are whole numbers, checks of their arguments, and their generator."""
+"""Share what all partitions need: labels that are whole numbers, checks of their arguments, and their generator."""
 
 from __future__ import annotations
 

@@ -314,12 +314,16 @@ def federate(
         drift: by which rule examples become others; none: they stay as they are.
         seed: seed of the local splits, 0 to 2**32 - 1.
 
+    Returns:
+        What a run trains on; print it to see sizes and what is held out.
+
     Raises:
         ValueError: what `split` and `Federation` refuse, `val_fraction` is out of range, `held_out` does not fit
             `train`, all clients would be left out, or `test` is of the type of `train` but normalised in another way.
     """
     _check_kinds(train, partition, test, public)
-    if test is not None and test.x.dtype == train.x.dtype and test.normalise != train.normalise:
+    alike = test is not None and (train.has_tokens or test.has_tokens or test.x.dtype == train.x.dtype)
+    if test is not None and alike and test.normalise != train.normalise:
         raise ValueError(
             f"test examples must be normalised as those that train, {train.normalise}, got {test.normalise}: networks "
             "would be judged on other inputs than they have learnt; give both the same normalise"

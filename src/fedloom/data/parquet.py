@@ -35,7 +35,25 @@ def read_parquet(
     test_fraction: float = 0.2,
     seed: int = 0,
 ) -> Dataset:
-    """Return the rows of a Parquet file as feature vectors (N, D) float32; arguments are those of `read_csv`.
+    """Return the rows of a Parquet file as feature vectors (N, D) float32, in their order.
+
+    Args:
+        path: the file.
+        label: column of class labels; "label" where neither it nor `target` is given.
+        target: column of numbers to predict in the place of classes, or several.
+        client: column of natural clients.
+        split: column that says `train` or `test` for every row.
+        group: column of groups, whose rows never fall on both sides of a split.
+        drop: columns that are left out.
+        categories: columns of numbers that are names, prepared as words.
+        prepare: "standard", "federated" or a transformer, as of `read_csv`.
+        least: of "federated", how many rows of a client must have a word for the client to name it.
+        text: column of texts, which become token ids (N, length), as of `read_csv`.
+        tokens: of a text, "words", "characters" or a tokeniser of your own.
+        length: of a text, most tokens of it, 128 unless said.
+        most: of a text, the largest vocabulary; 10,000 unless said.
+        test_fraction: without `split`, the part of all rows that becomes the test set, in [0, 1).
+        seed: of this choice, 0 to 2**32 - 1.
 
     Raises:
         ValueError: there is no such file, it is no Parquet, pyarrow is not installed (`fedloom[parquet]`), or what

@@ -166,6 +166,9 @@ def iid(labels: npt.ArrayLike | Tensor, num_clients: int, seed: int) -> Partitio
         num_clients: number of clients, 1 to n.
         seed: 0 to 2**32 - 1.
 
+    Returns:
+        Which rows belong to which client.
+
     Raises:
         ValueError: `num_clients` or `seed` is out of range.
     """
@@ -193,6 +196,9 @@ def shards(
         shards_per_client: shards s of each client.
         seed: 0 to 2**32 - 1.
         num_classes: C; without it, the largest label + 1.
+
+    Returns:
+        Which rows belong to which client.
 
     Raises:
         ValueError: an argument is out of range, s * K is no multiple of C, or a class has fewer examples than shards.
@@ -256,6 +262,9 @@ def dirichlet(
         max_attempts: draws to make before giving up; 1,000 take about a second for K = 100 and 50,000 examples.
         capped: False leaves out the cap, so that each class is divided on its own (Yurochkin et al., 2019; Hsu et al.,
             2019); sizes then differ much more.
+
+    Returns:
+        Which rows belong to which client.
 
     Raises:
         ValueError: an argument is out of range, or no draw was accepted.

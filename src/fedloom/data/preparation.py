@@ -157,7 +157,7 @@ class Preparation:
 
     @property
     def constants(self) -> CommonPreparation | None:
-        """What becomes of each column, once fitted, in numbers and words; None where a transformer does not tell."""
+        """Description of what becomes of each column, once fitted; None where a transformer does not tell."""
         if isinstance(self.transformer, CommonPreparation):
             return self.transformer
         if not _is_standard(self.transformer):

@@ -246,7 +246,7 @@ class _Joined:
 
 @dataclass(frozen=True)
 class _Site:
-    """What the columns of one file hold."""
+    """Hold the columns of one file by their kind."""
 
     kinds: dict[str, tuple[str, str]]  # "numbers" or "words", and an example; nothing of a column of gaps alone
     classes: frozenset[str]
@@ -271,7 +271,7 @@ class _Site:
 
 @dataclass
 class _Differences:
-    """What is not alike in the files of several sites.
+    """Collect what is not alike in the files of several sites.
 
     `shared`: the columns that all have. `found` is refused; `noted` is warned of. `not_everywhere`: features that some
     files lack.

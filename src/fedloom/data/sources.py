@@ -32,11 +32,11 @@ class Source:
     """Describe a data set. What people read is Markdown."""
 
     name: str
-    """What `load` and `--data NAME:FOLDER` call it."""
+    """Its name in `load` and `--data NAME:FOLDER`."""
     load: Callable[..., Dataset]
     """Reads the files of a folder."""
     what: str
-    """What its examples and classes are: examples to train on + to test on."""
+    """Its examples and classes: examples to train on + to test on."""
     files: str
     """Its files, below the folder; nothing where it needs none."""
     tried: str

@@ -134,11 +134,29 @@ def from_frame(
     seed: int = 0,
     name: str = "frame",
 ) -> Dataset:
-    """Return the rows of a pandas data frame as feature vectors (N, D) float32; arguments are those of `read_csv`.
+    """Return the rows of a pandas data frame as feature vectors (N, D) float32, in their order.
 
-    Gaps are NaN and None. Columns that have numbers for names are named by their text: 3 is "3".
+    Gaps are NaN and None. Columns that have numbers for names are named by their text: 3 is "3". Columns of numbers and
+    of true and false are numbers, those of objects, text and categories are words.
 
-    Columns of numbers and of true and false are numbers, those of objects, text and categories are words.
+    Args:
+        frame: of pandas.
+        label: column of class labels; "label" where neither it nor `target` is given.
+        target: column of numbers to predict in the place of classes, or several.
+        client: column of natural clients.
+        split: column that says `train` or `test` for every row.
+        group: column of groups, whose rows never fall on both sides of a split.
+        drop: columns that are left out.
+        categories: columns of numbers that are names, prepared as words.
+        prepare: "standard", "federated" or a transformer, as of `read_csv`.
+        least: of "federated", how many rows of a client must have a word for the client to name it.
+        text: column of texts, which become token ids (N, length), as of `read_csv`.
+        tokens: of a text, "words", "characters" or a tokeniser of your own.
+        length: of a text, most tokens of it, 128 unless said.
+        most: of a text, the largest vocabulary; 10,000 unless said.
+        test_fraction: without `split`, the part of all rows that becomes the test set, in [0, 1).
+        seed: of this choice, 0 to 2**32 - 1.
+        name: what the data are called.
 
     Raises:
         ValueError: as of `read_csv`, a column holds neither, such as dates, or this is no data frame of pandas.

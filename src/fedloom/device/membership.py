@@ -90,6 +90,11 @@ class Membership:
         self._missing: list[str] = []  # of these, in this order
         self._start: StartFile | None = None
 
+    def waits_at(self, place: str) -> str:
+        """Return who this device is, what it holds and where it waits, in words."""
+        called = f"{self.name}, " * bool(self.name)
+        return f"device {called}{self.id}, examples of {self.source}; waiting for the server at {place}"
+
     def __call__(self, data: bytes) -> bytes:
         """Return the answer to a message.
 
@@ -230,6 +235,7 @@ class Membership:
         population = Population(
             self.data.federation, networks, task=self.task, seed=e.run.seed,
             dtype=getattr(torch, e.run.dtype), first=int(welcome["client"]), measures=e.run.measures,
+            headline=e.run.headline,
         )  # fmt: skip
         runtime = Runtime(
             population, algorithm.bind(population.federation, networks), compilation="none", bf16=e.run.bf16

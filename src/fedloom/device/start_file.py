@@ -1,4 +1,4 @@
-"""What a network starts from, as a file that a device keeps between runs."""
+"""Keep the tensors with which a network starts in a file of the device between runs."""
 
 from __future__ import annotations
 

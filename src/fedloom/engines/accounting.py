@@ -1,4 +1,4 @@
-"""What travels, in bytes and by what it is: as algorithms say by annotating arguments, uploads and fields of states.
+"""Count what travels, in bytes and by kind: as algorithms say by annotating arguments, uploads and fields of states.
 
     @on_client
     def local_update(self, client: Client[C], x: Weights, c: Annotated[Params, "control"]) -> tuple[

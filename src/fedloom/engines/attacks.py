@@ -127,7 +127,7 @@ class Attack:
 
 @dataclass(frozen=True)
 class Draw:
-    """What an attack may draw, and know of the round.
+    """Hold what an attack may draw, and know of the round.
 
     `keys`: of each attacker in this exchange. `number`: that of the tensor in the upload. `asked`: clients of the
     exchange.

@@ -1,4 +1,4 @@
-"""What every engine does for a run: rounds, evaluation of personal models, checkpoints."""
+"""Do for a run what every engine does: rounds, evaluation of personal models, checkpoints."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from fedloom.core.algorithm import Algorithm
 from fedloom.core.errors import NobodyAnswered, NonFiniteError, StackingError
 from fedloom.core.fold.execution import Execution, executing
 from fedloom.core.network_makers import own_defaults
+from fedloom.core.task_measures import Sum, measures_of
 from fedloom.core.types import Weights
 from fedloom.engines.cohort import AskedCohort
 from fedloom.engines.engine_options import Options
@@ -46,9 +47,11 @@ class Engine(ServerSide):
     ) -> dict[int, tuple[Any, int]]:
         """Return (sum, examples) of each client's personal model after `round` on its held-out examples.
 
-        The sum is that of the task's headline measure: right answers, squared errors.
+        The sum is that of the first measure that is one: right answers, squared errors.
         """
-        found, name = self.evaluate(server, clients, round, held_out), self.population.measures[0]
+        p, found = self.population, self.evaluate(server, clients, round, held_out)
+        known = measures_of(p.task)
+        name = next(name for name in p.measures if isinstance(known[name], Sum))
         return {k: (result.sums[name].tolist(), int(result.examples)) for k, result in found.items()}
 
     def evaluate(

@@ -34,10 +34,11 @@ from fedloom.tasks import Classification
 class Population:
     """A federation with models: `models` by name, `assignment` the name for each client (default: in turn).
 
-    `seed` governs everything random. Floating tensors are of `dtype`, all tensors on `device`. `first`: the number that
-    client 0 has elsewhere, where these are some clients of a larger population. `measures`: names of those of the task
-    that are computed beside its headline; afterwards the headline is the first of them. `behind`: the same federation
-    with other inputs, by the name of the architecture that is given these: the outputs of its front.
+    `seed` governs everything random. Floating tensors are of `dtype`, all tensors on `device`. `first`: the number
+    that client 0 has elsewhere, where these are some clients of a larger population. `measures`: names of those of
+    the task that are computed beside its `headline` ("": the task's first); afterwards that is the first of them.
+    `behind`: the same federation with other inputs, by the name of the architecture that is given these: the outputs
+    of its front.
     """
 
     federation: Federation
@@ -49,10 +50,11 @@ class Population:
     dtype: torch.dtype = torch.float32
     first: int = 0
     measures: tuple[str, ...] = ()
+    headline: str = ""
     behind: Mapping[str, Federation] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "measures", chosen_measures(self.task, self.measures))
+        object.__setattr__(self, "measures", chosen_measures(self.task, self.measures, self.headline))
         names, seed = list(self.models), derive(self.seed, "init")
         if not names:
             raise SettingError("a population needs at least one model")
@@ -242,4 +244,5 @@ def pooled(population: Population) -> Population:
         device=population.device,
         dtype=population.dtype,
         measures=population.measures,
+        headline=population.headline,
     )

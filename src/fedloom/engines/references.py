@@ -1,4 +1,4 @@
-"""What clients were sent in the place of what they upload: of models, so that differences have a meaning."""
+"""Find what clients were sent in the place of what they upload: of models, so that differences have a meaning."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ from fedloom.core.network_makers import own_defaults
 from fedloom.core.random import derive
 from fedloom.core.task import loss_of, places_of
 from fedloom.core.task_measures import Score, added, measures_of, outputs_of, scores_of, sums_of
-from fedloom.core.types import Weights, replace, state
+from fedloom.core.types import Beside, Weights, replace, state
 from fedloom.engines.message import EVALUATING, GIVEN, Answer, EvaluationResult, Request, Rows
 from fedloom.engines.population import Population
 from fedloom.storage import codec
@@ -284,11 +284,11 @@ def given(client: Client[Any], sent: Weights) -> Weights:
 
 
 def models_in(carry: Any, model: Model, lead: int = 0) -> list[Weights]:
-    """Return the weights of a network within what was trained.
+    """Return the weights of a network within what was trained, but for what is `Beside` them.
 
     `lead`: how many axes the tensors have before their own.
     """
-    nodes = tree.flatten(carry, is_leaf=lambda n: isinstance(n, Weights))[0]
+    nodes = tree.flatten(carry, is_leaf=lambda n: isinstance(n, Weights | Beside))[0]
     return [n for n in nodes if isinstance(n, Weights) and model.fits(tree.take(n, 0) if lead else n)]
 
 

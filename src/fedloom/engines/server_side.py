@@ -32,7 +32,7 @@ Send = Callable[[Sequence[int]], tuple[Any, ...]]  # clients -> what is sent to 
 
 
 class ServerSide(ABC):
-    """What a cohort asks of an engine.
+    """Define what a cohort asks of an engine.
 
     Clients' states are in `states`, at the server; requests carry them. `options`: how clients are computed, and which
     of their answers are taken.

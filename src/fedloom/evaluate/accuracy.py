@@ -1,4 +1,4 @@
-"""What one model gets on examples: its task's measures, row by row and in all, and accuracy by class."""
+"""Evaluate a model on examples: its task's measures, row by row and in all, and accuracy by class."""
 
 from __future__ import annotations
 
@@ -18,7 +18,15 @@ from fedloom.core.layout import by_pixels
 from fedloom.core.model import Model
 from fedloom.core.network_makers import own_defaults
 from fedloom.core.task import Task, loss_of, places_of
-from fedloom.core.task_measures import added, chosen_measures, outputs_of, scores_of, sums_of, values_of_sums
+from fedloom.core.task_measures import (
+    Score,
+    added,
+    measures_of,
+    outputs_of,
+    scores_of,
+    sums_of,
+    values_of_sums,
+)
 from fedloom.core.types import Weights
 from fedloom.data import Examples
 from fedloom.data.inputs import IGNORED
@@ -49,7 +57,7 @@ class ClassCounts:
 
 @dataclass(frozen=True)
 class RowResults:
-    """What one model makes of N examples."""
+    """Hold the results of one model on N examples."""
 
     sums: dict[str, Tensor]  # [N, ...] by measure: what each example adds
     outputs: dict[str, Tensor]  # [N, ...] by measure: what a score needs of each example
@@ -125,14 +133,18 @@ def rows_right(model: Model, weights: Weights, task: Task, examples: Examples) -
 
 
 def rate_rows(
-    predict: Callable[[Tensor], Tensor], task: Task, examples: Examples, device: torch.device, dtype: torch.dtype
+    predict: Callable[[Tensor], Tensor],
+    task: Task,
+    measure: str,
+    examples: Examples,
+    device: torch.device,
+    dtype: torch.dtype,
 ) -> float:
-    """Return the headline measure on all examples of a function of inputs [B, ...] to logits [B, ...].
+    """Return a measure on all examples of a function of inputs [B, ...] to logits [B, ...].
 
     It evaluates 500 examples at a time.
     """
-    found = _pass(predict, examples.at_once(500), device, dtype, task, chosen_measures(task), examples)
-    return next(iter(found.measured(task).values()))
+    return _pass(predict, examples.at_once(500), device, dtype, task, (measure,), examples).measured(task)[measure]
 
 
 def in_local(share: Floats, per_class: Floats) -> Floats:
@@ -171,8 +183,9 @@ def evaluate_rows(
     """
     like = next(iter(weights.params.values()))
     predict = functools.partial(model, weights, fresh=True)
-    at_once = examples.at_once(model.evaluation_batch(500))
-    return _pass(predict, at_once, like.device, like.dtype, task, measures, examples, model.cut)
+    at_once, known = examples.at_once(model.evaluation_batch(500)), measures_of(task)
+    cut = None if any(isinstance(known[n], Score) for n in measures) else model.cut  # whose outputs stand side by side
+    return _pass(predict, at_once, like.device, like.dtype, task, measures, examples, cut)
 
 
 @own_defaults()

@@ -23,7 +23,7 @@ class Measure:
     label: str
     """Its name among others of its kind: in legends and columns."""
     meaning: str
-    """What it is, over whom. One sentence; a remark may follow."""
+    """Its meaning, and over whom. One sentence; a remark may follow."""
     unit: Literal["%", "points", "loss", ""] = "%"
     """Shares (0..1 in the record) are printed in %, differences of shares in points, other numbers as they are."""
     better: Literal["high", "low"] = "high"
@@ -195,14 +195,14 @@ def measures_for(headline: TaskMeasure, others: Sequence[TaskMeasure] = ()) -> d
     return {m.name: m if m.what else replace(m, what=what) for m in kept}
 
 
-def task_measures_for(task: object, names: Sequence[str]) -> dict[str, Measure]:
-    """Return all numbers of a record that are one a round, by name. `names`: measures beside the task's headline.
+def task_measures_for(task: object, names: Sequence[str], main: str = "") -> dict[str, Measure]:
+    """Return all numbers of a record that are one a round, by name. `names`, `main`: as of `chosen_measures`.
 
     Raises:
         SettingError: the task has no measure of such a name.
     """
     known = measures_of(task)
-    first, *others = (known[name] for name in chosen_measures(task, names))
+    first, *others = (known[name] for name in chosen_measures(task, names, main))
     return measures_for(first, others)
 
 
@@ -243,7 +243,7 @@ KNOWN = {**_all_known(), **MEASURES}
 """The same, and the numbers of all other measures of the built-in tasks."""
 
 HEADLINE = "global_accuracy"
-"""The measure that is watched where nothing is said; of a task without accuracy it stands for its headline."""
+"""The measure that is watched where nothing is said; where the headline is another one it stands for that."""
 
 
 def monitored(name: str, measures: Mapping[str, Measure]) -> Measure:
@@ -252,7 +252,7 @@ def monitored(name: str, measures: Mapping[str, Measure]) -> Measure:
     Raises:
         SettingError: it has none of this name, or one that cannot be watched.
     """
-    if name == HEADLINE and name not in measures:
+    if name == HEADLINE:
         name = next(n for n in measures if n.startswith("global_"))
     known = [n for n, measure in measures.items() if measure.tunable]
     if name not in known:

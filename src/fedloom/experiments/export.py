@@ -115,6 +115,10 @@ def module(model: Model, weights: Weights) -> nn.Module:
 
     For PyTorch code outside fedloom, and to start another run: a module that is passed to `run` keeps its weights.
 
+    Args:
+        model: of the run.
+        weights: such as `model.init(0)`, or those that `Job.restore` gives.
+
     Raises:
         SettingError: the weights are not those of this model; names the tensors.
     """

@@ -14,7 +14,7 @@ from fedloom.coordinator.run import Job
 from fedloom.core.errors import SettingError
 from fedloom.core.task import targets_of
 from fedloom.core.task_measures import TaskMeasure, chosen_measures, measures_of
-from fedloom.evaluate.accuracy import evaluate_rows
+from fedloom.evaluate.accuracy import RowResults, evaluate_rows
 from fedloom.evaluate.bootstrap import LEAST_ROWS, RESAMPLES, Interval, intervals
 from fedloom.experiments.new_rows import RowReader
 from fedloom.experiments.predictions import opened, write_table
@@ -109,7 +109,7 @@ def evaluate_run(
     job, experiment = opened(run, job, allow_code)
     found = trained_model(run, job, client=client, at=at, model=model)
     task, threshold = task_of(found, run)
-    names = chosen_measures(task, measures or tuple(measures_of(task)))
+    names = chosen_measures(task, measures or tuple(measures_of(task)), job.settings.headline)
     new = RowReader(job.federation.train, experiment).read(data, with_targets=True)
     if targets_of(task) == "labels" and not bool(((y := new.examples.y) == 0).logical_or(y == 1).all()):
         other = y[(y != 0) & (y != 1)][0]
@@ -120,14 +120,16 @@ def evaluate_run(
     sites = np.array(new.sites, object)
     sizes = {site: int((sites == site).sum()) for site in dict.fromkeys(new.sites)}
     few = {site: size for site, size in sizes.items() if size < LEAST_ROWS}
-    by_site = {
-        site: intervals(results.select(np.flatnonzero(sites == site)), task, resamples=resamples, seed=seed)
-        for site in sizes
-        if site not in few
-    }
+
+    def measured(rows: RowResults) -> dict[str, Interval]:
+        """Return the measures of some rows, the headline first."""
+        found = intervals(rows, task, resamples=resamples, seed=seed)
+        return {names[0]: found[names[0]], **found}
+
+    by_site = {site: measured(results.select(np.flatnonzero(sites == site))) for site in sizes if site not in few}
     known = measures_of(task)
     return RunEvaluation(
-        measures=intervals(results, task, resamples=resamples, seed=seed),
+        measures=measured(results),
         by_site=by_site,
         few=few,
         sizes=sizes,

@@ -60,9 +60,9 @@ class DataSettings:
     from the share START in round 1 to all from round BY on, or `window:SHARE:BY`, a stretch of that share, which moves
     to the last examples by round BY."""
     drift: str = setting("none", "--drift RULE")
-    """What [examples become](data.md#data-that-change): `labels:EVERY`, every EVERY rounds each class takes the label
-    of the next, `rotation:EVERY`, images turn by a quarter, `offset:STEP`, stored values grow by STEP a round; each
-    with `:SHARE` of the clients; or `none`."""
+    """Rule by which [examples change](data.md#data-that-change): `labels:EVERY`, every EVERY rounds each class takes
+    the label of the next, `rotation:EVERY`, images turn by a quarter, `offset:STEP`, stored values grow by STEP a
+    round; each with `:SHARE` of the clients; or `none`."""
     augment: str = setting("none", "--augment A")
     """Augmentation of training images: `crop:PIXELS`, `crop:PIXELS:reflect`, `flip`, `cutout:PIXELS`, separated by
     commas."""
@@ -84,7 +84,7 @@ class ClientSettings:
     late: float = setting(0.0, "--late P")
     """Probability that a client answers too late, at any [exchange](runs.md#clients-that-do-not-answer)."""
     attack: str = setting("none", "--attack RULE")
-    """What simulated [clients that lie](robust.md#attackers) do."""
+    """Attack that [clients that lie](robust.md#attackers) make in a simulation."""
     attackers: str | None = setting(None, "--attackers WHO")
     """Clients that lie: a share of all, `0.25`, drawn by `run.seed`, or a list, `0,3,7`."""
     new: str | None = setting(None, "--new N")

@@ -1,4 +1,4 @@
-"""What a run measures, sent to TensorBoard, Weights & Biases or MLflow while it runs."""
+"""Send the measures of a run to TensorBoard, Weights & Biases or MLflow while it runs."""
 
 from __future__ import annotations
 
@@ -125,7 +125,10 @@ _TRACKERS: dict[str, tuple[Callable[[str], Tracker], str]] = {
 
 
 def tracker(text: str) -> Tracker:
-    """Make the tracker that a text names: "tensorboard:DIR", "wandb:PROJECT" or "mlflow:EXPERIMENT".
+    """Return the tracker that a text names.
+
+    Args:
+        text: "tensorboard:DIR", "wandb:PROJECT" or "mlflow:EXPERIMENT".
 
     Raises:
         SettingError: there is no such tracker, or its package is missing; names the extra.
@@ -140,8 +143,12 @@ def tracker(text: str) -> Tracker:
 def track(tracker: Tracker, settings: Mapping[str, Any] | RunSettings | None = None) -> Tracking:
     """Start a tracker and return what sends it every round: `run(..., on_round=track(tracker))`.
 
-    As a context it also closes the run there, and says whether it failed:
-    `with track(tracker, settings) as send: run(..., on_round=send)`. `settings`: how the run is asked for.
+    As a context it also closes the tracker's run, and says whether it failed: `with track(tracker, settings) as send:
+    run(..., on_round=send)`.
+
+    Args:
+        tracker: such as `fl.tracker("tensorboard:logs")`.
+        settings: how the run is asked for, which the tracker shows; None: nothing.
 
     Raises:
         SettingError: the tracker does not start. A tracker that fails later only warns.

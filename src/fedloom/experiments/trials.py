@@ -14,8 +14,6 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Protocol
 
-from fedloom.coordinator import reading
-from fedloom.coordinator.directory import check_free
 from fedloom.coordinator.facts import plain
 from fedloom.coordinator.history import History
 from fedloom.coordinator.rounds import OnHistory
@@ -30,6 +28,7 @@ from fedloom.experiments.federations import Federations
 from fedloom.experiments.problem import of_problem
 from fedloom.experiments.search import RANGES, Search, ends, is_range
 from fedloom.experiments.settings_file import flat
+from fedloom.experiments.sweep_directory import check_sweep
 from fedloom.storage import files
 from fedloom.storage.output import as_csv
 from fedloom.storage.strict_json import document
@@ -86,7 +85,7 @@ class Sweep:
         base: the experiment that is varied.
         space: values by setting as in a settings file (`local.lr`, `fedntd.beta`, or `beta` for the algorithm's own); a
             list, or in a search also a range, `log:0.001:1`, `uniform:0:1` or `int:1:5`.
-        by: the measure to choose by; the default is, of a task without accuracy, its headline on validation examples.
+        by: the measure to choose by; the default stands for the headline on validation examples.
         seeds: each trial is run with all of them (default: that of `base`).
         search: so many trials, each picked by what those before gave, instead of the product (`experiments.search`).
         seed: of the search; a longer one with the same seed begins with the same trials.
@@ -111,7 +110,7 @@ class Sweep:
         if not seeds or len(set(seeds)) < len(seeds):
             raise SettingError(f"a sweep needs at least one seed, each once, got {list(seeds)}")
         tunable = list(self.measures)
-        if self.by == VALIDATION and self.by not in tunable:
+        if self.by == VALIDATION:
             object.__setattr__(self, "by", tunable[0])
         if self.by not in tunable:
             raise SettingError(
@@ -135,7 +134,8 @@ class Sweep:
     @cached_property
     def measures(self) -> dict[str, Measure]:
         """The measures that a sweep of this task can choose by, that of validation examples first."""
-        found = task_measures_for(catalogue.task(self.base.task), self.base.run.measures)
+        run = self.base.run
+        found = task_measures_for(catalogue.task(self.base.task), run.measures, run.headline)
         return {name: measure for name, measure in found.items() if measure.tunable}
 
     @property
@@ -193,7 +193,7 @@ class Sweep:
         """
         folder, federations = Path(directory), Federations()
         asked = self._asked()
-        self._check_fits(folder, asked, resume)
+        check_sweep(folder, asked, resume)
         for trial in self._shown:  # what is wrong with any of them shows before the first is run
             self._check(trial, federations)
         files.make(folder)
@@ -314,28 +314,6 @@ class Sweep:
             }
         )
         return found
-
-    def _check_fits(self, folder: Path, asked: Mapping[str, Any], resume: bool) -> None:
-        check_free(folder, several=(folder / "sweep.json").exists())  # its own trials
-        if not resume:
-            if (folder / "sweep.json").exists():
-                raise SettingError(
-                    f"{folder} already holds a sweep; continue it (--resume) or choose another directory"
-                )
-            return
-        if not (stored := reading.mapping(folder / "sweep.json")):
-            return  # it was never begun
-        old, new = flat(stored), flat(asked)
-        if isinstance(old.get("search"), int) and self.search is not None and old["search"] <= self.search:
-            new["search"] = old["search"]
-        unfit = [key for key in {**old, **new} if old.get(key) != new.get(key)]
-        if unfit:
-            changes = [f"{k} was {json.dumps(old.get(k))} and is {json.dumps(new.get(k))}" for k in unfit[:5]]
-            more = f"; and {len(unfit) - 5} more" if len(unfit) > 5 else ""
-            raise SettingError(
-                f"{folder} holds another sweep: {'; '.join(changes)}{more}. Go on with what it was started with, or "
-                "choose another directory for a new one"
-            )
 
     def _table(self, trials: Sequence[Trial]) -> str:
         rows: list[list[Any]] = [["trial", "status", *self.space, "score", "score_std", *self.measures]]

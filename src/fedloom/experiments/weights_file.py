@@ -20,11 +20,16 @@ from fedloom.experiments.export import file_format, filled, some_of
 
 
 def load_weights(path: str | os.PathLike[str], model: Model, *, dtype: torch.dtype = torch.float32) -> Weights:
-    """Read the weights in a safetensors or state_dict file (.pt, .pth), for a warm start of `model`.
+    """Return the weights in a safetensors or state_dict file (.pt, .pth), for a warm start of `model`.
 
-    Nothing in the file is executed. Names and shapes are compared with the model's before a tensor is copied. Floating
-    point tensors become `dtype`; others must have the model's type. Parameters must be finite, buffers not NaN.
-    Buffers that a state_dict leaves out (`persistent=False`) are the model's initial ones.
+    Nothing in the file is executed. Names and shapes are compared with the model's before a tensor is copied.
+    Parameters must be finite, buffers not NaN. Buffers that a state_dict leaves out (`persistent=False`) are the
+    model's initial ones.
+
+    Args:
+        path: the file.
+        model: whose weights they must be.
+        dtype: of floating-point tensors; others must have the model's type.
 
     Raises:
         SettingError: there is no such file, or its suffix is not one of these.

@@ -85,7 +85,7 @@ class Network:
     """Makes it for the shape of one example, without the batch axis, and a number of classes; one that reads tokens or
     categories gets `reads` and its settings too."""
     what: str
-    """What it is and from which paper. Markdown."""
+    """Its description, and its paper. Markdown."""
     parameters: int
     """How many it has for `shape` and `num_classes`."""
     shape: Shape = (3, 32, 32)

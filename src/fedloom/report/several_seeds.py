@@ -63,6 +63,9 @@ def summary(
         columns: columns of the tables of accuracies in this order, seeds or a reading; and differences for their table;
             by default all.
 
+    Returns:
+        The tables, which print themselves; `.latex()`, `.markdown()` and `.csv()` give text.
+
     Raises:
         SettingError: there is no run, no such method, reading or column, or a file of a run is damaged.
     """

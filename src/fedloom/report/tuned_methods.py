@@ -1,4 +1,4 @@
-"""What tuning moved: the tries of each method of a comparison, what was chosen, and the numbers before and after."""
+"""Show what tuning moved: the tries of each method of a comparison, the choice, and the numbers before and after."""
 
 from __future__ import annotations
 

@@ -89,7 +89,7 @@ class FirstStatistics:
 
 @dataclass(frozen=True)
 class CommonTotals:
-    """What devices need for the second exchange: totals of the columns of numbers, and the mean of each target."""
+    """Hold what devices need for the second exchange: totals of the columns of numbers, and the mean of each target."""
 
     numbers: Mapping[str, Total]
     targets: tuple[float, ...]

@@ -6,6 +6,7 @@ imports what it names; the one that `fedloom join` puts in its place (`run_clien
 
 from __future__ import annotations
 
+import importlib
 import os
 from collections.abc import Collection, Mapping
 from multiprocessing.connection import Client
@@ -81,17 +82,16 @@ client.train()(relay_message)
 
 def run_client_app() -> None:
     """Answer one message as Flower's process for it, with the ClientApp of this module whatever the server names."""
-    from flwr.supernode.cli.flwr_clientapp import flwr_clientapp
-    from flwr.supernode.runtime import run_clientapp as process
-
+    command = importlib.import_module("flwr.supernode.cli.flwr_clientapp")
+    process = importlib.import_module("flwr.supernode.runtime.run_clientapp")
     for name in ("install_from_fab", "get_load_client_app_fn"):
         if not hasattr(process, name):  # else the app of the server would run
             raise SystemExit(
                 f"this version of Flower has no {name}: install fedloom[flower], which names the right one"
             )
-    process.install_from_fab = lambda *args, **more: None
-    process.get_load_client_app_fn = lambda *args, **more: lambda *names: client
-    flwr_clientapp()
+    vars(process)["install_from_fab"] = lambda *args, **more: None
+    vars(process)["get_load_client_app_fn"] = lambda *args, **more: lambda *names: client
+    command.flwr_clientapp()
 
 
 if __name__ == "__main__":

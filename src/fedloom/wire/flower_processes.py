@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import re
 import shutil
 import socket
 import stat
@@ -11,16 +13,19 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 from fedloom.core.errors import RankError, SettingError
+from fedloom.wire.flower_commands import END
 from fedloom.wire.flower_relay import SOCKET
 from fedloom.wire.guard import Guarded
 
 VERSION = "1.42.0"
 START = 90.0  # seconds for a process of Flower to begin its work
 AGAIN = 5.0  # seconds until a process that ended is started again
+_FOLDER = re.compile(r"fedloom-([0-9]+)-\w+")
 _CONFIG = '[superlink]\ndefault = "fedloom"\n[superlink.fedloom]\naddress = "127.0.0.1:{port}"\n{security}\n'
 _APP = """[project]
 name = "fedloom-relay"
@@ -37,20 +42,38 @@ clientapp = "fedloom.wire.flower_app:client"
 def check_installed() -> None:
     """Raise SettingError unless Flower is installed, in the version whose processes are started here."""
     try:
-        import flwr
-    except ImportError as error:
-        raise SettingError(f"--transport flower needs Flower ({error}): pip install fedloom[flower]") from None
-    if flwr.__version__ != VERSION:
+        installed = version("flwr")
+    except PackageNotFoundError:
         raise SettingError(
-            f"--transport flower needs Flower {VERSION}, got {flwr.__version__}: pip install fedloom[flower]"
-        )
+            "--transport flower needs Flower, and it is not installed: pip install fedloom[flower]"
+        ) from None
+    if installed != VERSION:
+        raise SettingError(f"--transport flower needs Flower {VERSION}, got {installed}: pip install fedloom[flower]")
     if sys.platform != "linux":
         raise SettingError(f"--transport flower runs on Linux, got {sys.platform}: take another machine or transport")
 
 
 def private_folder() -> Path:
-    """Return a new folder that only this user can open, with a short name, as sockets need."""
-    return Path(tempfile.mkdtemp(prefix="fedloom-"))
+    """Return a new folder that only this user can open, with a short name, as sockets need.
+
+    Those of processes that were killed are deleted: a database of Flower has all messages of a run.
+    """
+    for folder in Path(tempfile.gettempdir()).glob("fedloom-*-*"):
+        match = _FOLDER.fullmatch(folder.name)
+        with contextlib.suppress(OSError):
+            if match and folder.lstat().st_uid == os.getuid() and not _is_alive(int(match[1])):
+                shutil.rmtree(folder)
+    return Path(tempfile.mkdtemp(prefix=f"fedloom-{os.getpid()}-"))
+
+
+def _is_alive(process: int) -> bool:
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    except OSError:  # of another user
+        pass
+    return True
 
 
 def environment(home: Path, sockets: Path, path: str) -> dict[str, str]:
@@ -156,60 +179,64 @@ class SuperLink(_Supervised):
             if self._process.has_ended or time.monotonic() > end or self._closing.is_set():
                 raise RankError(f"Flower's SuperLink does not start: {_last_words(self.log)}; look at {self.log}")
             time.sleep(0.1)
-        self._register()
-        self._submit()
+        self._control(with_run=True)
 
-    def _submit(self) -> None:
-        self._submitted = time.monotonic()
-        self._flwr("run", str(self.folder / "app"), "fedloom")
-
-    def _flwr(self, *words: str) -> str:
-        """Return what a command of Flower prints.
+    def _flwr(self, commands: Sequence[Sequence[str]]) -> list[str]:
+        """Return what each command of Flower prints.
 
         Raises:
-            RankError: it fails.
+            RankError: one fails.
         """
         output = self.folder / "output"
         output.write_bytes(b"")
-        command = Guarded(["flwr", *words], self._env, output)
+        words = [word for command in commands for word in (*command, END)][:-1]
+        command = Guarded([sys.executable, "-m", "fedloom.wire.flower_commands", *words], self._env, output)
         try:
             status = command.wait(START)
         except TimeoutError as error:
-            raise RankError(f"flwr {words[0]}: {error}") from None
+            raise RankError(f"a command to Flower's SuperLink: {error}") from None
         finally:
             command.close()
         text = output.read_text(errors="replace")
         with self.log.open("a", encoding="utf-8") as file:
             file.write(text)
         if status:
-            raise RankError(f"flwr {words[0]} failed: {text.strip()[-500:]}")
-        return text
+            raise RankError(f"a command to Flower's SuperLink failed: {text.strip()[-500:]}")
+        return text.split(END)
 
-    def _register(self) -> None:
-        """Let the devices in whose keys are registered now, and no others."""
-        if self.tls is None:
+    def _control(self, with_run: bool = False) -> None:
+        """Let the devices in whose keys are registered now, and no others; submit the run where asked."""
+        keys = self._keys() if self.tls is not None else {}
+        gone = [name for name, (key, _) in self._registered.items() if keys.get(name) != key]
+        new = [name for name in keys if name not in self._registered or name in gone]
+        commands = [["supernode", "unregister", str(self._registered[name][1]), "fedloom"] for name in gone]
+        for k, name in enumerate(new):
+            file = self.folder / f"{k}.pub"
+            file.write_text(keys[name], encoding="ascii")
+            commands.append(["supernode", "register", str(file), "fedloom", "--name", name, "--format", "json"])
+        if with_run:
+            self._submitted = time.monotonic()
+            commands.append(["run", str(self.folder / "app"), "fedloom"])
+        if not commands:
             return
-        keys = self._keys()
-        for name, (key, node) in list(self._registered.items()):
-            if keys.get(name) != key:
-                self._flwr("supernode", "unregister", str(node), "fedloom")
-                del self._registered[name]
-        for name, key in keys.items():
-            if name not in self._registered:
-                (self.folder / "key.pub").write_text(key, encoding="ascii")
-                text = self._flwr(
-                    "supernode", "register", str(self.folder / "key.pub"), "fedloom", "--name", name, "--format", "json"
-                )
-                self._registered[name] = key, int(json.loads(text[text.index("{") :])["node-id"])
+        said = self._flwr(commands)
+        for name in gone:
+            del self._registered[name]
+        for name, text in zip(new, said[len(gone) :], strict=False):
+            self._registered[name] = (
+                keys[name],
+                int(json.loads(text[text.index("{") : text.rindex("}") + 1])["node-id"]),
+            )
 
     def _look(self) -> None:
         assert self._process is not None
         try:
             if self._process.has_ended:
+                self._process.close()
                 self._start()
             elif not self._is_carried() and time.monotonic() - self._submitted > START:
-                self._submit()
-            self._register()
+                self._control(with_run=True)
+            self._control()
         except RankError as error:
             with self.log.open("a", encoding="utf-8") as file:
                 file.write(f"fedloom: {error}\n")
@@ -220,23 +247,34 @@ class SuperNode(_Supervised):
     """The SuperNode of a device. `socket`: that of `RelayedServer`. `authority`, `key`: files; None: insecure."""
 
     def __init__(
-        self, log: Path, server: str, socket: Path, authority: Path | None = None, key: Path | None = None
+        self,
+        log: Path,
+        server: str,
+        socket: Path,
+        authority: Path | None = None,
+        key: Path | None = None,
+        say: Callable[[str], object] = lambda text: None,
     ) -> None:
         super().__init__(log)
-        self.server, self.authority, self.key = server, authority, key
+        self.server, self.authority, self.key, self._say = server, authority, key, say
         programs = self.folder / "bin"
         programs.mkdir()
         here = Path(sys.executable).parent
         _write_program(programs / "flower-superexec", [str(here / "flower-superexec")])
         _write_program(programs / "flwr-clientapp", [sys.executable, "-m", "fedloom.wire.flower_app"])
         self._env = environment(self.home, socket, str(programs))  # no other program of Flower is found
-        self._started = float("-inf")
+        self._started, self._begin = float("-inf"), 0
         self._look()
         self._thread.start()
 
     def _look(self) -> None:
         if (self._process is None or self._process.has_ended) and time.monotonic() - self._started > AGAIN:
             self._started = time.monotonic()
+            if self._process is not None:
+                self._process.close()
+                self._say(_why_it_ended(self.log, self._begin))
+            self.log.touch(mode=0o600)
+            self._begin = self.log.stat().st_size
             security = ["--insecure"]
             if self.authority is not None:
                 security = ["--root-certificates", str(self.authority.resolve())]
@@ -245,6 +283,22 @@ class SuperNode(_Supervised):
             program = str(Path(sys.executable).parent / "flower-supernode")
             port = ["--host", "127.0.0.1", "--port", str(free_port())]
             self._process = Guarded([program, *security, "--superlink", self.server, *port], self._env, self.log)
+
+
+_REFUSED = ("ApiError:2001", "code: 2001", "ApiError:2004", "code: 2004")  # key unknown, or not activated
+
+
+def _why_it_ended(log: Path, begin: int) -> str:
+    """Return why a SuperNode ended, from its log after `begin` bytes."""
+    with log.open("rb") as file:
+        file.seek(begin)
+        text = file.read(1 << 20).decode(errors="replace")
+    if any(code in text for code in _REFUSED):
+        return (
+            "the server does not let this device in, trying again: its key is not registered (the server's owner does "
+            "that, fedloom devices add), or its last connection was cut off and is held for about a minute"
+        )
+    return f"the connection to the server ended, trying again; {log} has the reasons"
 
 
 def _write_program(path: Path, command: list[str]) -> None:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import os
 import queue
 import secrets
+import socket
 import threading
 import time
 from collections import deque
@@ -99,7 +101,7 @@ class FlowerConnections(ThreadedConnections):
         self._listener.close()
         self._commands.put(None)
         if pump is not None:
-            pump.close()
+            _shut(pump)
 
     # ---- in the thread that receives
 
@@ -109,7 +111,8 @@ class FlowerConnections(ThreadedConnections):
                 pump = self._listener.accept()
                 with self._lock:
                     self._pump, self._commands = pump, queue.SimpleQueue()
-                    threading.Thread(target=_send_all, args=(pump, self._commands), daemon=True).start()
+                    sender = threading.Thread(target=_send_all, args=(pump, self._commands), daemon=True)
+                    sender.start()
                 with contextlib.suppress(EOFError, OSError):
                     while True:
                         self._take_report(pump.recv_bytes())
@@ -117,6 +120,9 @@ class FlowerConnections(ThreadedConnections):
                     self._pump = None
                     self._commands.put(None)
                     self._take_nodes([])
+                _shut(pump)
+                sender.join()
+                pump.close()
 
     def _take_report(self, data: bytes) -> None:
         kind, number, rest = report_of(data)
@@ -187,6 +193,12 @@ def _send_all(pump: Connection, commands: queue.SimpleQueue[bytes | None]) -> No
     with contextlib.suppress(OSError):  # the thread that receives notices
         while (data := commands.get()) is not None:
             pump.send_bytes(data)
+
+
+def _shut(pipe: Connection) -> None:
+    """End a pipe from which another thread reads, which closes it then."""
+    with contextlib.suppress(OSError), socket.socket(fileno=os.dup(pipe.fileno())) as end:
+        end.shutdown(socket.SHUT_RDWR)
 
 
 class RelayedServer(ServerConnection):

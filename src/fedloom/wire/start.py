@@ -1,4 +1,4 @@
-"""What a network starts from, sent to a device that lacks it: offered by its digest, then in parts.
+"""Send the tensors with which a network starts to a device that lacks them: offered by its digest, then in parts.
 
     server                              device
     {"digest": ..., "size": n}          {"start": bytes of it that the device has}

@@ -1,4 +1,4 @@
-"""What happens inside federated training: measures of past rounds that serve any algorithm and any paper.
+"""Measure what happens inside federated training: measures of past rounds that serve any algorithm and any paper.
 
 Plain functions of accuracies, counts, weights and examples. `fedloom analyse` applies them to the rounds of a run.
 """

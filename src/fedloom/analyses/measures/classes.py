@@ -1,4 +1,4 @@
-"""What a model knows by class: rows of accuracies, their steadiness, and accuracy on clients' own distributions."""
+"""Measure what a model knows by class: rows of accuracies, their steadiness, accuracy on clients' own distributions."""
 
 from __future__ import annotations
 

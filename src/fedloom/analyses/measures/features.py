@@ -1,4 +1,4 @@
-"""What a model says of examples: its features and logits, features in the plane by t-SNE, and balanced subsets."""
+"""Read a model on examples: its features and logits, features in the plane by t-SNE, and balanced subsets."""
 
 from __future__ import annotations
 

@@ -25,10 +25,18 @@ C = TypeVar("C")
 
 
 def fold(step: Callable[..., C], carry: C, batches: Schedule, *context: Any) -> C:
-    """Fold `step(carry, batch, *context) -> carry` over the batches.
+    """Fold a step over batches: `carry = step(carry, batch, *context)`, batch after batch.
 
-    `carry` and `context` are pytrees of tensors; the step is pure, every tensor it needs is an argument, and the carry
-    keeps its structure, shapes and dtypes. Nothing differentiates through a fold.
+    Nothing differentiates through a fold.
+
+    Args:
+        step: pure; every tensor that it needs is an argument.
+        carry: pytree of tensors, which keeps its structure, shapes and dtypes.
+        batches: such as `client.train`.
+        *context: pytrees of tensors that stay the same.
+
+    Returns:
+        The carry after the last batch.
     """
     return _fold(Plain(step), carry, batches, context)
 
@@ -44,10 +52,21 @@ def minimise(
 ) -> C:
     """Take one optimiser step per batch on `loss(carry, batch, *context)`, from a fresh optimiser state.
 
-    `loss` returns a scalar, a `BatchLoss`, or (scalar, carry) where the carry's buffers have moved (`Model.train` gives
-    them). All floating leaves of `carry` are trained, except the buffers of `Weights`. `correct(gradient, *context)`
-    changes the gradient before weight decay and momentum see it; a gradient looks like the carry with each `Weights`
-    replaced by its `params`. `lr`: [] tensor (`client.lr`).
+    All floating leaves of `carry` are trained, except the buffers of `Weights`.
+
+    Args:
+        loss: returns a scalar, a `BatchLoss`, or (scalar, carry) where the carry's buffers have moved (`Model.train`
+            gives them).
+        carry: pytree of tensors, such as `Weights`, from which training starts.
+        batches: such as `client.train`.
+        optimiser: such as `fl.SGD(lr=0.01)`.
+        *context: pytrees of tensors that the loss needs.
+        lr: learning rate, [] tensor (`client.lr`).
+        correct: `correct(gradient, *context)` changes the gradient before weight decay and momentum see it. A gradient
+            looks like the carry with each `Weights` replaced by its `params`.
+
+    Returns:
+        The trained carry.
     """
     return _fold(Descent(loss, optimiser, correct), carry, batches, (lr, *context))
 
@@ -56,9 +75,21 @@ def minimise_from(
     loss: Callable[..., Any], carry: C, moments: Sequence[Tensor], batches: Schedule, optimiser: Optimiser,
     *context: Any, lr: Tensor,
 ) -> tuple[C, tuple[Tensor, ...]]:  # fmt: skip
-    """Train as `minimise`, from a given optimiser state; return the new carry and the new optimiser state.
+    """Train as `minimise`, from a given optimiser state.
 
-    For a server that goes on where its last round ended. `moments`: at first `optimiser.init(...)` of what is trained.
+    For a server that continues where its last round ended.
+
+    Args:
+        loss: as of `minimise`.
+        carry: pytree of tensors, from which training starts.
+        moments: optimiser state; at first `optimiser.init(...)` of what is trained.
+        batches: one after the other.
+        optimiser: the one that made `moments`.
+        *context: pytrees of tensors that the loss needs.
+        lr: learning rate, [] tensor.
+
+    Returns:
+        The trained carry and the new optimiser state.
     """
     return _fold(Descent(loss, optimiser, None, goes_on=True), (carry, tuple(moments)), batches, (lr, *context))
 

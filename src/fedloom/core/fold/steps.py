@@ -1,4 +1,4 @@
-"""What a fold does with one batch: a step as given, or a gradient step; in place, on one client or on a stack."""
+"""Do with one batch what a fold does: a step as given, or a gradient step; in place, on one client or on a stack."""
 
 from __future__ import annotations
 

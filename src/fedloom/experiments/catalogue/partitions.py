@@ -50,7 +50,7 @@ class NamedPartition:
     make: Callable[..., Partition] | None = None
     """Calls `function` with data, number of clients, seed and values, where it takes no labels, clients and seed."""
     what: str = ""
-    """What it does, in Markdown, in the place of the first one of `function`."""
+    """Its description in Markdown, in the place of the first sentence of `function`."""
     paper: str = "-"
     """Where it is from."""
     needs_classes: bool = True

@@ -1,4 +1,4 @@
-"""What APFL of Ni et al. claims, and what pages of results say beside orders: gains, measurements, lambda."""
+"""State what APFL of Ni et al. claims, and what pages of results say beside orders: gains, measurements, lambda."""
 
 from __future__ import annotations
 

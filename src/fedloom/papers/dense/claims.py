@@ -1,4 +1,4 @@
-"""What DENSE claims: orders of its tables, what each term adds, what it costs."""
+"""State what DENSE claims: orders of its tables, what each term adds, what it costs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the server of a data-free method has made: its images, and what the ensemble takes them for."""
+"""Draw what the server of a data-free method has made: its images, and what the ensemble takes them for."""
 
 from __future__ import annotations
 

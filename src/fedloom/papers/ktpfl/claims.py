@@ -1,4 +1,4 @@
-"""What KT-pFL claims, as far as it is known, and what pages of results say of its coefficients.
+"""State what KT-pFL claims, as far as it is known, and what pages of results say of its coefficients.
 
 Its tables are not in the material that we hold. Orders are recalled from it; one re-implementation of 2025 adds that
 accuracy no longer rises after 10 to 13 rounds, and that the gain over FedMD is largest with two classes a client.

@@ -1,4 +1,4 @@
-"""What distillation does to the models that clients have just trained: accuracy before it and after it.
+"""Measure what distillation does to the models that clients have just trained: accuracy before it and after it.
 
 The paper judges clients at the end of a round, after distillation; its released code before it, after local training.
 """

@@ -1,4 +1,4 @@
-"""What a run has sent, beside what it would have cost to send the clients' models both ways, as FedAvg does."""
+"""Count what a run has sent, beside what it would have cost to send the clients' models both ways, as FedAvg does."""
 
 from __future__ import annotations
 

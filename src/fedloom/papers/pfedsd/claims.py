@@ -1,4 +1,4 @@
-"""What pFedSD claims, and what pages of results say beside orders: lambda = 0 is FedAvg, forgetting is made up.
+"""State what pFedSD claims, and what pages of results say beside orders: lambda = 0 is FedAvg, forgetting is made up.
 
 These two need more than accuracies: the control is compared with FedAvg round by round, and drop and recovery come from
 `fedloom analyse RUN recovery`, whose numbers stand beside the run.

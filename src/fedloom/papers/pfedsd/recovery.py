@@ -1,4 +1,4 @@
-"""What the global model forgets of a client, and how fast local training brings it back (pFedSD's motivation).
+"""Measure what the global model forgets of a client, and how fast local training brings it back (pFedSD's motivation).
 
 A client trains from the global model, which is worse on its data than the model v_k with which its last round ended:
 that is the drop. The distillation from v_k is meant to make it up in fewer local steps.

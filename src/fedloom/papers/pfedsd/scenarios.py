@@ -94,7 +94,7 @@ def methods(images: Images) -> dict[str, Method]:
 
 
 ABOVE = ("fedavg", "fedprox", "fedper", "lg_fedavg", "pfedme", "fedfomo", "local_only")
-"""What the paper says that pFedSD is better than, on all data sets and settings. Our controls are not among them."""
+"""Methods that pFedSD is better than by the paper, on all data sets and settings. Our controls are not among them."""
 
 
 def recipes() -> dict[str, list[Recipe]]:

@@ -30,9 +30,9 @@ from fedloom.storage.strict_json import parse
 
 NAME = "runs.jsonl.gz"
 LAST = frozenset({"clients", "personal_by_client", "new_by_client", "new_others_by_client"})
-"""What is kept of the last record that has it alone."""
+"""Entries kept of the last record alone that has them."""
 MATRICES = frozenset({"server_coefficients"})
-"""What is kept of the last record that has it, and to four decimals of at most `_EARLIER` before it."""
+"""Entries kept of the last record that has them, and to four decimals of at most `_EARLIER` before it."""
 _EARLIER = 10
 _LARGEST = 1 << 28  # bytes, unpacked
 _DEFLATE = 1032  # at most so many bytes come from one that is compressed

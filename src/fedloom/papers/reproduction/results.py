@@ -1,4 +1,4 @@
-"""What runs of recipes gave, beside what was published."""
+"""Compare the results of recipes with what was published."""
 
 from __future__ import annotations
 

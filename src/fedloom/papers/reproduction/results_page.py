@@ -1,4 +1,4 @@
-"""What runs of recipes gave, as text: rows for a spreadsheet, cells and sentences for people, and a page of both."""
+"""Write the results of recipes as text: rows for a spreadsheet, cells and sentences for people, and a page of both."""
 
 from __future__ import annotations
 

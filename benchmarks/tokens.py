@@ -1,0 +1,148 @@
+"""A client-step of sequences beside a plain PyTorch loop: an LSTM and a transformer, with padding and without.
+
+All forms are timed in turn in one run, and ratios to the plain loop are printed: that trains client after client on
+batches of whole, padded sequences, as most code does. Lengths of sequences are 8 to `--length`, most of them short.
+"""
+
+from __future__ import annotations
+
+import argparse
+import copy
+import statistics
+import time
+from collections.abc import Callable
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+import fedloom as fl
+from fedloom.coordinator.choose import choose, choose_compilation
+from fedloom.data import Tokens, next_tokens
+from fedloom.engines.engine_options import Options
+from fedloom.engines.loop import Loop
+from fedloom.engines.population import Population
+from fedloom.engines.stacked import Stacked
+from fedloom.wire.workers import Workers
+
+VOCABULARY, WIDTH, BATCH = 90, 64, 16
+
+
+class Recurrent(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.embedding, self.lstm = nn.Embedding(VOCABULARY, 8), nn.LSTM(8, 2 * WIDTH, batch_first=True)
+        self.head = nn.Linear(2 * WIDTH, VOCABULARY)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        return self.head(self.lstm(self.embedding(tokens))[0])
+
+
+class Block(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.LayerNorm(WIDTH), nn.LayerNorm(WIDTH)
+        self.qkv, self.out = nn.Linear(WIDTH, 3 * WIDTH), nn.Linear(WIDTH, WIDTH)
+        self.wide, self.back = nn.Linear(WIDTH, 4 * WIDTH), nn.Linear(4 * WIDTH, WIDTH)
+
+    def forward(self, x: Tensor) -> Tensor:
+        q, k, v = (t.unflatten(-1, (4, -1)).transpose(1, 2) for t in self.qkv(self.first(x)).chunk(3, -1))
+        x = x + self.out(F.scaled_dot_product_attention(q, k, v, is_causal=True).transpose(1, 2).flatten(2))
+        return x + self.back(F.gelu(self.wide(self.second(x))))
+
+
+class Transformer(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.embedding, self.place = nn.Embedding(VOCABULARY, WIDTH), nn.Embedding(512, WIDTH)
+        self.blocks, self.norm = nn.ModuleList(Block() for _ in range(2)), nn.LayerNorm(WIDTH)
+        self.head = nn.Linear(WIDTH, VOCABULARY)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        x = self.embedding(tokens) + self.place(torch.arange(tokens.shape[1], device=tokens.device))
+        for block in self.blocks:
+            x = block(x)
+        return self.head(self.norm(x))
+
+
+def plain(network: nn.Module, federation: fl.Federation, lr: float, cut: bool) -> Callable[[], None]:
+    """One round of FedAvg, client after client; `cut`: each batch to its longest sequence."""
+    x, y = federation.train.x.long(), federation.train.y
+    start = copy.deepcopy(network.state_dict())
+
+    def round_() -> None:
+        for k in range(federation.num_clients):
+            network.load_state_dict(start)
+            step = torch.optim.SGD(network.parameters(), lr=lr)
+            rows = torch.from_numpy(federation.partition.rows(k).copy())
+            for some in rows[torch.randperm(len(rows))].split(BATCH):
+                T = int((x[some] != 0).sum(1).max()) if cut else x.shape[1]
+                step.zero_grad(set_to_none=True)
+                logits = network(x[some, :T])
+                F.cross_entropy(logits.flatten(0, 1), y[some, :T].flatten()).backward()
+                step.step()
+
+    return round_
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--clients", type=int, default=8)
+    parser.add_argument("--sequences", type=int, default=64)
+    parser.add_argument("--length", type=int, default=80)
+    parser.add_argument("--repeat", type=int, default=5)
+    args = parser.parse_args()
+    rng = np.random.default_rng(0)
+    count = args.clients * args.sequences
+    x = rng.integers(1, VOCABULARY, (count, args.length)).astype(np.int16)
+    if args.length > 8:  # a client's sequences are alike in length; half of the clients have short ones
+        typical = np.repeat(np.where(np.arange(args.clients) % 2, args.length, args.length // 4), args.sequences)
+        lengths = rng.integers(np.maximum(8, typical // 2), typical + 1)
+        x[np.arange(args.length) >= lengths[:, None]] = 0
+    print(
+        f"{args.clients} clients of {args.sequences} sequences of {args.length} places, {np.mean(x == 0):.0%} padding"
+    )
+    steps = args.clients * -(-args.sequences // BATCH)
+    for name, network in (("LSTM", Recurrent), ("transformer", Transformer)):
+        forms: dict[str, Callable[[], None]] = {}
+        method = fl.FedAvg(local=fl.Local(epochs=1, batch_size=BATCH, optimiser=fl.SGD(lr=0.1)))
+        parts = fl.data.by_lists(np.array_split(np.arange(count), args.clients))
+        for cut in (False, True):
+            examples = fl.Examples(torch.from_numpy(x), next_tokens(x), VOCABULARY, Tokens(cut=cut))
+            federation = fl.Federation(examples, parts)
+            population = Population(federation=federation, models={"network": fl.Model(network)}, task=fl.NextToken())
+            if cut and population.models["network"].cut is None:
+                raise SystemExit(f"{name} is not cut")
+            torch.manual_seed(0)
+            forms[f"plain{', cut' * cut}"] = plain(network(), federation, 0.1, cut)
+            kinds = {"loop": Loop, "stacked": Stacked, "workers": Workers}
+            engines = {label: (kind, "none") for label, kind in kinds.items()}
+            if name != "LSTM":
+                engines |= {f"{label}, traced": (kind, "trace") for label, kind in kinds.items()}
+            picked, why = choose("auto", population, method.local, args.clients)
+            compilation = choose_compilation(picked, population, method.local, args.clients, 100)
+            print(f"{name}{', cut' * cut}: auto takes {picked.__name__} ({why}), {compilation}")
+            for label, (engine, compilation) in engines.items():
+                made = engine(population, method, Options(compilation=compilation))
+                server = made.init()
+
+                def round_(made=made, server=server) -> None:
+                    made.round(server, list(range(args.clients)), 0)
+
+                forms[f"{label}{', cut' * cut}"] = round_
+        times: dict[str, list[float]] = {form: [] for form in forms}
+        for repeat in range(args.repeat + 1):
+            for form, run in forms.items():
+                start = time.perf_counter()
+                run()
+                if repeat:
+                    times[form].append(time.perf_counter() - start)
+        for form, seen in times.items():
+            ratio = statistics.median(p / t for p, t in zip(times["plain"], seen, strict=True))
+            ms = statistics.median(seen) / steps * 1e3
+            print(f"{name:12s} {form:22s} {ms:7.2f} ms a step   {ratio:5.2f} times as fast as the plain loop")
+
+
+if __name__ == "__main__":
+    main()

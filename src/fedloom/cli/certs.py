@@ -1,0 +1,78 @@
+"""`fedloom certs` and `fedloom devices`: certificates of a server, keys of devices, and who may connect."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+
+from rich.console import Console
+
+from fedloom.core.errors import SettingError
+from fedloom.wire import certificates
+
+
+def make(args: argparse.Namespace, console: Console) -> int:
+    """Make an authority, a server's certificate, or a device's key."""
+    _check_library()
+    folder = Path(args.directory)
+    if args.kind == "device":
+        path, public = certificates.device_key(folder)
+        console.print(public, soft_wrap=True)
+        console.print(
+            f"{path} is this device's key, and stays here; the line above goes to the server's owner: fedloom devices "
+            f"add DIR NAME KEY, fingerprint {certificates.fingerprint(public)}",
+            soft_wrap=True,
+        )
+        return 0
+    if args.kind == "authority":
+        path = certificates.make_authority(folder, args.days or 3650)
+        text = f"{path} goes to all devices; {folder / 'authority.key'} is secret, and stays here"
+    else:
+        path = certificates.make_server(folder, args.name, args.days or 825)
+        text = f"{path} is for {', '.join(args.name)}; fedloom serve --certs {folder}"
+    console.print(text, soft_wrap=True)
+    return 0
+
+
+def devices(args: argparse.Namespace, console: Console) -> int:
+    """Add, list or remove the devices that may connect."""
+    _check_library()
+    folder = Path(args.directory)
+    if args.action == "list":
+        for name, its in certificates.registered(folder).items():
+            console.print(
+                f"{name}  {certificates.fingerprint(its['key'])}  since {its['added']}", soft_wrap=True, highlight=False
+            )
+        return 0
+    if args.name is None:
+        raise SettingError(
+            f"fedloom devices {args.action} needs the name of a device: fedloom devices {args.action} DIR NAME"
+        )
+    if args.action == "remove":
+        certificates.remove_device(folder, args.name)
+        console.print(f"{args.name} may connect no longer; a run that goes on notices within seconds")
+        return 0
+    if args.key is None:
+        raise SettingError("fedloom devices add needs the device's public key: fedloom devices add DIR NAME KEY.pub")
+    text = sys.stdin.read(4096) if args.key == "-" else _key_text(args.key)
+    digest = certificates.add_device(folder, args.name, text)
+    console.print(
+        f"{args.name} may connect with the key {digest}: compare it with what the device prints", soft_wrap=True
+    )
+    return 0
+
+
+def _key_text(key: str) -> str:
+    """Return the text of a key, which is typed or in a file."""
+    if key.startswith("ecdsa-") or (len(key) == 56 and key.isalnum()):
+        return key
+    with Path(key).open(encoding="utf-8", errors="replace") as file:
+        return file.read(4096)
+
+
+def _check_library() -> None:
+    try:
+        import cryptography  # noqa: F401
+    except ImportError as error:
+        raise SettingError(f"certificates need cryptography ({error}): pip install fedloom[flower]") from None

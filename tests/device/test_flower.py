@@ -1,0 +1,87 @@
+"""A federation over the real Flower, on loopback: `fedloom serve` and `fedloom join`, as processes."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from test_serve import lines, of_loop, written
+
+from federation_processes import Federation, events
+from fedloom.cli.main import main
+
+pytest.importorskip("flwr", reason="Flower is not installed")
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture
+def federation(tmp_path: Path) -> Iterator[Federation]:
+    federation = Federation(tmp_path, "flower")
+    yield federation
+    federation.end()
+
+
+def secured(folder: Path, devices: Sequence[int]) -> list[str]:
+    """Make certificates and keys, and register the devices."""
+    certs = str(folder / "certs")
+    assert main(["certs", "authority", certs]) == 0
+    assert main(["certs", "server", certs, "--name", "127.0.0.1", "--name", "localhost"]) == 0
+    for k in devices:
+        state = folder / f"state{k}"
+        assert main(["certs", "device", str(state)]) == 0
+        (state / "authority.crt").write_bytes((folder / "certs" / "authority.crt").read_bytes())
+        assert main(["devices", "add", certs, f"device{k}", str(state / "key.pub")]) == 0
+    return ["--certs", certs]
+
+
+@pytest.mark.parametrize("algorithm", ["fedavg", "scaffold", "pfedsd"])
+def test_a_federation_with_tls_and_keys_has_the_bits_of_the_loop(algorithm: str, federation: Federation) -> None:
+    folder = federation.folder
+    simulated = written(folder, rounds=2)
+    (folder / "fed.toml").write_text((folder / "fed.toml").read_text().replace('"pfedsd"', f'"{algorithm}"'))
+    federation.serve(*secured(folder, [0, 1]))
+    for k in (0, 1):
+        federation.join(k)  # which wait for the server
+    assert federation.ended() == {"server": 0, "device0": 0, "device1": 0}, federation.text("server")
+    assert (folder / "out" / "metrics.jsonl").read_bytes() == of_loop(folder, simulated)
+    assert events(folder).count("joined") == 2
+    assert "the run is over" in federation.text("device0")
+    assert federation.left() == []
+    assert not [*(folder / "out").glob("*.db")]
+
+
+def test_keys_decide_who_is_in_and_a_killed_server_and_device_go_on(federation: Federation) -> None:
+    """A key that is not registered is refused until it is; a device that is killed returns with its state; a killed
+    server is resumed; a device whose key is removed is out. Nothing that either side started is left.
+    """
+    folder, log = federation.folder, federation.folder / "out" / "metrics.jsonl"
+    written(folder, rounds=6)
+    certs = secured(folder, [0, 1])
+    assert main(["devices", "remove", certs[1], "device1"]) == 0
+    server = federation.serve(*certs)
+    federation.join(0)
+    federation.join(1)
+    federation.until(lambda: "the server does not let this device in" in federation.text("device1"))
+    assert main(["devices", "add", certs[1], "device1", str(folder / "state1" / "key.pub")]) == 0
+    federation.until(lambda: lines(log) >= 2)
+    federation.processes["device1"].kill()
+    federation.until(lambda: '"left"' in (folder / "out" / "audit.jsonl").read_text())
+    federation.join(1)
+    federation.until(lambda: events(folder).count("joined") >= 3)
+    server.kill()
+    server.wait()
+    federation.serve(*certs, "--resume")
+    assert main(["devices", "remove", certs[1], "device1"]) == 0
+    federation.until(lambda: federation.processes["server"].poll() is not None)
+    assert federation.processes["server"].returncode == 0, federation.text("server")
+    assert lines(log) == 7
+    federation.until(lambda: federation.processes["device0"].poll() is not None)
+    for process in federation.processes.values():
+        process.terminate()
+        process.wait(60)
+    assert federation.left() == []

@@ -1,0 +1,70 @@
+"""Docstrings of public functions and of the classes that authors call name arguments, result and errors."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import textwrap
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+import fedloom
+
+ELSEWHERE = ("from_arrays",)  # data/examples.py: to be given its `Returns:`
+WRITTEN_OUT = ("Algorithm", "Batch", "Batches", "Client", "Cohort", "History", "Job")  # classes: all their methods
+
+
+def functions() -> Iterator[tuple[str, Callable[..., Any]]]:
+    """Yield public functions, and public methods of the classes whose docstrings are written out."""
+    for name in fedloom.__all__:
+        value = getattr(fedloom, name)
+        if inspect.isfunction(value) and value.__module__.startswith("fedloom") and name not in ELSEWHERE:
+            yield name, value
+        elif name in WRITTEN_OUT:
+            for method, found in vars(value).items():
+                function = found.__func__ if isinstance(found, classmethod | staticmethod) else found
+                if inspect.isfunction(function) and not method.startswith("_"):
+                    yield f"{name}.{method}", function
+
+
+def lacking(function: Callable[..., Any]) -> list[str]:
+    """Return what a docstring lacks: an argument under `Args:`, what comes back, errors that its body raises."""
+    doc = inspect.getdoc(function) or ""
+    section = doc.partition("Args:\n")[2].partition("\n\n")[0]
+    parameters = inspect.signature(function).parameters
+    found = [n for n in parameters if n not in ("self", "cls") and f"{n}: " not in section]
+    returns = inspect.signature(function).return_annotation
+    if returns not in (None, "None") and not doc.startswith("Return ") and "Returns:\n" not in doc:
+        found += ["Returns"] if "and return " not in doc.partition("\n")[0] and "return both" not in doc else []
+    body = ast.parse(textwrap.dedent(inspect.getsource(function)))
+    if any(isinstance(node, ast.Raise) for node in ast.walk(body)) and "Raises:\n" not in doc:
+        found.append("Raises")
+    return found
+
+
+@pytest.mark.parametrize(("name", "function"), [pytest.param(*one, id=one[0]) for one in functions()])
+def test_a_docstring_is_complete(name: str, function: Callable[..., Any]) -> None:
+    assert not (found := lacking(function)), f"the docstring of fl.{name} lacks {', '.join(found)}"
+
+
+def test_what_a_docstring_lacks_is_noticed() -> None:
+    def silent(x: int) -> int:
+        """Add one."""
+        raise ValueError
+
+    def told(x: int) -> int:
+        """Return one more.
+
+        Args:
+            x: a number.
+
+        Raises:
+            ValueError: always.
+        """
+        raise ValueError
+
+    assert lacking(silent) == ["x", "Returns", "Raises"]
+    assert lacking(told) == []
+    assert len(list(functions())) > 80
