@@ -130,8 +130,8 @@ PYTHON = {
         lambda: train(num_classes=1), "labels must be in 0..0", "got 0..1", "raise num_classes"
     ),
     "NaN": Mistake(lambda: train(np.where(X > 1, np.nan, X)), "x must be finite", "examples with NaN", "impute"),
-    "token ids as integers": Mistake(
-        lambda: train((X * 9).astype(int)), "must be uint8 or floating point", "torch.int64", "token ids"
+    "whole numbers as token ids": Mistake(
+        lambda: train((X * 9).astype(int)), "token ids are 0 or more", "got -", "number tokens from 0"
     ),
     "more clients than examples": Mistake(lambda: fl.iid(Y, 99, 0), "must be in 1..24", "got 99", "fewer clients"),
     "examples as labels": Mistake(

@@ -82,7 +82,7 @@ def test_items_of_every_kind(items: list[Any], shape: tuple[int, ...], dtype: to
         ([(torch.ones(2), 2**70)], "labels must be integers"),
         ([(torch.ones(2), torch.ones(2))], "labels must be integers"),
         ([(torch.ones(2), -1)], "num_classes must be at least 1, got 0"),
-        ([(torch.ones(2, dtype=torch.int64), 0)], "x must be uint8 or floating point"),
+        ([(torch.ones(1, 2, 2, dtype=torch.int64), 0)], "x must be uint8 or floating point"),
         ([(Image.new("RGBA", (2, 2)), 0)], "got RGBA as item 0: convert them"),
     ],
 )
