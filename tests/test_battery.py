@@ -16,11 +16,13 @@ from torch import nn
 from colours import federation as images
 from fedloom import algorithms
 from fedloom.algorithms import (
+    IFCA,
     KDNTD,
     MOON,
     APFLDeng,
     APFLNi,
     Ditto,
+    FedALA,
     FedAlign,
     FedAvg,
     FedAvgFT,
@@ -32,6 +34,7 @@ from fedloom.algorithms import (
     FedDF,
     FedDyn,
     FedFomo,
+    FedGKD,
     FedMD,
     FedMDKT,
     FedMeta,
@@ -72,7 +75,7 @@ from fedloom.engines.stacked import Stacked
 from fedloom.tasks import MultiLabel, Regression
 from fedloom.testing import CHECKS, Subject, check
 from fedloom.testing.compare import differ
-from fedloom.testing.subject import Normalised
+from fedloom.testing.small_networks import Normalised
 from small import ONE_SHOT, DenseTiny
 
 pytestmark = pytest.mark.filterwarnings("ignore:.* weighs a distance to the running statistics")
@@ -119,6 +122,9 @@ ALGORITHMS: dict[str, Any] = {
     "fedavg_ft_head": FedAvgFT(ft_part="head"),
     "pfedme": PFedMe(lam=5.0, K=2, alpha_p=0.1, eta=0.05, beta=1.5),
     "ditto": Ditto(lam=0.5, personal_epochs=1),
+    "fedgkd_received": FedGKD(M=1, gamma=0.5),
+    "ifca_three": IFCA(k=3, aggregation="samples"),
+    "fedala_all": FedALA(p=0, s=50.0, max_passes=12),
     "fedfomo": FedFomo(M=2, epsilon=0.5),
     "fedmeta": FedMeta(alpha=0.1, beta=0.05, inner_steps=2, support=0.7),
     "fedmeta_first": FedMeta(alpha=0.1, beta=0.05, order="first", aggregation="uniform"),

@@ -50,7 +50,7 @@ from fedloom.engines.loop import Loop
 from fedloom.engines.stacked import Stacked
 from fedloom.evaluate import classify, rate_rows
 from fedloom.testing import Subject
-from fedloom.testing.subject import CLASSES, FEATURES
+from fedloom.testing.small_networks import CLASSES, FEATURES
 from small import Painter
 from test_battery import ALGORITHMS, VARIANTS
 from tiny import LOCAL, examples, federation, population

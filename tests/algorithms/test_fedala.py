@@ -44,7 +44,8 @@ def aggregated(v: Tensors, w: Tensors, W: Tensors, k: int, eta: float, threshold
 
 @pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize(
-    ("eta", "p", "threshold", "most", "passes"), [(3.0, 1, 0.1, 30, {11, 1}), (20.0, 0, 1e-9, 13, {13, 1})]
+    ("eta", "p", "threshold", "most", "passes"),
+    [(3.0, 1, 0.005, 30, range(12, 30)), (20.0, 0, 1e-9, 13, range(13, 14))],
 )
 def test_rounds(eta: float, p: int, threshold: float, most: int, passes: Any, engine: Any) -> None:
     own: dict[int, Tensors] = {}
@@ -68,7 +69,7 @@ def test_rounds(eta: float, p: int, threshold: float, most: int, passes: Any, en
 
     algorithm = FedALA(eta=eta, p=p, s=100.0, threshold=threshold, max_passes=most, local=LOCAL)
     assert_rounds(engine, algorithm, round)
-    assert taken == passes  # both phases were there
+    assert {1} < taken <= {1, *passes}  # until losses settle, and one after that
     found = torch.cat([t.flatten() for W in weights.values() for t in W.values()])
     assert found.min() < 0.5 < found.max()  # and the weights moved
 

@@ -19,7 +19,8 @@ from fedloom.core.types import Weights
 from fedloom.engines.loop import Loop
 from fedloom.engines.population import Population
 from fedloom.engines.stacked import Stacked
-from fedloom.testing.subject import MLP, federation
+from fedloom.testing.small_networks import MLP
+from fedloom.testing.subject import federation
 
 MODEL = Model(MLP, name="mlp")
 LOCAL = Local(epochs=2, batch_size=4, optimiser=SGD(lr=0.05))

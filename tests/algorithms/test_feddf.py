@@ -26,7 +26,8 @@ from fedloom.engines.engine_options import Options
 from fedloom.engines.loop import Loop
 from fedloom.engines.population import Population
 from fedloom.engines.stacked import Stacked
-from fedloom.testing.subject import MLP, Convolutional, federation
+from fedloom.testing.small_networks import MLP, Convolutional
+from fedloom.testing.subject import federation
 
 CASES = [("fedntd/feddf_server_loss", f"T{T}_", "_", T, (1, 1, 1)) for T in (1, 3)] + [
     ("ktpfl_dense/feddf", "", f"/T{T}/{name}/", T, counts)

@@ -18,7 +18,8 @@ from fedloom.engines.loop import Loop
 from fedloom.engines.population import Population
 from fedloom.engines.stacked import Stacked
 from fedloom.testing.messages import Messages
-from fedloom.testing.subject import MLP, Convolutional, federation
+from fedloom.testing.small_networks import MLP, Convolutional
+from fedloom.testing.subject import federation
 from small import clients_of, random_data
 
 SIZES = (5, 17, 9, 12)

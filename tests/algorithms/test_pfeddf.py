@@ -17,7 +17,8 @@ from fedloom.engines.loop import Loop
 from fedloom.engines.population import Population
 from fedloom.engines.stacked import Stacked
 from fedloom.testing.compare import same
-from fedloom.testing.subject import MLP, Convolutional, federation
+from fedloom.testing.small_networks import MLP, Convolutional
+from fedloom.testing.subject import federation
 
 THREE = {n: Model(m, name=n) for n, m in {"narrow": MLP, "wide": lambda: MLP(16), "conv": Convolutional}.items()}
 SETTINGS: dict[str, Any] = {

@@ -34,11 +34,22 @@ from fedloom.core.errors import SettingError
 from fedloom.core.model import Model
 from fedloom.core.optimiser import SGD, Local
 from fedloom.core.types import BatchLoss, Params, Weights
-from fedloom.data import Arrival, Growing, LabelDrift, OffsetDrift, Window
+from fedloom.data import (
+    Arrival,
+    Growing,
+    LabelDrift,
+    OffsetDrift,
+    Window,
+    federate,
+    from_arrays,
+    iid,
+    next_tokens,
+)
 from fedloom.engines.engine_options import Options
 from fedloom.engines.loop import Loop
 from fedloom.engines.stacked import Stacked
-from fedloom.tasks import MultiLabel, Regression
+from fedloom.models import Reads, build
+from fedloom.tasks import MultiLabel, NextToken, Regression
 from fedloom.testing.in_process import DevicesInProcess
 from fedloom.testing.messages import Messages
 from small import TINY, Tiny, assert_params, clients_of, random_data
@@ -429,3 +440,28 @@ def test_several_labels_are_distilled_one_by_one() -> None:
         Job(algorithm=self_distilled(FedNTD)(), federation=of_targets("labels"), model=linear, task=MultiLabel())
     with pytest.raises(SettingError, match=r"compares the probabilities of classes, .* are numbers"):
         Job(algorithm=algorithm, federation=of_targets("numbers"), model=linear, task=Regression())
+
+
+def test_tokens_are_distilled_place_by_place() -> None:
+    """The term is the mean over the places that count; those of padding and of rows without a teacher add nothing."""
+    rng = np.random.default_rng(0)
+    z, v = (torch.from_numpy(3 * rng.normal(size=(3, 4, 6))) for _ in range(2))
+    y = torch.tensor([[1, 2, 3, -100], [4, -100, -100, -100], [5, 5, 5, 5]])
+    share = torch.tensor([1.0, 1.0, 0.0], dtype=torch.float64)
+    batch = probe(torch.zeros(3, 1), y, {"v": v, "share": share})
+    start = Weights(params=Params({}))
+    term = PFedSD(lam=0.7, T=2.0).term(BatchLoss(value=z.sum(), logits=z, weights=start), batch, start)
+    q, p = (v / 2).softmax(-1), (z / 2).softmax(-1)
+    each = 4 * (q * (q / p).log()).sum(-1)
+    torch.testing.assert_close(term, 0.7 * (each[0, :3].sum() + each[1, 0]) / 8)  # of 3 + 1 + 4 places
+    tokens = torch.randint(1, 9, (12, 4), generator=torch.Generator().manual_seed(0)).to(torch.int16)
+    data = from_arrays(tokens, next_tokens(tokens), num_classes=9)
+    federation = federate(data, iid(data.y, 3, seed=0), test_fraction=0.0)
+    reads, settings = Reads(9, True), RunSettings(cohort_size=3)
+    model = Model(lambda: build("transformer?width=4&heads=1&layers=1", (4,), 9, reads), name="words")
+    Job(algorithm=PFedSD(), federation=federation, model=model, task=NextToken(), settings=settings)
+    with pytest.raises(SettingError, match="of sequences they would be a vocabulary for each place"):
+        PFedSD(teacher_store="soft_predictions").bind(federation, {"words": model})
+    other = self_distilled(FedNTD)()
+    with pytest.raises(SettingError, match=r"compares the probabilities of classes, .* are tokens"):
+        Job(algorithm=other, federation=federation, model=model, task=NextToken(), settings=settings)

@@ -25,7 +25,7 @@ from fedloom.core.batch import Batch
 from fedloom.core.errors import EngineWarning, SettingError
 from fedloom.core.model import Model
 from fedloom.core.optimiser import Local
-from fedloom.data import by_lists
+from fedloom.data import by_lists, next_tokens
 from fedloom.engines.loop import Loop
 from fedloom.engines.population import Population
 from fedloom.engines.stacked import Stacked
@@ -346,3 +346,17 @@ def test_each_length_is_a_graph() -> None:
 
     assert [compiled(False, rounds) for rounds in (13, 14)] == ["none", "trace"]  # 15 steps a round, 2 graphs
     assert [compiled(True, rounds) for rounds in (26, 27)] == ["none", "trace"]  # of 8 and 12 places
+
+
+def test_unequal_sequences_are_not_stacked_on_a_cpu() -> None:
+    whole = sequences(64)
+    x = whole.train.x.clone()
+    x[:20] = torch.randint(1, 9, (20, 64))  # one client has long ones
+
+    def chosen(x: Tensor) -> tuple[Any, str]:
+        train = dataclasses.replace(whole.train, x=x, y=next_tokens(x))
+        f = Federation(train, by_lists(np.array_split(np.arange(100), 5)))
+        return choose("auto", Population(federation=f, models={"net": Model(Attending)}, task=NextToken()), LOCAL, 5)
+
+    assert chosen(whole.train.x)[0] is Stacked
+    assert chosen(x) == (Workers, "sequences of unequal clients on a CPU, 2.9 times as many places in a stack")

@@ -14,7 +14,8 @@ import pytest
 import tiny
 from fedloom import FedAvg, NewClients, RunSettings, run
 from fedloom.coordinator import reading
-from fedloom.coordinator.history import History, Reached, runs_below
+from fedloom.coordinator.history import History, Reached
+from fedloom.coordinator.run_folders import runs_below
 from fedloom.core.errors import SettingError, StorageError
 from fedloom.report.methods import evaluation_seconds, training_seconds
 

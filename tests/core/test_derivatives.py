@@ -9,10 +9,12 @@ import torch
 from torch import nn
 
 from fedloom.core import tree
-from fedloom.core.derivatives import mean_loss, objective_hessian_times
+from fedloom.core.batch import probe
+from fedloom.core.derivatives import batch_gradient, mean_loss, objective_hessian_times
+from fedloom.core.losses import task_loss
 from fedloom.core.model import Model
 from fedloom.core.optimiser import Local
-from fedloom.core.types import Params, replace
+from fedloom.core.types import Params, Weights, replace
 from fedloom.tasks import Classification
 from small import TINY, batches_of, clients_of, random_data
 
@@ -27,6 +29,24 @@ def test_a_mean_loss_is_one_over_any_number_of_passes(epochs: int) -> None:
     )
     expected = torch.nn.functional.cross_entropy(TINY(weights, torch.tensor(x)), torch.tensor(y))
     torch.testing.assert_close(found, expected.double(), rtol=0, atol=1e-12)
+
+
+def test_the_gradient_of_a_batch_is_a_constant_with_the_loss_and_the_moved_buffers() -> None:
+    model = Model(lambda: nn.Sequential(nn.Linear(6, 5), nn.BatchNorm1d(5), nn.Linear(5, 4)), name="normed")
+    [(x, y)] = random_data([9])
+    batch, weights = probe(torch.tensor(x), torch.tensor(y)), model.init(0, torch.float64)
+    params = {n: t.clone().requires_grad_() for n, t in weights.params.items()}
+    g, loss, buffers = batch_gradient(task_loss(model, Classification()), Weights(params, weights.buffers), batch)
+    net = nn.Sequential(nn.Linear(6, 5), nn.BatchNorm1d(5), nn.Linear(5, 4)).double()
+    net.load_state_dict({**weights.params, **weights.buffers})
+    expected = nn.functional.cross_entropy(net(batch.x), batch.y)
+    expected.backward()
+    torch.testing.assert_close(loss, expected.detach(), rtol=0, atol=1e-12)
+    for n, p in net.named_parameters():
+        torch.testing.assert_close(g[n], p.grad, rtol=0, atol=1e-12)
+        assert not g[n].requires_grad
+    for n, b in net.named_buffers():
+        torch.testing.assert_close(buffers[n], b, rtol=0, atol=1e-12)
 
 
 class Attends(nn.Module):

@@ -2,12 +2,7 @@
 
 from __future__ import annotations
 
-import json
-import os
-import signal
-import subprocess
 import sys
-import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -17,102 +12,18 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from test_serve import lines, of_loop, written
 
-import launching
+from federation_processes import Federation, events
 from fedloom.cli.main import main
-from fedloom.wire.guard import descendants
 
 pytest.importorskip("flwr", reason="Flower is not installed")
 pytestmark = pytest.mark.slow
-SECONDS = 120  # for a federation on two quiet cores
-
-
-class Federation:
-    """Processes of one federation, in a folder."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder, self.port = folder, launching.free_port()
-        self.processes: dict[str, subprocess.Popen[str]] = {}
-        self.started: set[int] = set()  # all processes that were ever seen below ours
-
-    def start(self, name: str, *words: str) -> subprocess.Popen[str]:
-        with (self.folder / f"{name}.out").open("a") as file:
-            process = subprocess.Popen(
-                [sys.executable, "-m", "fedloom", *words], stdout=file, stderr=subprocess.STDOUT, text=True
-            )
-        self.processes[name] = process
-        return process
-
-    def serve(self, *more: str, least: int = 2) -> subprocess.Popen[str]:
-        f = self.folder
-        return self.start(
-            "server", "serve", "--transport", "flower", "--settings", f"{f}/fed.toml", "--out", f"{f}/out", "--test",
-            f"{f}/test.npz", "--port", str(self.port), "--least", str(least), *more,
-        )  # fmt: skip
-
-    def join(self, k: int, *more: str) -> subprocess.Popen[str]:
-        f = self.folder
-        return self.start(
-            f"device{k}", "join", "--transport", "flower", "--server", f"127.0.0.1:{self.port}",
-            "--data", f"{f}/data{k}", "--state", f"{f}/state{k}", *more,
-        )  # fmt: skip
-
-    def text(self, name: str) -> str:
-        return (self.folder / f"{name}.out").read_text()
-
-    def until(self, condition: object, seconds: float = SECONDS) -> None:
-        end = deadline(seconds)
-        while not condition():  # type: ignore[operator]
-            self.look()
-            assert time.monotonic() < end, {name: self.text(name) for name in self.processes}
-            time.sleep(0.05)
-
-    def ended(self, seconds: float = SECONDS) -> dict[str, int]:
-        end = deadline(seconds)
-        while any(p.poll() is None for p in self.processes.values()):
-            self.look()
-            assert time.monotonic() < end, {name: self.text(name) for name in self.processes}
-            time.sleep(0.2)
-        return {name: p.returncode for name, p in self.processes.items()}
-
-    def look(self) -> None:
-        self.started.update(descendants(os.getpid()))
-
-    def left(self, seconds: float = 30) -> list[str]:
-        """Command lines of processes that we started and that still run."""
-        end = deadline(seconds)
-        while found := [command for process in self.started if (command := _command(process))]:
-            if time.monotonic() > end:
-                break
-            time.sleep(0.2)
-        return found
-
-
-def deadline(seconds: float) -> float:
-    """When to give up; later on a machine that does other work."""
-    return time.monotonic() + seconds * max(1.0, os.getloadavg()[0] / (os.cpu_count() or 1))
-
-
-def _command(process: int) -> str:
-    try:
-        return Path(f"/proc/{process}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
-    except OSError:
-        return ""
 
 
 @pytest.fixture
 def federation(tmp_path: Path) -> Iterator[Federation]:
-    federation = Federation(tmp_path)
+    federation = Federation(tmp_path, "flower")
     yield federation
-    for process in federation.processes.values():
-        process.kill()
-        process.wait()
-    for process in federation.started:
-        if _command(process):
-            os.kill(process, signal.SIGKILL)
-
-
-def events(folder: Path) -> list[str]:
-    return [json.loads(line)["event"] for line in (folder / "out" / "audit.jsonl").read_text().splitlines()]
+    federation.end()
 
 
 def secured(folder: Path, devices: Sequence[int]) -> list[str]:

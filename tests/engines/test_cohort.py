@@ -15,7 +15,7 @@ from fedloom.engines.cohort import AskedCohort
 from fedloom.engines.loop import Loop
 from fedloom.engines.message import Call, Request
 from fedloom.testing import Subject
-from fedloom.testing.subject import MLP
+from fedloom.testing.small_networks import MLP
 from tiny import population
 
 

@@ -31,7 +31,8 @@ from fedloom.engines.norms import too_large, upload_norms
 from fedloom.engines.population import Population
 from fedloom.engines.stacked import Stacked
 from fedloom.tasks import Classification
-from fedloom.testing.subject import MLP, federation
+from fedloom.testing.small_networks import MLP
+from fedloom.testing.subject import federation
 from small import ONE_SHOT, clients_of, random_data
 
 ENGINES = [Loop, Stacked]

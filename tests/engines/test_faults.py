@@ -21,7 +21,8 @@ from fedloom.engines.loop import Loop
 from fedloom.engines.stacked import Stacked
 from fedloom.testing import Subject
 from fedloom.testing.compare import differ, same
-from fedloom.testing.subject import MLP, RecordingLoop, RecordingStacked, federation
+from fedloom.testing.small_networks import MLP
+from fedloom.testing.subject import RecordingLoop, RecordingStacked, federation
 from small import ONE_SHOT
 
 ENGINES: list[Any] = [Loop, Stacked]

@@ -10,7 +10,7 @@ import pytest
 import fedloom as fl
 from fedloom.algorithms import ALGORITHMS
 from fedloom.core.errors import SettingError
-from fedloom.testing.subject import MLP
+from fedloom.testing.small_networks import MLP
 from targets_made import LOCAL, TASKS, federation
 
 BY_CLASS = {

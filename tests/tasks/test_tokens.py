@@ -23,7 +23,7 @@ TASK = fl.NextToken()
 
 
 @pytest.mark.some(3)
-@pytest.mark.parametrize("name", [n for n in ALGORITHMS if n not in BY_CLASS])
+@pytest.mark.parametrize("name", [n for n in ALGORITHMS if n not in {*BY_CLASS, "fedalign"}])  # slims a ResNet
 def test_algorithms_that_need_only_a_loss_learn_tokens(name: str) -> None:
     settings = fl.RunSettings(rounds=2, cohort_size=5, measures=("perplexity",))
     history = fl.run(ALGORITHMS[name](local=LOCAL), federation(), Attending, settings, task=TASK)

@@ -139,7 +139,7 @@ class Unhashable(Counts):
 WRONG.append(("declarations_hold", "can be hashed .*: make it a frozen dataclass", Unhashable))
 
 
-@wrong("declarations_hold", "targets are 'classes', 'numbers' or 'labels', got 'number'")
+@wrong("declarations_hold", "targets are 'classes' or 'numbers' or 'labels' or 'tokens', got 'number'")
 class MisspeltTargets(Counts):
     targets: ClassVar[Any] = "number"
 

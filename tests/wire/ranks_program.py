@@ -26,7 +26,8 @@ from fedloom.engines.engine_options import Options
 from fedloom.engines.loop import Loop
 from fedloom.engines.stacked import Stacked
 from fedloom.testing.compare import same
-from fedloom.testing.subject import MLP, Convolutional, Normalised, Subject, record_run
+from fedloom.testing.small_networks import MLP, Convolutional, Normalised
+from fedloom.testing.subject import Subject, record_run
 from fedloom.wire.launched import communication
 from fedloom.wire.ranks import MPI, Gloo, Ranks
 from tampering import tampering_engine

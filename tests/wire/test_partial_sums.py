@@ -26,7 +26,8 @@ from fedloom.engines.loop import Loop
 from fedloom.engines.population import Population
 from fedloom.tasks import Classification
 from fedloom.testing.compare import same
-from fedloom.testing.subject import MLP, Convolutional, Subject, record_run
+from fedloom.testing.small_networks import MLP, Convolutional
+from fedloom.testing.subject import Subject, record_run
 from fedloom.wire.devices import Devices
 from fedloom.wire.ranks import Gloo
 from fedloom.wire.workers import Workers

@@ -25,7 +25,8 @@ from fedloom.engines.engine_options import Options
 from fedloom.engines.loop import Loop
 from fedloom.engines.population import Population
 from fedloom.testing.compare import same
-from fedloom.testing.subject import MLP, Convolutional, Subject
+from fedloom.testing.small_networks import MLP, Convolutional
+from fedloom.testing.subject import Subject
 from fedloom.wire import child as child_module
 from fedloom.wire.child import Child
 from fedloom.wire.workers import Workers

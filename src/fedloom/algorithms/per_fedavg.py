@@ -32,7 +32,6 @@ from typing import Annotated, ClassVar, Literal
 
 import torch
 from torch import Tensor
-from torch.func import grad
 
 import fedloom as fl
 from fedloom.core.derivatives import objective_gradient
@@ -72,19 +71,12 @@ class PerFedAvg(fl.Averaging[fl.Weights]):
     ) -> tuple[fl.Weights, fl.Weighted[fl.Weights]]:
         task_loss = client.loss
 
-        def slope(params: fl.Params, buffers: fl.Params, batch: fl.Batch) -> tuple[fl.Params, fl.Params]:
-            def loss(params: fl.Params) -> tuple[Tensor, fl.Params]:
-                found = task_loss(fl.Weights(params, buffers), batch)
-                return found.value, found.weights.buffers
-
-            return grad(loss, has_aux=True)(params)  # type: ignore[no-any-return]
-
         def step(s: Step, batch: fl.Batch) -> Step:
-            h, buffers = slope(s.at + self.delta * s.g, s.buffers, batch)
+            h, _, buffers = fl.batch_gradient(task_loss, fl.Weights(s.at + self.delta * s.g, s.buffers), batch)
             if self.form == "fo":
                 w, last = s.w - self.beta * h, s.turn == 1
             else:  # for D and D', where g = 0, `below` is h and `w` is not taken
-                below, _ = slope(s.at - self.delta * s.g, s.buffers, batch)
+                below = fl.batch_gradient(task_loss, fl.Weights(s.at - self.delta * s.g, s.buffers), batch)[0]
                 w = s.w - self.beta * (s.g - self.alpha / (2 * self.delta) * (h - below))
                 last = s.turn == 2
             w = choose(last, w, s.w)

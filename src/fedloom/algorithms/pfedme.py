@@ -35,7 +35,6 @@ from dataclasses import dataclass
 from typing import Annotated, ClassVar
 
 from torch import Tensor
-from torch.func import grad
 
 import fedloom as fl
 from fedloom.core.random import fold_in
@@ -90,15 +89,11 @@ class PFedMe(fl.Algorithm[fl.Weights, fl.Maybe[fl.Weights]]):
     ) -> tuple[fl.Maybe[fl.Weights], fl.Weighted[fl.Weights]]:
         task_loss = client.loss
 
-        def loss(params: fl.Params, buffers: fl.Params, batch: fl.Batch) -> tuple[Tensor, fl.Params]:
-            found = task_loss(fl.Weights(params, buffers), batch)
-            return found.value, found.weights.buffers
-
         def step(carry: tuple[fl.Weights, fl.Params], batch: fl.Batch) -> tuple[fl.Weights, fl.Params]:
             theta, w = carry
             for k in range(self.K):
                 again = fl.replace(batch, key=fold_in(batch.key, k))
-                g, buffers = grad(loss, has_aux=True)(theta.params, theta.buffers, again)
+                g, _, buffers = fl.batch_gradient(task_loss, theta, again)
                 pull = g + self.lam * (theta.params - w) + self.mu2 * theta.params
                 theta = fl.Weights(theta.params - self.alpha_p * pull, buffers)
             return theta, w - self.eta * self.lam * (w - theta.params)

@@ -32,6 +32,7 @@ Where examples arrive (`data.arrives`), v_k teaches those that came after it; st
 and they have no term: why the paper keeps the past model and not its predictions.
 
 Where an example has several labels, each is distilled as a distribution over yes and no, and their mean is the term.
+Where targets are the next tokens of a sequence, the term is the mean over the places that count.
 
 Down: the model. Up: the model. Kept by the client: v_k. lam = 0 trains the models of FedAvg with `aggregation =
 "uniform"`. Its personal accuracy is then that of the stored local models (`fedavg_stored`), which is the honest control
@@ -95,6 +96,7 @@ class SelfDistilled(KeepsModel):
     table: ClassVar[tuple[int, int]]  # rows and columns of those predictions, of an instance that is `bind`
     needs_classes: ClassVar[bool] = True
     takes_labels: ClassVar[bool] = True
+    takes_tokens: ClassVar[bool] = True
     neutral: ClassVar[Mapping[str, Any]] = {"lam": 0}
 
     def __post_init__(self) -> None:
@@ -113,6 +115,11 @@ class SelfDistilled(KeepsModel):
         made = super().bind(federation, models)
         if self.teacher_store == "model":
             return made
+        if not federation.train.has_classes and not federation.train.y.is_floating_point():
+            raise fl.SettingError(
+                "soft predictions are stored for an example, and of sequences they would be a vocabulary for each "
+                'place: set teacher_store="model"'
+            )
         if federation.train.augment is not None:
             raise fl.SettingError(
                 "soft predictions are of inputs that stay what they are, and the training examples are augmented at "
@@ -192,11 +199,15 @@ class SelfDistilled(KeepsModel):
                 f'network makes {loss.logits.shape[1]} logits: give it as many, or set teacher_store="model"'
             )
         # Where there is no v_k, zeros stand for it, of which a normalised layer may make NaN; and 0 * NaN is NaN.
-        v = torch.where(batch.share[:, None] > 0, batch.v, 0.0)
+        v = torch.where(batch.share.reshape(-1, *[1] * (batch.v.ndim - 1)) > 0, batch.v, 0.0)
         student, teacher = loss.logits, v
         if batch.y.is_floating_point():  # each label is a distribution over yes and no
             student, teacher = (torch.stack([z, torch.zeros_like(z)], -1) for z in (student, teacher))
         apart = fl.distillation(student, teacher, self.T)
+        if apart.ndim > 1 and not batch.y.is_floating_point():  # as the loss, the mean over the places that count
+            there = (batch.y >= 0).to(apart.dtype)
+            places = batch.mean(there.sum(1)).clamp(min=1 / (2 * len(there)))
+            return other + self.lam * batch.mean(batch.share * (apart * there).sum(1)) / places
         each = batch.share * (apart if apart.ndim == 1 else apart.mean(1))
         if "known" in batch.notes:  # the mean over those that have an entry
             known = (batch.known & batch.mask).to(each.dtype)
@@ -253,6 +264,7 @@ def self_distilled(algorithm: type[fl.Averaging[Any]]) -> type[Any]:
         "__module__": algorithm.__module__,
         "neutral": {**algorithm.neutral, "lam": 0},
         "takes_labels": algorithm.takes_labels or not algorithm.needs_classes,
+        "takes_tokens": algorithm.takes_tokens or not algorithm.needs_classes,
     }
     made = type(f"SelfDistilled{algorithm.__name__}", (SelfDistilled, algorithm), said)
     return dataclass(frozen=True, kw_only=True)(made)

@@ -94,7 +94,7 @@ def analyse(
         raise SettingError(f"analyses are {', '.join(analyses)}; got {name!r}")
     if name not in OF_ANY_TASK and "targets" in run.history.federation:
         raise SettingError(
-            f"{name} looks at classes, and targets of this run are numbers or several labels: its measures are "
+            f"{name} looks at classes, and targets of this run are numbers, several labels or tokens: its measures are "
             f"{', '.join(m.title for m in run.history.task_measures)}, and analyses of any task "
             f"{', '.join(sorted(OF_ANY_TASK))}"
         )

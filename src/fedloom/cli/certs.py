@@ -65,7 +65,7 @@ def devices(args: argparse.Namespace, console: Console) -> int:
 
 def _key_text(key: str) -> str:
     """Return the text of a key, which is typed or in a file."""
-    if key.startswith("ecdsa-"):
+    if key.startswith("ecdsa-") or (len(key) == 56 and key.isalnum()):
         return key
     with Path(key).open(encoding="utf-8", errors="replace") as file:
         return file.read(4096)

@@ -52,7 +52,7 @@ def flower_connections(args: argparse.Namespace, out: Path, console: Console) ->
             warn(warning, EngineWarning)
         names = certificates.registered(folder)
         console.print(f"{len(names)} devices may connect: {', '.join(names) or 'none'} ({folder})", soft_wrap=True)
-    with ExitStack() as stack, _sigterm_interrupts():
+    with ExitStack() as stack, sigterm_interrupts():
         folder = private_folder()
         stack.callback(_remove, folder)
         connections = FlowerConnections(folder)
@@ -84,15 +84,11 @@ def join_over_flower(args: argparse.Namespace, member: Callable[[], Membership],
             )
         console.print(INSECURE, soft_wrap=True)
     else:
-        authority = Path(args.authority or state / "authority.crt")
-        if not authority.exists():
-            raise SettingError(
-                f"there is no {authority}: ask the server's owner for the file authority.crt, and give --authority FILE"
-            )
+        authority = authority_of(args)
         key, public = certificates.device_key(state)
         console.print(f"key of this device: {public}", soft_wrap=True)
         console.print(f"fingerprint: {certificates.fingerprint(public)}", soft_wrap=True)
-    _wait_for_server(host, port, authority, console)
+    wait_for_server(host, port, authority, console)
     with ExitStack() as stack:
         folder = private_folder()
         stack.callback(_remove, folder)
@@ -122,7 +118,17 @@ def join_over_flower(args: argparse.Namespace, member: Callable[[], Membership],
                 own = member()
 
 
-def _wait_for_server(host: str, port: int, authority: Path | None, console: Console) -> None:
+def authority_of(args: argparse.Namespace) -> Path:
+    """Return the file with the certificate that a device trusts."""
+    authority = Path(args.authority or Path(args.state) / "authority.crt")
+    if not authority.exists():
+        raise SettingError(
+            f"there is no {authority}: ask the server's owner for the file authority.crt, and give --authority FILE"
+        )
+    return authority
+
+
+def wait_for_server(host: str, port: int, authority: Path | None, console: Console) -> None:
     """Wait until the server can be reached, which may be started later."""
     is_said = False
     while True:
@@ -189,7 +195,7 @@ def _explain(error: ssl.SSLCertVerificationError, host: str, port: int, authorit
 
 
 @contextmanager
-def _sigterm_interrupts() -> Iterator[None]:
+def sigterm_interrupts() -> Iterator[None]:
     """Let SIGTERM end the server as Ctrl-C does, so that it removes what it made."""
 
     def interrupt(*_: object) -> None:

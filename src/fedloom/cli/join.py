@@ -18,7 +18,7 @@ from fedloom.wire.launched import communication, meeting_point, rank_here
 
 def join(args: argparse.Namespace, console: Console) -> int:
     """Join the run of a server, and answer requests until it ends."""
-    if args.transport != "flower":
+    if args.transport in ("gloo", "mpi"):
         console.print(TRUSTED, soft_wrap=True)
         if not rank_here(args.transport):
             raise SettingError("fedloom join runs at ranks 1, 2, ..., got rank 0: run fedloom serve there")
@@ -42,6 +42,11 @@ def join(args: argparse.Namespace, console: Console) -> int:
         from fedloom.cli.flower import join_over_flower
 
         console.print("left" if join_over_flower(args, new_member, console) else "the run is over")
+        return 0
+    if args.transport == "nats":
+        from fedloom.cli.nats_command import join_over_nats
+
+        console.print("left" if join_over_nats(args, new_member, console) else "the run is over")
         return 0
     member = new_member()
     console.print(member.waits_at(meeting_point(args.transport)), markup=False, soft_wrap=True)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import argparse
-from typing import Any, NoReturn
+from typing import Any
 
 from fedloom import __version__
+from fedloom.cli.argument_parser import Parser
+from fedloom.cli.device_commands import add_device_commands
 from fedloom.cli.flags import add_settings, directory, round_or_best
 from fedloom.cli.index import INDEX
-from fedloom.core.naming import did_you_mean
 from fedloom.papers import STUDIES
 
 _EXAMPLES = """\
@@ -34,7 +35,7 @@ examples:
 
 def parser() -> argparse.ArgumentParser:
     """Return the parser of all commands. Its result's `do` names a function, MODULE.NAME of this package."""
-    root = _Parser(
+    root = Parser(
         prog="fedloom",
         description="Federated learning, simulated on this machine.",
         epilog=_EXAMPLES,
@@ -181,7 +182,7 @@ def parser() -> argparse.ArgumentParser:
     fetch.add_argument("source", metavar="name", help="a name that `fedloom data sources` lists")
     fetch.add_argument("folder", help="where they go")
 
-    _devices(command)
+    add_device_commands(command)
     _sweep(command)
     _analyse(command)
     _reproduce(command)
@@ -206,9 +207,10 @@ def parser() -> argparse.ArgumentParser:
         whose.add_argument(
             f"--{kind}", dest="whose", action="store_const", const=kind, help=f"whose clients are judged by {by}"
         )
+    needs = dict.fromkeys(need for one in INDEX["algorithms"].values() for need in one["needs"])
     algorithms.add_argument("--one-shot", action="store_true", help="with one round of uploads")
     algorithms.add_argument(
-        "--needs", action="append", default=[], choices=("public", "validation", "classes", "state", "nothing"),
+        "--needs", action="append", default=[], choices=(*needs, "nothing"),
         help="which need public examples, validation examples on clients, class numbers, a state that stays with the "
         "client, or none of these; repeatable",
     )  # fmt: skip
@@ -280,92 +282,6 @@ def _sweep(command: Any) -> None:
     )  # fmt: skip
 
 
-def _devices(command: Any) -> None:
-    serve = command("serve", "run rounds with devices that join, at rank 0; see docs/devices.md", "serve.serve")
-    add = serve.add_argument
-    add(
-        "--settings",
-        required=True,
-        metavar="FILE",
-        help="settings of the run, .toml or .json, without the clients' examples",
-    )
-    add("--out", required=True, type=directory, metavar="DIR", help="where the run and the audit log are written")
-    add("--resume", action="store_true", help="continue the run in --out with its devices")
-    add(
-        "--test",
-        default="",
-        metavar="SOURCE",
-        help="as --data of fedloom run: test examples of the global model",
-    )
-    add(
-        "--most-examples", type=int, metavar="N",
-        help="the most examples of a device that count (default: ten times the median over devices, at most 1000000; "
-        "with --resume, as when the run began)",
-    )  # fmt: skip
-    add(
-        "--median-bound", metavar="X",
-        help="refuse uploads of more than X times the median norm of their kind, none for any (run.median_bound; "
-        "default: 5; with --resume, as when the run began)",
-    )  # fmt: skip
-    add(
-        "--wait", type=float, default=600.0, metavar="S",
-        help="seconds to wait for devices: then the run begins with those that are connected, or ends if all have left "
-        "(default: 600)",
-    )  # fmt: skip
-    add(
-        "--least", type=int, metavar="K",
-        help="the fewest devices to begin with (default: WORLD_SIZE - 1, minus those that are refused); over Flower "
-        "the run begins once so many have registered",
-    )  # fmt: skip
-    add("--port", type=int, default=8443, metavar="N", help="over Flower: port of 127.0.0.1 (default: 8443)")
-    add(
-        "--certs", type=directory, metavar="DIR", help="over Flower: certificates and devices, see fedloom certs",
-    )  # fmt: skip
-    join = command("join", "take part as a device, at any other rank; see docs/devices.md", "join.join")
-    add = join.add_argument
-    add("--data", required=True, metavar="SOURCE", help="as of fedloom run; or a folder with such a file, or images")
-    add("--state", required=True, type=directory, metavar="DIR", help="where the device keeps its id and its states")
-    add("--model", default="", metavar="NAME", help="an architecture of the settings (default: the server chooses)")
-    add("--name", metavar="NAME", help="the server shows it beside the id (default: the file's; '' for none)")
-    add("--battery", type=float, metavar="SHARE", help="lowest charge to begin with, unless plugged in")
-    add("--load", type=float, metavar="SHARE", help="highest load to begin with, 1 for all processors")
-    add("--temperature", type=float, metavar="C", help="highest temperature to begin with, degrees Celsius")
-    add("--memory", type=float, metavar="MIB", help="lowest free memory to begin with")
-    add(
-        "--most-steps", type=int, default=100_000, metavar="N",
-        help="the most training steps of a request; a server that asks for more is refused (default: 100000)",
-    )  # fmt: skip
-    add("--abort-battery", type=float, metavar="SHARE", help="lowest charge to continue with")
-    add("--abort-temperature", type=float, metavar="C", help="highest temperature to continue with, degrees Celsius")
-    add("--abort-memory", type=float, metavar="MIB", help="lowest free memory to continue with")
-    add("--server", metavar="HOST:PORT", help="over Flower: where the server is")
-    add(
-        "--authority", metavar="FILE",
-        help="over Flower: certificate of the server's authority (default: authority.crt in --state)",
-    )  # fmt: skip
-    add("--insecure-anywhere", action="store_true", help="over Flower: no encryption and no keys, to any host")
-    for one in (serve, join):
-        one.add_argument(
-            "--transport", choices=("gloo", "mpi", "flower"), default="gloo",
-            help="between ranks: gloo (default) or mpi; or flower, over the internet, see docs/flower.md",
-        )  # fmt: skip
-        one.add_argument(
-            "--insecure", action="store_true", help="over Flower: no encryption and no keys, on this host alone"
-        )
-    certs = command("certs", "make a server's certificates, or a device's key; see docs/flower.md", "certs.make")
-    certs.add_argument("kind", choices=("authority", "server", "device"), help="what to make")
-    certs.add_argument("directory", type=directory, help="where it is kept; of a device its state folder")
-    certs.add_argument(
-        "--name", action="append", default=[], metavar="NAME", help="name or address of the server; repeatable"
-    )
-    certs.add_argument("--days", type=int, metavar="N", help="how long it is valid (default: 3650, of a server 825)")
-    devices = command("devices", "add, list or remove the devices that may connect", "certs.devices")
-    devices.add_argument("action", choices=("add", "list", "remove"), help="what to do")
-    devices.add_argument("directory", type=directory, help="the server's certificates")
-    devices.add_argument("name", nargs="?", help="of a device, such as Kiel")
-    devices.add_argument("key", nargs="?", help="its public key, as a file or a line; - for standard input")
-
-
 def _analyse(command: Any) -> None:
     parser = command("analyse", "measure what happened inside the rounds of a run: figures and numbers", "analyse.run")
     parser.add_argument("directory", nargs="?", type=directory, help="a run")
@@ -429,26 +345,3 @@ def _reproduce(command: Any) -> None:
         "--export", type=directory, metavar="DIR",
         help="copy settings and logs of finished runs there, without weights",
     )  # fmt: skip
-
-
-class _Parser(argparse.ArgumentParser):
-    """Parser whose errors are a line or two, with a guess of the intended flag, command or value."""
-
-    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
-        parsed, unknown = super().parse_known_args(args, namespace)
-        if unknown:
-            close = did_you_mean(unknown[0].partition("=")[0], self._option_string_actions)
-            if self.prog == "fedloom run" and not unknown[0].startswith("-"):
-                close = ": fedloom compare trains with several algorithms"
-            self.error(f"unrecognized arguments: {' '.join(unknown)}{close}")
-        return parsed, unknown
-
-    def _check_value(self, action: argparse.Action, value: Any) -> None:
-        if action.choices is not None and value not in action.choices:
-            choices = list(map(str, action.choices))
-            raise argparse.ArgumentError(
-                action, f"invalid choice: {value!r}{did_you_mean(str(value), choices)}; there are {', '.join(choices)}"
-            )
-
-    def error(self, message: str) -> NoReturn:
-        self.exit(2, f"{self.prog}: error: {message}\nusage: {self.prog} --help tells more\n")

@@ -40,10 +40,13 @@ _OF_SERVER = {"public_source", "public", "public_labels"}
 
 def serve(args: argparse.Namespace, console: Console) -> int:
     """Wait for the devices, run the rounds, and dismiss the devices."""
-    if args.transport == "flower":
+    if args.transport in ("flower", "nats"):
         args.least = args.least or (1 if args.resume else None)
         if args.least is None:
-            raise SettingError("over Flower devices come when they like: say with how many the run begins (--least N)")
+            raise SettingError(
+                f"over {args.transport.title()} devices come when they like: say with how many the run begins "
+                "(--least N)"
+            )
     else:
         console.print(TRUSTED, soft_wrap=True)
         if rank_here(args.transport):
@@ -129,6 +132,11 @@ def _connections(args: argparse.Namespace, out: Path, console: Console) -> Itera
 
         with flower_connections(args, out, console) as connections:
             yield connections
+    elif args.transport == "nats":
+        from fedloom.cli.nats_command import nats_connections
+
+        with nats_connections(args, out, console) as manager:
+            yield manager
     else:
         where = meeting_point(args.transport)
         console.print(f"waiting for all devices at {where}, {args.wait:g} s at most (--wait)", soft_wrap=True)

@@ -7,7 +7,7 @@ import re
 
 from rich.console import Console
 
-from fedloom.coordinator.history import runs_below
+from fedloom.coordinator.run_folders import runs_below
 from fedloom.coordinator.verdict import Verdict, root_of, verify as check
 from fedloom.core.errors import SettingError
 from fedloom.core.naming import printable

@@ -2,11 +2,11 @@
 
 from typing import TYPE_CHECKING
 
-from fedloom.coordinator.directory import check_free
-from fedloom.coordinator.history import History, runs_below
+from fedloom.coordinator.history import History
 from fedloom.coordinator.newcomers import NewClients
 from fedloom.coordinator.replay import Replay, RoundReplay
 from fedloom.coordinator.run import Job, Restored, run
+from fedloom.coordinator.run_folders import check_free, runs_below
 from fedloom.coordinator.sampler import (
     Arriving,
     Available,

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 from torch.func import grad, vmap
@@ -35,6 +36,7 @@ from fedloom.wire.workers import Workers
 EngineName = Literal["auto", "loop", "stacked", "workers", "gloo", "mpi", "devices"]
 CompilationName = Literal["auto", "none", "trace", "compile"]
 MAX_LOOPED = 2.0  # clients that a lock-step advances on average, up to which a stack does not pay on a CPU
+MAX_WASTED = 1.25  # times as many places of sequences, up to which a stack pays
 MIN_SHARED_OUT = 4  # clients of a cohort from which workers pay: of three, one core in two has one to wait for
 # Measured on two cores with small networks (docs/benchmarks.md); their order of magnitude matters.
 STEPS_TO_TRACE = 100  # lock-steps that one graph must run to save the time of tracing it
@@ -53,8 +55,10 @@ def choose(name: EngineName, population: Population, local: Local, cohort_size: 
     2. a model, or a task's loss, that `vmap` cannot take: loop (also where "stacked" was asked for, with a warning);
        of token ids on a CPU, as models of Hugging Face that check their mask, by the rule of recurrent layers;
     3. a GPU: stacked;
-    4. no more than 2 clients in parallel per lock-step, by the sizes of the clients: loop;
-    5. else stacked.
+    4. sequences that are cut to their lengths, of which a stack, whose clients are as long as the longest, would
+       compute more than 1.25 times as many places as clients one by one: by the rule of recurrent layers;
+    5. no more than 2 clients in parallel per lock-step, by the sizes of the clients: loop;
+    6. else stacked.
 
     Raises:
         SettingError: "workers" was asked for, and cannot be; or this is one of several ranks, and "auto" is neither
@@ -88,6 +92,9 @@ def choose(name: EngineName, population: Population, local: Local, cohort_size: 
         return Stacked, "asked for"
     if not on_cpu:
         return Stacked, "a GPU"
+    if (waste := max(_places_wasted(model, population) for model in population.models.values())) > MAX_WASTED:
+        what = f"sequences of unequal clients on a CPU, {waste:.1f} times as many places in a stack"
+        return _one_by_one(what, cohort_size, hindrance)
     taken = _lock_steps(population, local, cohort_size)
     parallel = taken.clients / len(population.models)
     if parallel <= MAX_LOOPED:
@@ -142,9 +149,24 @@ def _lengths(model: Model, population: Population) -> int:
     """Return to how many different lengths batches may be cut, each a graph; 1 where sequences are whole."""
     if model.cut is None:
         return 1
-    x = population.federation.train.x
-    last = ((x != model.cut) * torch.arange(x.shape[1], device=x.device)).amax(1)
-    return len({cut_to(n + 1, x.shape[1]) for n in last.unique().tolist()})
+    places = population.federation.train.shape[0]
+    return len({cut_to(n, places) for n in np.unique(_ends(model.cut, population)).tolist()})
+
+
+def _places_wasted(model: Model, population: Population) -> float:
+    """Return the longest sequence of all clients by the mean over clients of their longest, as they are cut."""
+    if model.cut is None:
+        return 1.0
+    ends, parts = _ends(model.cut, population), population.federation.partition
+    places = population.federation.train.shape[0]
+    longest = [cut_to(int(ends[parts.rows(k)].max(initial=1)), places) for k in range(parts.num_clients)]
+    return max(longest) / float(np.mean(longest))
+
+
+def _ends(padding: int, population: Population) -> npt.NDArray[np.int64]:
+    """Return the number of places of each training sequence before its padding, [N]."""
+    x = population.federation.train.x.cpu().numpy()
+    return np.asarray(((x != padding) * np.arange(1, x.shape[1] + 1)).max(1), np.int64)
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ import errno
 import json
 import os
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import IO, Any
@@ -19,12 +19,12 @@ from fedloom.coordinator.checkpoint import (
     PER_CLIENT,
     Checkpoint,
     Checkpoints,
-    Prefix,
     identity,
 )
-from fedloom.coordinator.facts import completed, plain
-from fedloom.coordinator.history import History, Record, runs_below
+from fedloom.coordinator.facts import completed, differences, plain
+from fedloom.coordinator.history import History, Record
 from fedloom.coordinator.proof import ALONE, BRING_BACK, check_named, check_start
+from fedloom.coordinator.run_log import FIRST, Log, left_by_a_kill
 from fedloom.core.errors import DamageError, SettingError, SettingWarning, StorageError, StorageWarning, warn
 from fedloom.engines.engine import Engine
 from fedloom.storage import files
@@ -37,43 +37,13 @@ _written = dict[str, Path]()  # such files by digest: runs of a comparison, and 
 _NO_LOCKS = {errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOTSUP}  # of network file systems
 
 
-def check_free(directory: str | os.PathLike[str], *, several: bool = False) -> None:
-    """Raise SettingError if a directory holds a run, or several (unless they may), or a part of one, or is a file."""
-    folder = Path(directory)
-    if folder.exists() and not folder.is_dir():
-        raise SettingError(f"{folder} is a file; name a directory, new or without a run")
-    if any(files.exists(folder / name) for name in ("metrics.jsonl", "manifest.json")):
-        raise SettingError(
-            f"{folder} already holds a run; continue it (resume; a whole comparison: the same command with --resume), "
-            "choose another directory, or move it away"
-        )
-    checkpoints = folder / "checkpoints"
-    if files.exists(checkpoints) and any(here for _, _, here in files.walk(checkpoints)):
-        raise SettingError(
-            f"{checkpoints} holds files of another run, among which those of a new one would be lost; "
-            "choose another directory, or move it away"
-        )
-    for above in folder.absolute().parents:
-        if files.exists(above / "metrics.jsonl"):
-            raise SettingError(
-                f"{folder} is inside of a run, {above}, where no command would find another one; "
-                "choose another directory"
-            )
-    below = [str(path.relative_to(folder)) for path in runs_below(folder, begun=True)] if folder.is_dir() else []
-    if below and not several:
-        raise SettingError(
-            f"{folder} holds several runs ({', '.join(below[:3])}{', ...' * (len(below) > 3)}), and one beside them "
-            "would be lost among these; choose another directory, or go on with one of them"
-        )
-
-
 class RunDirectory:
     """Files of one run; see `docs/runs.md` for the layout. Only one process at a time may write in it."""
 
     def __init__(self, path: str | os.PathLike[str], keep_every: int = 10) -> None:
         self.path = Path(path).absolute()  # wherever a callback of the run's owner goes
         self.checkpoints = Checkpoints(self.path / "checkpoints", keep_every)
-        self._logs: list[_Log] = []
+        self._logs: list[Log] = []
         self._lock: IO[bytes] | None = None
 
     def __enter__(self) -> RunDirectory:
@@ -136,7 +106,7 @@ class RunDirectory:
         for name in (*LOGS, PER_CLIENT):
             path = self.path / name
             data = files.load(path) if files.exists(path) else b""
-            if len(data.splitlines()) > 1 or not data.startswith(_FIRST[: len(data)]):
+            if len(data.splitlines()) > 1 or not data.startswith(FIRST[: len(data)]):
                 raise DamageError(
                     f"{path} holds more than round 0, but {self.checkpoints.folder} holds no checkpoint: bring the "
                     "checkpoints back (were they moved, or is their disk not there?), or begin in another directory; "
@@ -296,7 +266,7 @@ class RunDirectory:
                 if _is_tensors(name):
                     _written[stored["documents"][name][-1]] = self.path / name
         self.checkpoints.identity = identity(stored)
-        changes = [c for c in _differences(completed(stored, facts), plain(facts)) if c[0] not in MAY_DIFFER]
+        changes = [c for c in differences(completed(stored, facts), plain(facts)) if c[0] not in MAY_DIFFER]
         for key, old, new in changes:
             if key.startswith("versions."):
                 warn(
@@ -396,7 +366,7 @@ class RunDirectory:
 
     def _open(self, starts: Mapping[str, bytes], mode: str) -> None:
         try:
-            self._logs = [_Log(self.path / name, start, mode) for name, start in starts.items()]
+            self._logs = [Log(self.path / name, start, mode) for name, start in starts.items()]
         except OSError as error:
             raise StorageError(f"cannot write the logs in {self.path}: {error.strerror}") from error
 
@@ -420,43 +390,3 @@ def _digest(pieces: Sequence[bytes | memoryview]) -> str:
 
 def _is_tensors(name: str) -> bool:
     return name.endswith(_TENSORS)
-
-
-_FIRST = b'{"round": 0'  # how a log begins
-
-
-class _Log:
-    """A log to which lines are appended, and its digest so far."""
-
-    def __init__(self, path: Path, start: bytes, mode: str) -> None:
-        self.path, self.file, self._running = path, path.open(mode), files.RunningDigest(start)
-        self.file.truncate(len(start))
-        self.file.seek(len(start))
-
-    def append(self, line: bytes) -> None:
-        self.file.write(line)
-        self.file.flush()
-        self._running.add(line)
-
-    @property
-    def prefix(self) -> Prefix:
-        """All that is in it."""
-        return Prefix(self.file.tell(), self._running.digest)
-
-
-def left_by_a_kill(name: str, start: bytes, tail: bytes, every: int) -> bool:
-    """Return whether the end of a log is what a process may have written since its newest checkpoint."""
-    try:
-        rounds = [r["round"] for r in reading.records(name, tail.splitlines(keepends=True))]
-    except ValueError:
-        return False
-    first = start.count(b"\n")
-    return rounds == list(range(first, first + len(rounds))) and len(rounds) <= every
-
-
-def _differences(old: Any, new: Any, key: str = "") -> Iterator[tuple[str, Any, Any]]:
-    if isinstance(old, Mapping) and isinstance(new, Mapping):
-        for name in dict.fromkeys([*old, *new]):
-            yield from _differences(old.get(name), new.get(name), f"{key}.{name}" if key else str(name))
-    elif old != new:
-        yield key, old, new

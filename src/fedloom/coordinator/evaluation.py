@@ -69,7 +69,6 @@ class Evaluation:
         self.main = known[self.names[0]]
         self._pooled = [n for n in self.names if isinstance(known[n], Sum)]
         self.classes = targets_of(task) == "classes"
-        self.previous: dict[int, float] = {}  # the headline of what each client had trained when it took part last
         self._valued: Task = task  # by whose measures values are taken of sums
         self._validated: dict[int, _Client] | None = None  # where a threshold was chosen by them just now
         self._held: dict[tuple[str, HeldOutSplit], tuple[Examples | None, Spans]] = {}
@@ -92,7 +91,7 @@ class Evaluation:
     def of_global(self, server: dict[str, Any], cohort: list[int], history: History, round: int) -> Record:
         """Return the global model's accuracy, loss, accuracy per class, and what follows from these, after `round`."""
         p = self.population
-        weights = self._global(server)
+        weights = self.global_models(server)
         if p.federation.test is None or not weights:
             return {}
         members = np.array([self._members[name] for name in weights])
@@ -150,7 +149,7 @@ class Evaluation:
             worst = up * np.sort(up * values)[: max(1, len(values) // 10)]
             out = {
                 f"personal_{main}": float(values.mean()),
-                f"personal_{main}_by_samples": self._by_samples(main, found.values()),
+                f"personal_{main}_by_samples": self.by_samples(main, found.values()),
                 "personal_std": float(values.std()),
                 "personal_worst_tenth": float(worst.mean()),
                 **({"without_personal": sum(not of.own for of in found.values())} if self._tells else {}),
@@ -180,7 +179,7 @@ class Evaluation:
         panel = [0] if self.algorithm.pooled else self.panel  # pooled examples are those of one client
         results = self.engine.evaluate(server, panel, round, "all").values()
         rows, total = sum(int(of.trained) for of in results), sum(float(of.train_loss) for of in results)
-        return {"personal_train_loss": _per_row(total, rows)}
+        return {"personal_train_loss": per_row(total, rows)}
 
     def of_new(self, server: dict[str, Any], round: int) -> Record:
         """Judge each new client in every way that is asked for and that the algorithm has a model for."""
@@ -189,11 +188,11 @@ class Evaluation:
         by_way, refused = evaluate_new(self.engine, server, self.new, round)
         out: Record = {"new_by_client": {}, **({"new_failed": refused} if refused else {})}
         for way, results in by_way.items():
-            found = {k: self._of(result) for k, result in sorted(results.items())}
+            found = {k: self.measured_of(result) for k, result in sorted(results.items())}
             main = self.main.name
             rate = {str(k): finite(of.values[main]) for k, of in found.items()}
             out[f"new_{way}_{main}"] = mean(of.values[main] for of in found.values())
-            out[f"new_{way}_{main}_by_samples"] = self._by_samples(main, found.values())
+            out[f"new_{way}_{main}_by_samples"] = self.by_samples(main, found.values())
             out["new_by_client"][way] = rate
             out |= self._others(f"new_{way}", found)
             if others := self.names[1:]:
@@ -201,81 +200,7 @@ class Evaluation:
                 out.setdefault("new_others_by_client", {})[way] = each
         return out
 
-    def each(self, server: dict[str, Any], round: int) -> tuple[Record, Record]:
-        """Return the numbers of each client of the panel after `round`, and what follows from them.
-
-        The numbers are those of its personal model and those of the global model.
-        """
-        weights = self._global(server)
-        whole = self._all_have(weights)
-        own = self.engine.evaluate(server, self.panel, round, "all") if self.algorithm.personalises or not whole else {}
-        shared = self.engine.evaluate_models(weights, self.panel, round, "all") if whole else {}
-        first = own or shared
-        panel = [k for k in self.panel if k in first]
-        each: Record = {
-            "clients": panel,
-            "examples": [int(first[k].examples) for k in panel],
-            "train_examples": [int(first[k].trained) for k in panel],
-            "own": [bool(first[k].own) and bool(own) for k in panel],
-        }
-        each |= self._columns("personal", [first[k] for k in panel])
-        each |= self._columns("global", [shared[k] for k in panel]) if shared else {}
-        if not shared:
-            return each, {}
-        main, up = self.main.name, sign(self.main.better)
-        both = [(self._of(first[k]), self._of(shared[k])) for k in panel if shared[k].examples]
-        gains = [up * (mine.values[main] - theirs.values[main]) for mine, theirs in both]
-        return each, {
-            "global_on_clients": mean(theirs.values[main] for _, theirs in both),
-            "global_on_clients_by_samples": self._by_samples(main, [theirs for _, theirs in both]),
-            "better_than_global": mean(float(gain > 0) for gain in gains if math.isfinite(gain)),
-        }
-
-    def received(self, server: dict[str, Any], clients: list[int], round: int) -> dict[int, float]:
-        """Return how good on its held-out examples the model is from which each client starts the next round.
-
-        This is the global model. Where clients keep a part of it or have none, it is that model with their own part.
-        """
-        weights = self._global(server)
-        if self._all_have(weights):
-            results = self.engine.evaluate_models(weights, clients, round)
-        else:
-            results = self.engine.evaluate(server, clients, round)
-        return {k: self._amount(result) for k, result in results.items()}
-
-    def of_trained(self, received: dict[int, float], after: dict[int, EvaluationResult]) -> tuple[Record, Record]:
-        """Return how good models are around the local training of one round, by client, and the means.
-
-        `previous`: of what the client had trained when it took part last; the drop is from there to what it received.
-        """
-        clients = sorted(k for k in after if k in received)
-        new = {k: self._amount(after[k]) for k in clients}
-        each: Record = {
-            "clients": clients,
-            "examples": [int(after[k].examples) for k in clients],
-            "previous": [finite(self.previous[k]) if k in self.previous else None for k in clients],
-            "received": [finite(received[k]) for k in clients],
-            "trained": [finite(new[k]) for k in clients],
-        }
-        size = {k: int(after[k].examples) if self._counts else 1 for k in clients if after[k].examples}
-        up = sign(self.main.better)
-        means: Record = {
-            f"received_{self.main.name}": mean(received[k] / n for k, n in size.items()),
-            f"trained_{self.main.name}": mean(new[k] / n for k, n in size.items()),
-            "drop": mean(up * (self.previous[k] - received[k]) / n for k, n in size.items() if k in self.previous),
-        }
-        self.previous.update(new)
-        return each, means
-
-    def remember(self, records: Iterable[Record]) -> None:
-        """Take from the records of earlier rounds how good each client was when it took part last."""
-        self.previous.clear()
-        for record in records:
-            columns = record.get("trained", {"clients": [], "trained": []})
-            trained = (math.nan if value is None else value for value in columns["trained"])
-            self.previous.update(zip(columns["clients"], trained, strict=True))
-
-    def _all_have(self, weights: dict[str, Weights]) -> bool:
+    def all_have(self, weights: dict[str, Weights]) -> bool:
         """Return whether there is a global model of every architecture."""
         return bool(weights) and set(weights) >= {n for n, count in self._members.items() if count}
 
@@ -284,7 +209,7 @@ class Evaluation:
         """True where the algorithm tells clients without a model of their own from others."""
         return type(self.algorithm).has_personal is not Algorithm.has_personal
 
-    def _global(self, server: dict[str, Any]) -> dict[str, Weights]:
+    def global_models(self, server: dict[str, Any]) -> dict[str, Weights]:
         """Return the global model of each architecture that has one."""
         return self.algorithm.global_models(server, self.population.models)
 
@@ -303,18 +228,7 @@ class Evaluation:
         shares: npt.NDArray[np.float64] = counts / counts.sum(1, keepdims=True)
         return shares
 
-    @property
-    def _counts(self) -> bool:
-        """True where the headline is a share of right answers, of which records hold the counts."""
-        return self.main.name == "accuracy"
-
-    def _amount(self, result: EvaluationResult) -> float:
-        """Return right answers where the headline counts them, else its value; 0 of a client without examples."""
-        if self._counts:
-            return int(result.sums["accuracy"])
-        return self._of(result).values[self.main.name] if result.examples else 0.0
-
-    def _of(self, result: EvaluationResult) -> _Client:
+    def measured_of(self, result: EvaluationResult) -> _Client:
         """Return what an engine measured of a client that has examples."""
         n = int(result.examples)
         values = values_of_sums(self._valued, result.sums, n)
@@ -324,7 +238,7 @@ class Evaluation:
     def _values(self, of: _Client) -> dict[str, float]:
         return values_of_sums(self._valued, of.sums, of.examples)
 
-    def _by_samples(self, name: str, clients: Iterable[_Client]) -> float | None:
+    def by_samples(self, name: str, clients: Iterable[_Client]) -> float | None:
         """Return a measure over the held-out examples of all clients, where large ones count for more.
 
         None where nobody has any, or the measure is no sum: what different models say cannot be ranked together.
@@ -335,23 +249,15 @@ class Evaluation:
         total, count = sum((of.sums[name] for of in found[1:]), found[0].sums[name]), sum(of.examples for of in found)
         return finite(values_of_sums(self._valued, {name: total}, count)[name])
 
-    def _columns(self, whose: str, results: list[EvaluationResult]) -> Record:
-        """Return a model's numbers, client by client."""
-        return {
-            f"{whose}_{'right' if self._counts else self.main.name}": [finite(self._amount(s)) for s in results],
-            f"{whose}_loss": [_per_row(float(s.loss), int(s.examples)) for s in results],
-            f"{whose}_train_loss": [_per_row(float(s.train_loss), int(s.trained)) for s in results],
-        }
-
     def _clients(self, server: dict[str, Any], round: int, kind: HeldOutSplit) -> dict[int, _Client]:
         """Return what is measured of each client of the panel that holds out examples of this kind."""
-        p, weights = self.population, self._global(server)
+        p, weights = self.population, self.global_models(server)
         partition = p.federation.local_val if kind == "val" else p.federation.local_test
         if partition is None:
             return {}
         if self.algorithm.personalises or not weights or self.engine.elsewhere:
             results = self.engine.evaluate(server, self.panel, round, kind)
-            return {k: self._of(of) for k, of in results.items() if of.examples}
+            return {k: self.measured_of(of) for k, of in results.items() if of.examples}
         out: dict[int, _Client] = {}  # one model for all of them: each row once
         for name, w in weights.items():
             held_out, spans = self._held_out(name, kind, partition, round)
@@ -402,7 +308,7 @@ def finite(value: float) -> float | None:
     return value if isinstance(value, int) else float(value)
 
 
-def _per_row(total: float, rows: int) -> float | None:
+def per_row(total: float, rows: int) -> float | None:
     """Return the mean of a loss, None without rows to measure it on, or if it is not finite."""
     return total / rows if rows and math.isfinite(total) else None
 

@@ -6,14 +6,16 @@ import hashlib
 import json
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import MISSING, Field, fields, is_dataclass
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import torch
 
 from fedloom.data import Examples, Federation, Partition
+from fedloom.data.inputs import IGNORED
 from fedloom.storage import files
 from fedloom.wire.device_registry import RemoteExamples
 
@@ -94,17 +96,24 @@ def _targets(federation: Federation, shown: range) -> dict[str, Any]:
     """Return, of targets that are no classes, their names and the quartiles of each at the first clients, [k][D][5].
 
     They are minimum, lower quartile, median, upper quartile and maximum of the training examples; null for devices,
-    which do not send them.
+    which do not send them. Of tokens they are of how many targets of a sequence count.
     """
     train = federation.train
-    if not train.y.is_floating_point():
+    if train.has_classes and federation.num_classes <= _LISTED:
         return {}
     if isinstance(train, RemoteExamples):
         return {"targets": {"names": list(train.targets), "train": [None for _ in shown]}}
+    if not train.y.is_floating_point():  # of a vocabulary each sequence has so many that count
+        counted = (train.y != IGNORED).reshape(len(train), -1).sum(1).cpu().numpy()
+        own = [counted[federation.partition.rows(k)] for k in shown]
+        return {"targets": {"names": ["targets of a sequence"], "train": [_quartiles(rows[:, None]) for rows in own]}}
     y = train.y.cpu().numpy().astype(np.float64).reshape(len(train), -1)
     own = [y[federation.partition.rows(k)] for k in shown]
-    quartiles = [np.quantile(rows, (0, 0.25, 0.5, 0.75, 1), axis=0).T.tolist() if len(rows) else None for rows in own]
-    return {"targets": {"names": list(getattr(train, "targets", ())), "train": quartiles}}
+    return {"targets": {"names": list(getattr(train, "targets", ())), "train": [_quartiles(rows) for rows in own]}}
+
+
+def _quartiles(rows: npt.NDArray[Any]) -> list[list[float]] | None:
+    return np.quantile(rows, (0, 0.25, 0.5, 0.75, 1), axis=0).T.tolist() if len(rows) else None
 
 
 def _sample(examples: Examples) -> str:
@@ -144,6 +153,15 @@ def completed(stored: Mapping[str, Any], value: Any) -> dict[str, Any]:
         value = {f.name: getattr(value, f.name) for f in fields(value)}
     inner = value if isinstance(value, Mapping) else {}
     return {name: completed(v, inner.get(name)) if isinstance(v, Mapping) else v for name, v in out.items()}
+
+
+def differences(old: Any, new: Any, key: str = "") -> Iterator[tuple[str, Any, Any]]:
+    """Yield each entry that differs between two nested mappings: its full name, and its two values."""
+    if isinstance(old, Mapping) and isinstance(new, Mapping):
+        for name in dict.fromkeys([*old, *new]):
+            yield from differences(old.get(name), new.get(name), f"{key}.{name}" if key else str(name))
+    elif old != new:
+        yield key, old, new
 
 
 def _default(f: Field[Any]) -> Any:

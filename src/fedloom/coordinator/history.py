@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from fedloom.coordinator import reading
+from fedloom.coordinator.class_rows import ClassRows
 from fedloom.coordinator.proof import unproved
 from fedloom.core.errors import SettingError
 from fedloom.core.naming import did_you_mean
@@ -22,7 +23,6 @@ from fedloom.core.renamed import OF_HISTORY, keep_old_names
 from fedloom.core.task_measures import TaskMeasure, headline, sign
 from fedloom.display.lines import lines
 from fedloom.evaluate.measure import VALIDATION, Measure, lower_is_better, measures_for
-from fedloom.storage import files
 from fedloom.tasks import Classification
 
 if TYPE_CHECKING:
@@ -85,7 +85,7 @@ class History:
     federation: dict[str, Any] = field(default_factory=dict)
     stopped: str | None = None
     unproved: str = ""
-    _classes: _Rows = field(default_factory=lambda: _Rows(), init=False, repr=False, compare=False)
+    _classes: ClassRows = field(default_factory=ClassRows, init=False, repr=False, compare=False)
 
     @functools.cached_property
     def task_measures(self) -> list[TaskMeasure]:
@@ -374,52 +374,9 @@ def newest(rounds: int) -> int:
     return max(1, rounds // 10, min(10, rounds // 2))
 
 
-class _Rows:
-    """Accuracies by class of records that only grow: each record is read once."""
-
-    def __init__(self) -> None:
-        self._known: npt.NDArray[np.float64] = np.empty((0, 0))
-        self._seen, self._newest = 0, Record()
-
-    def of(self, metrics: list[Record]) -> npt.NDArray[np.float64]:
-        """Return the accuracies by round and class, [T, C], read-only."""
-        grown = len(metrics) >= self._seen and (not self._seen or metrics[self._seen - 1] is self._newest)
-        if not grown:  # cut back or replaced: from the start
-            self._known, self._seen = np.empty((0, 0)), 0
-        new = metrics[self._seen :]
-        rows = [m["class_accuracy"] for m in new if m["round"] > 0 and m.get("class_accuracy") is not None]
-        if rows:
-            read = np.array([[np.nan if a is None else a for a in row] for row in rows], np.float64)
-            self._known = np.concatenate([self._known, read]) if len(self._known) else read
-            self._known.flags.writeable = False
-        if new:
-            self._seen, self._newest = len(metrics), metrics[-1]
-        return self._known
-
-
 def _many(name: str) -> bool:
     """Return whether a column is one of many of a kind; those come last."""
     return name.startswith(("class_accuracy_", "seconds_"))
-
-
-def runs_below(directory: str | os.PathLike[str], *, begun: bool = False) -> list[Path]:
-    """Return all run directories (folders with a metrics.jsonl) in a folder, itself included, in order of their names.
-
-    Numbers in names count as numbers: seed-2 comes before seed-10. Folders inside a run are not searched.
-    `begun`: also those in which a run was killed before it could measure anything.
-
-    Raises:
-        SettingError: there is no such folder.
-        StorageError: a folder below it cannot be listed.
-    """
-    if not Path(directory).is_dir():
-        raise SettingError(f"{directory} is no folder; name one that holds runs")
-    folders = []
-    for folder, below, here in files.walk(Path(directory)):
-        if "metrics.jsonl" in here or (begun and {"manifest.json", "settings.json"} <= set(here)):
-            folders.append(folder)
-            below.clear()
-    return sorted(folders, key=lambda path: reading.natural(str(path.relative_to(directory))))
 
 
 def showing(show: Callable[[int, str], None]) -> Callable[[History], None]:

@@ -61,8 +61,8 @@ class Plan:
         check_targets(federation, self.task)
         check_validation(federation, self.task)
         kind = targets_of(self.task)
-        compares = algorithm.needs_classes and not (kind == "labels" and algorithm.takes_labels)
-        if compares and kind != "classes":
+        takes = {"classes": True, "labels": algorithm.takes_labels, "tokens": algorithm.takes_tokens}
+        if algorithm.needs_classes and not takes.get(kind):
             raise SettingError(
                 f"{type(algorithm).__name__} compares the probabilities of classes, and targets of the task "
                 f"{type(self.task).__name__} are {kind}: take an algorithm that needs only a loss, such as FedAvg, or "

@@ -18,9 +18,10 @@ from fedloom.core.model import Model
 from fedloom.core.network_makers import own_defaults
 from fedloom.core.optimiser import Local
 from fedloom.core.task import Task
-from fedloom.data import Examples, Federation
+from fedloom.data import Examples, Federation, Tokens
 from fedloom.data.rare_classes import RARE, rare_classes
 from fedloom.tasks import Binary, Classification, ClassTask
+from fedloom.wire.device_registry import RemoteExamples
 
 _ROWS = 10_000  # of which the scales of features are taken
 _TRIED = 16  # which a model is tried on
@@ -41,16 +42,33 @@ def check_plausible(federation: Federation, models: Iterable[Model], task: Task,
     """Refuse or warn of what is legal by its types, but cannot be meant. `headline`: the measure of the run.
 
     Raises:
-        SettingError: a model looks up token ids that normalisation has changed.
+        SettingError: a model looks up token ids that normalisation has changed, or a sequence has no token.
     """
     if isinstance(task, ClassTask):
         _check_labels(federation, task, headline)
+    _check_sequences(federation)
     _check_held_out(federation)
     _check_layout(federation.train)
     _check_columns(federation)
     wanting = [_wants_scale(model, federation.train, task) for model in models]
     if any(wanting):
         _check_scales(federation.train)
+
+
+def _check_sequences(federation: Federation) -> None:
+    """Refuse sequences without a token."""
+    for part in (federation.train, federation.test, federation.public):
+        if part is None or isinstance(part, RemoteExamples) or not isinstance(part.normalise, Tokens):
+            continue
+        if (padding := part.normalise.padding) is None:
+            continue
+        empty = torch.eq(part.x.flatten(1), padding).all(1)
+        if bool(empty.any()):
+            raise SettingError(
+                f"a sequence has a token at least, got none but padding, {padding}, in example "
+                f"{int(empty.nonzero()[0])} of {part.name}: leave such examples out, or write "
+                "normalise=fedloom.data.Tokens(padding=None)"
+            )
 
 
 def check_batches_of_one(sizes: npt.NDArray[np.int64], local: Local) -> None:

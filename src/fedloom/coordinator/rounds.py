@@ -3,29 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager, closing, nullcontext
+from contextlib import AbstractContextManager, closing
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 
 from fedloom.coordinator import facts
 from fedloom.coordinator.checkpoint import PER_CLIENT, Checkpoint
 from fedloom.coordinator.choose import choose, choose_compilation
-from fedloom.coordinator.directory import RunDirectory, initial_name
+from fedloom.coordinator.directory import RunDirectory
 from fedloom.coordinator.evaluation import Evaluation
 from fedloom.coordinator.facts import plain
 from fedloom.coordinator.front import settled
 from fedloom.coordinator.history import EVALUATION, History, Record
 from fedloom.coordinator.job import Plan
-from fedloom.coordinator.reading import FORMAT
+from fedloom.coordinator.per_client import PerClient
 from fedloom.coordinator.round_record import Clock, nobody_accepted, of_traffic, peak_rss_mib
+from fedloom.coordinator.run_facts import RunFacts, thread_context
 from fedloom.coordinator.sampler import FixedList, Uniform
 from fedloom.core.errors import SettingError, SettingWarning, StorageError, warn
-from fedloom.core.network_copies import stored_names
-from fedloom.core.task_measures import measures_of
 from fedloom.engines.attacks import poisoned
 from fedloom.engines.engine import Engine
 from fedloom.engines.engine_options import Options
@@ -33,10 +31,8 @@ from fedloom.engines.faults import FaultsInWords
 from fedloom.engines.norms import Norms
 from fedloom.engines.population import pooled
 from fedloom.evaluate.measure import Measure, monitored
-from fedloom.storage import codec
-from fedloom.storage.files import digest_of
 from fedloom.wire.devices import Devices
-from fedloom.wire.processes import Processes, threads
+from fedloom.wire.processes import Processes
 
 OnHistory = Callable[[History], None]
 
@@ -63,7 +59,6 @@ class Coordinator:
         self.algorithm, self.trained = algorithm, trained
         stored: Mapping[str, Any] = {} if files is None else files.manifest()
         fixed = stored.get("fixed", {})
-        self._stored_start: Mapping[str, Any] = stored.get("start", {})
         self.num_threads = fixed.get("threads", settings.threads)
         kind, reason = choose(stored.get("engine", settings.engine), trained, algorithm.training, self.cohort_size)
         if settings.deadline is not None and not issubclass(kind, Processes | Devices):
@@ -104,6 +99,11 @@ class Coordinator:
         reason = stored.get("engine_reason", reason)
         self.history = History(algorithm=type(algorithm).__name__, engine=kind.name, engine_reason=reason)
         self.evaluation = Evaluation(algorithm, examples, self.engine, settings.panel, job.new)
+        self.per_client = PerClient(self.evaluation)
+        self.described = RunFacts(
+            job, self.sampler, algorithm, self.engine, reason, self.trained, self.fronts, self.num_threads,
+            stored.get("start", {}),
+        )  # fmt: skip
         self._round, self._asked = 0, False  # rounds that are done; whether one here has asked clients
         self._server: dict[str, Any] = {}  # by architecture; empty before the start
 
@@ -114,7 +114,7 @@ class Coordinator:
 
     def threads(self) -> AbstractContextManager[None]:
         """Return a context in which PyTorch has the threads of this run."""
-        return nullcontext() if self.num_threads is None else threads(self.num_threads)
+        return thread_context(self.num_threads)
 
     def states_in(self, folder: Path | None) -> None:
         """Set the folder to which clients' states beyond the memory budget go."""
@@ -156,7 +156,7 @@ class Coordinator:
             )
         files.resume_from(checkpoint, self.history, self.engine)
         self._warn_if_best_is_lost(files)
-        self.evaluation.remember(self.history.per_client)
+        self.per_client.remember(self.history.per_client)
         self.history.server, self.history.clients = self._server, self.engine.clients
 
     # ---- rounds
@@ -220,7 +220,7 @@ class Coordinator:
         clock.lap("sample")
         received = {}
         if self.engine.options.evaluates_trained:
-            received = self.evaluation.received(self._server, clients, max(0, t - 1))
+            received = self.per_client.received(self._server, clients, max(0, t - 1))
             clock.lap("look")
         server = self.engine.round(self._server, clients, t)
         clock.lap("train")
@@ -234,7 +234,7 @@ class Coordinator:
         self._server, self._round = server, done
         each: Record = {}
         if self.engine.options.evaluates_trained:
-            each["trained"], means = self.evaluation.of_trained(received, self.engine.traffic.after)
+            each["trained"], means = self.per_client.of_trained(received, self.engine.traffic.after)
             record.update(means)
         if done % settings.eval_every == 0 or done == settings.rounds or self._reason_to_stop(record) is not None:
             record.update(self._personal(server, t))
@@ -285,7 +285,7 @@ class Coordinator:
         """Return what is measured of each client after `round`, if that is asked for; add its means to `record`."""
         if not self.settings.per_client or self.algorithm.pooled:
             return {}
-        each, means = self.evaluation.each(server, round)
+        each, means = self.per_client.each(server, round)
         record.update(means)
         return {"judged": each}
 
@@ -347,105 +347,24 @@ class Coordinator:
 
     # ---- what is written once
 
-    def _shared(self) -> Record:
-        """Return the names of the tensors that are shared, by architecture, where some stay with the clients."""
-        initial = self.engine.runtime.initial
-        named = {n: self.algorithm.shared_tensors(initial(n)) for n in self.trained.models}
-        shared = {n: names for n, names in named.items() if names is not None}
-        return {"shared": shared} if shared else {}
-
     def documents(self) -> dict[str, Any]:
         """Return what settings.json, federation.json and manifest.json hold, and the files of initial tensors.
 
         Where there are devices, what devices.json holds too.
         """
         self._write_documents()
-        self.history.manifest = {**plain(self.facts()), **self._started()}
+        self.history.manifest = {**plain(self.facts()), **self.described.start()}
         registry = facts.devices(self.population.federation)
         of_devices = {} if registry is None else {"devices": registry}
         told = {name: getattr(self.history, name) for name in ("settings", "federation", "manifest")}
-        return told | of_devices | self._initial_files()
-
-    def _initial_files(self) -> dict[str, Any]:
-        """Return the files that hold what networks with frozen parts begin with, by name, in pieces.
-
-        With them a run needs nothing but its directory: no checkpoint has frozen tensors.
-        """
-        out = {}
-        for i, name in enumerate(self.trained.models):
-            model = self.population.models[name]
-            if model.num_frozen:
-                begins = self.engine.runtime.initial(name)
-                tensors = {**begins.params, **begins.buffers, **model.frozen}
-                out[initial_name(i)] = codec.pieces({n: tensors[n] for n in stored_names(model.skeleton())})
-        return out
-
-    def _initial(self) -> Record:
-        """Return the digests of the weights that networks start from, by architecture."""
-        with self.threads():  # as in the run: some code that makes weights gives other bits with others
-            return {n: self.engine.runtime.digest(n) for n in self.trained.models}
-
-    def _started(self) -> Record:
-        """Return the file of weights that the run starts from, if words name one: `verify` looks whether it changed.
-
-        Of a file that is gone, what the run has written of it before.
-        """
-        named = (self.job.described or {}).get("start")
-        if named is None:
-            return {}
-        if self._stored_start.get("file") == str(named) and not Path(named).is_file():
-            return {"start": self._stored_start}
-        return {"start": {"file": str(named), "digest": digest_of(Path(named))}}
+        return told | of_devices | self.described.initial_files()
 
     def _write_documents(self) -> None:
         """Write into the history what it has without a directory too: the settings, the facts, who holds what."""
-        asked = {"algorithm": type(self.algorithm).__name__, "run": self.settings}
-        self.history.settings = plain(asked if self.job.described is None else self.job.described)
+        self.history.settings = plain(self.described.settings())
         self.history.federation = facts.who_holds_what(self.population.federation)
-        known = {"algorithm": type(self.algorithm).__name__, "hyper_parameters": self.algorithm}
-        known |= {"task": self.population.task, "sampler": self.sampler, "faults": self.job.faults, "new": self.job.new}
-        self.history.manifest = plain(
-            known | self._attack() | ({"front": self.fronts} if self.fronts else {}) | self._measures()
-        )
-
-    def _attack(self) -> Record:
-        """Describe who lies and how, where somebody does."""
-        attack = self.job.attack
-        if attack is None:
-            return {}
-        return {"attack": attack, "attackers": sorted(attack.attackers(self.population.num_clients))}
-
-    def _measures(self) -> Record:
-        """Describe the measures of the records, the headline first, where these are more or others than accuracy."""
-        known, names = measures_of(self.population.task), self.population.measures
-        if names == ("accuracy",):
-            return {}
-        shown = ("name", "title", "meaning", "better", "unit")
-        return {"measures": [{field: getattr(known[name], field) for field in shown} for name in names]}
+        self.history.manifest = plain(self.described.known())
 
     def facts(self) -> dict[str, Any]:
         """Return what must be the same for a run to go on."""
-        p, threads = self.population, self.num_threads
-        frozen = {n: m for n, m in p.models.items() if m.num_frozen}
-        return {
-            "format": FORMAT,
-            "algorithm": type(self.algorithm).__name__,
-            "hyper_parameters": self.algorithm,
-            "run": self.settings,
-            "task": p.task,
-            "sampler": self.sampler,
-            "faults": self.job.faults,
-            **self._attack(),
-            **({} if self.job.new is None else {"new": self.job.new}),
-            "engine": self.history.engine,
-            "engine_reason": self.history.engine_reason,
-            "fixed": {"threads": torch.get_num_threads() if threads is None else threads, **self.engine.fixed()},
-            "models": {n: m.num_params for n, m in p.models.items()},
-            **({"frozen": {n: m.num_frozen for n, m in frozen.items()}} if frozen else {}),
-            **({"front": self.fronts} if self.fronts else {}),
-            "initial": self._initial(),
-            **self._shared(),
-            **self._measures(),
-            "federation": facts.parts(p.federation),
-            "versions": facts.versions(),
-        }
+        return self.described.facts()

@@ -11,13 +11,14 @@ from typing import Any
 
 import numpy as np
 
-from fedloom.coordinator.directory import RunDirectory, check_free
+from fedloom.coordinator.directory import RunDirectory
 from fedloom.coordinator.history import History, showing
 from fedloom.coordinator.job import Models, Plan, describe
 from fedloom.coordinator.newcomers import NewClients
 from fedloom.coordinator.plausible import check_batches_of_one, check_plausible
 from fedloom.coordinator.replay import Replay, RoundReplay
 from fedloom.coordinator.rounds import Coordinator, OnHistory
+from fedloom.coordinator.run_folders import check_free
 from fedloom.coordinator.sampler import DeviceSampler
 from fedloom.coordinator.settings import RunSettings
 from fedloom.coordinator.tried import try_model

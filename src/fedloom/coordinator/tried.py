@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import numpy.typing as npt
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from fedloom.coordinator.job import Plan
 from fedloom.core.batch import probe
@@ -15,10 +17,10 @@ from fedloom.core.model import Model
 from fedloom.core.network_checks import check_parameters, check_randomness
 from fedloom.core.network_copies import NotCopied
 from fedloom.core.network_makers import own_defaults
-from fedloom.core.task import Task, check_padding, notes_of
+from fedloom.core.task import Task, check_padding, notes_of, targets_of
 from fedloom.core.task_measures import added, chosen_measures, sums_of
 from fedloom.core.types import Params, Weights
-from fedloom.data import Examples
+from fedloom.data import Examples, Tokens
 from fedloom.evaluate import evaluate_rows
 from fedloom.tasks import ClassTask
 
@@ -28,6 +30,16 @@ _TRIED = 64  # examples of targets that are no classes
 def _different(train: Examples) -> npt.NDArray[np.int64]:
     """Return the first example of each class, or of a few different targets."""
     y = train.y.cpu().numpy()
+    if train.has_tokens and len(train.shape) == 1:  # with the largest id, and the longest sequence
+        x = train.x.cpu().numpy()
+        padding = train.normalise.padding if isinstance(train.normalise, Tokens) else None
+        ends = np.zeros(len(x)) if padding is None else ((x != padding) * np.arange(x.shape[1])).max(1)
+        rows = {0, int(x.max(1).argmax()), int(ends.argmax()), *_different_targets(train, y).tolist()}
+        return np.array(sorted(rows), np.int64)
+    return _different_targets(train, y)
+
+
+def _different_targets(train: Examples, y: npt.NDArray[Any]) -> npt.NDArray[np.int64]:
     if train.has_classes:
         return np.unique(y, return_index=True)[1]
     return np.unique(y.reshape(len(y), -1)[:_TRIED], axis=0, return_index=True)[1]
@@ -66,6 +78,7 @@ def try_model(model: Model, job: Plan) -> bool:
         raise
     except Exception as error:
         shape = " x ".join(map(str, train.shape))
+        _explain_tokens(error, model, train)
         if NotCopied.__name__ in str(error):
             raise SettingError(
                 f"the forward of a network computes what follows its weights anew, and that of {model.name} reads what "
@@ -77,6 +90,11 @@ def try_model(model: Model, job: Plan) -> bool:
             f"classes: {how}{type(error).__name__}: {error}; a model maps a batch of such examples to logits "
             f"(N, {train.num_classes})"
         ) from error
+    if targets_of(task) == "tokens" and logits.shape[-1] < train.num_classes:
+        raise SettingError(
+            f"a network answers with a logit for each token of the vocabulary, num_classes = {train.num_classes}, got "
+            f"{logits.shape[-1]} of {model.name}: make its head as large, or the vocabulary smaller"
+        )
     count, fewest = logits[0].numel(), job.algorithm.min_logits
     if count < fewest:
         raise SettingError(
@@ -86,6 +104,30 @@ def try_model(model: Model, job: Plan) -> bool:
             "an algorithm that compares none, such as FedAvg"
         )
     return of_two <= of_one
+
+
+def _explain_tokens(error: Exception, model: Model, train: Examples) -> None:
+    """Raise SettingError where a pass fails by token ids: beyond a table, rounded, or in the place of numbers."""
+    text = str(error)
+    tables = {n: m.num_embeddings for n, m in model.skeleton().named_modules() if isinstance(m, nn.Embedding)}
+    if train.has_tokens and isinstance(error, IndexError) and tables:
+        row = int(train.x.flatten(1).amax(1).argmax())
+        raise SettingError(
+            f"token ids, and places of a sequence, are below the sizes of a network's tables, got ids up to "
+            f"{int(train.x.max())} (example {row}) in sequences of {train.shape[0]} places, and {model.name} with "
+            f"{', '.join(f'{n} of {size}' for n, size in tables.items())}: make the table as large as the vocabulary, "
+            "or sequences shorter"
+        ) from error
+    if tables and train.x.is_floating_point() and not train.has_tokens and "indices" in text:
+        raise SettingError(
+            f"an embedding takes token ids, which are integers, got {train.x.dtype} for {model.name}: give "
+            "from_arrays(x.astype(numpy.int32), y)"
+        ) from error
+    if isinstance(train.normalise, Tokens) and "dtype" in text and not tables:
+        raise SettingError(
+            f"integers (N, T) are token ids, which {model.name} would multiply (it has no embedding): give numbers as "
+            f"from_arrays(x.astype(numpy.float32), y), got {train.x.dtype}"
+        ) from error
 
 
 def _measured(model: Model, weights: Weights, task: Task, x: Tensor, y: Tensor, each: torch.Size) -> set[str]:

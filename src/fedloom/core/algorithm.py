@@ -53,6 +53,7 @@ class Algorithm(StrictSettings, ABC, Generic[V, S]):
     needs_val: ClassVar[bool] = False  # nor without validation examples on clients
     needs_classes: ClassVar[bool] = False  # nor where targets are no class numbers: it compares answers by softmax
     takes_labels: ClassVar[bool] = False  # though it needs classes: it compares answers label by label
+    takes_tokens: ClassVar[bool] = False  # likewise, place by place of a sequence
     trains_for_evaluation: ClassVar[bool] = False  # `personal` reads `client.train`, whose batches must be planned
     sums_gradients: ClassVar[bool] = False  # takes what a client's weights moved for a sum of gradients: no Adam
     own_steps: ClassVar[bool] = False  # takes steps of its own and not by `train`, so a `term` would reach none of them

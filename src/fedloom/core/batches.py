@@ -75,7 +75,9 @@ class Batches(Schedule):
     def block(self, share: float, key: Tensor) -> Batches:
         """Return the batches of `whole`, but of a share of the examples, at least one, that stand beside each other.
 
-        They begin at a place that follows from the key, [] int64.
+        Args:
+            share: of the examples, in (0, 1].
+            key: by which the first of them is drawn, [] int64.
         """
         count = (self.num_examples * share).long().clamp(min=1)
         begin = (uniform(key, 0, torch.Size()).double() * (self.num_examples - count + 1)).long()

@@ -200,12 +200,6 @@ class Examples:
                     f"it at place {place} of example {row}: number tokens without it, put padding at the end, or write "
                     "normalise=fedloom.data.Tokens(padding=None) where there is none"
                 )
-            if not bool(there[:, 0].all()):
-                raise ValueError(
-                    f"a sequence has a token at least, got none but padding, {padding}, in example "
-                    f"{int((~there[:, 0]).nonzero()[0])}: leave such examples out, or write "
-                    "normalise=fedloom.data.Tokens(padding=None)"
-                )
 
     def _check_next_tokens(self) -> None:
         """Refuse targets of the places of sequences that do not fit these, or are no tokens."""
@@ -343,7 +337,7 @@ def describe_inputs(how: Normalise | Tokens | Inputs) -> Any:
         return [how.mean, how.std, how.scale]
     if isinstance(how, Tokens):
         return {"padding": how.padding, "cut": how.cut, "vocabulary": how.vocabulary}
-    return {"inputs": [[*part] for part in how.parts], "padding": how.padding}
+    return {"inputs": [[name, [*shape], kind] for name, shape, kind in how.parts], "padding": how.padding}
 
 
 def read_inputs(found: Any) -> Normalise | Tokens | Inputs:

@@ -322,7 +322,8 @@ def federate(
             `train`, all clients would be left out, or `test` is of the type of `train` but normalised in another way.
     """
     _check_kinds(train, partition, test, public)
-    if test is not None and test.x.dtype == train.x.dtype and test.normalise != train.normalise:
+    alike = test is not None and (train.has_tokens or test.has_tokens or test.x.dtype == train.x.dtype)
+    if test is not None and alike and test.normalise != train.normalise:
         raise ValueError(
             f"test examples must be normalised as those that train, {train.normalise}, got {test.normalise}: networks "
             "would be judged on other inputs than they have learnt; give both the same normalise"

@@ -83,6 +83,14 @@ class Inputs:
 
     def __post_init__(self) -> None:
         _check_padding(self.padding)
+        shapes = [part.shape for part in self.parts]
+        for part in self.parts:
+            if part.name.endswith("mask") and len(shapes) > 1 and shapes.count(part.shape) < 2:
+                others = ", ".join(f"{p.name} {('N', *p.shape)}" for p in self.parts if p is not part)
+                raise ValueError(
+                    f"a mask has the shape of the tokens that it is of, got {part.name} {('N', *part.shape)} beside "
+                    f"{others}: give one value for each token".replace("'N'", "N")
+                )
 
     @property
     def whole(self) -> bool:

@@ -48,6 +48,10 @@ def read_parquet(
         categories: columns of numbers that are names, prepared as words.
         prepare: "standard", "federated" or a transformer, as of `read_csv`.
         least: of "federated", how many rows of a client must have a word for the client to name it.
+        text: column of texts, which become token ids (N, length), as of `read_csv`.
+        tokens: of a text, "words", "characters" or a tokeniser of your own.
+        length: of a text, most tokens of it, 128 unless said.
+        most: of a text, the largest vocabulary; 10,000 unless said.
         test_fraction: without `split`, the part of all rows that becomes the test set, in [0, 1).
         seed: of this choice, 0 to 2**32 - 1.
 

@@ -11,6 +11,7 @@ import numpy.typing as npt
 
 from fedloom.core.errors import RefusedError, SettingError, SettingWarning, warn
 from fedloom.data import Dataset, Examples, Federation, Partition, by_lists, federate
+from fedloom.data.examples import describe_inputs
 from fedloom.data.statistics import CommonPreparation, Spread, Summary, target_columns
 from fedloom.experiments import catalogue
 from fedloom.experiments.sections import DataSettings
@@ -40,7 +41,7 @@ class DataManager:
     def registration(self, id: str, model: str = "") -> Registration:
         """Return the registration of the examples for the server."""
         f = self.federation
-        has_classes = not f.train.y.is_floating_point()
+        has_classes, tokens = f.train.has_classes, f.train.has_tokens
 
         def counts(rows: Partition | None) -> tuple[int, ...]:
             if not has_classes:
@@ -49,12 +50,16 @@ class DataManager:
             return none if rows is None else tuple(map(int, rows.counts(f.train.y, f.num_classes)[0]))
 
         dtype, target_dtype = (str(t.dtype).removeprefix("torch.") for t in (f.train.x, f.train.y))
+        if tokens and not f.train.x.is_floating_point():
+            dtype = "int64"  # of any width on a device, and the same to a network
         return Registration(
             id, counts(f.partition), counts(f.local_test), counts(f.local_val), f.train.shape, dtype, model,
             check_names(f.train.classes, "classes", f.num_classes),
             check_names(f.train.columns, "columns", len(f.train.columns)),
             target_dtype, tuple(f.train.y.shape[1:]),
             () if has_classes else check_names(f.train.targets, "targets", len(f.train.targets)),
+            inputs=describe_inputs(f.train.normalise) if tokens else None,
+            vocabulary=0 if has_classes or f.train.y.is_floating_point() else f.train.num_classes,
         )  # fmt: skip
 
     def statistics(self, moments: bool) -> FirstStatistics | None:

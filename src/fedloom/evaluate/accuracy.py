@@ -18,7 +18,15 @@ from fedloom.core.layout import by_pixels
 from fedloom.core.model import Model
 from fedloom.core.network_makers import own_defaults
 from fedloom.core.task import Task, loss_of, places_of
-from fedloom.core.task_measures import added, outputs_of, scores_of, sums_of, values_of_sums
+from fedloom.core.task_measures import (
+    Score,
+    added,
+    measures_of,
+    outputs_of,
+    scores_of,
+    sums_of,
+    values_of_sums,
+)
 from fedloom.core.types import Weights
 from fedloom.data import Examples
 from fedloom.data.inputs import IGNORED
@@ -175,8 +183,9 @@ def evaluate_rows(
     """
     like = next(iter(weights.params.values()))
     predict = functools.partial(model, weights, fresh=True)
-    at_once = examples.at_once(model.evaluation_batch(500))
-    return _pass(predict, at_once, like.device, like.dtype, task, measures, examples, model.cut)
+    at_once, known = examples.at_once(model.evaluation_batch(500)), measures_of(task)
+    cut = None if any(isinstance(known[n], Score) for n in measures) else model.cut  # whose outputs stand side by side
+    return _pass(predict, at_once, like.device, like.dtype, task, measures, examples, cut)
 
 
 @own_defaults()

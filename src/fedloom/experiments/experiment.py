@@ -11,8 +11,8 @@ from typing import Any
 
 from fedloom.algorithms import ALGORITHMS
 from fedloom.coordinator.directory import RunDirectory
-from fedloom.coordinator.history import runs_below
 from fedloom.coordinator.run import Job
+from fedloom.coordinator.run_folders import runs_below
 from fedloom.coordinator.settings import RunSettings
 from fedloom.core.algorithm import Algorithm
 from fedloom.core.choices import check_choices

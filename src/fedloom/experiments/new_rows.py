@@ -12,12 +12,14 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from fedloom.core.errors import SettingError
 from fedloom.data import Dataset, Examples, Normalise, Tokens, from_arrays
 from fedloom.data.arrays import read_arrays
 from fedloom.data.formats import refuse
+from fedloom.data.inputs import IGNORED
 from fedloom.experiments import catalogue
 from fedloom.experiments.experiment import Experiment
 from fedloom.experiments.new_tables import RunTable, TableRows, check_names, class_places, some_names
@@ -79,7 +81,7 @@ class RowReader:
                     "to evaluate takes targets, got an array of inputs alone: make examples of both, "
                     "fedloom.from_arrays(x, y)"
                 )
-            return self._of_dataset(Dataset(_inputs(data, "array"), None), False)
+            return self._of_dataset(Dataset(_inputs(data, "array", self.train), None), False)
         raise SettingError(
             f"data are a file or source by name, a data frame, an array, Examples or a Dataset, got "
             f"{type(data).__name__}: pass one of these"
@@ -99,7 +101,7 @@ class RowReader:
         found = read_arrays(path, ("x", "y") if with_targets else ("x",))
         if not len(found["x"]):
             refuse(path, "x must have rows", "none", "save some")
-        made = _inputs(found["x"], path.stem)
+        made = _inputs(found["x"], path.stem, self.train)
         if with_targets:
             y = found["y"]
             if len(y) != len(made):
@@ -174,13 +176,17 @@ class RowReader:
     def _inputs_of(self, part: Examples, y: Tensor | None) -> Examples:
         """Return rows with targets `y` as the run's examples are: of their shape, and normalised as they are."""
         train = self.train
+        if isinstance(train.normalise, Tokens):
+            part, y = _as_long(part, y, train)
         if tuple(part.shape) != tuple(train.shape):
             raise SettingError(
                 f"rows must have the shape of the run's, {_shape(train)}, got {_shape(part)} in {part.name}: give the "
                 "same features in the same order, or images of the same size"
             )
         stored = train if not self._by_places else self._unstandardised.train
-        if (part.x.dtype == torch.uint8) != (stored.x.dtype == torch.uint8) and not train.has_tokens:
+        if train.has_tokens and not part.x.is_floating_point():  # of any width
+            part = replace(part, x=part.x.to(torch.int64), normalise=train.normalise)
+        elif (part.x.dtype == torch.uint8) != (stored.x.dtype == torch.uint8) and not train.has_tokens:
             raise SettingError(
                 f"rows must be stored as the run's, {_dtype(stored)}, got {_dtype(part)} in {part.name}: give values "
                 f"of that type and scale"
@@ -193,7 +199,7 @@ class RowReader:
             part = self._unstandardised._replace(test=replace(part, y=part.y)).standardised().test or part
         if train.has_tokens:
             part = self._within_vocabulary(part)
-        x = part.x if part.x.dtype == torch.uint8 else part.x.to(train.x.dtype)
+        x = part.x if part.x.dtype in (torch.uint8, torch.int64) else part.x.to(train.x.dtype)
         targets = torch.zeros(len(x), dtype=torch.int64) if y is None else y
         if isinstance(train, RemoteExamples):  # devices have their own way from stored values to inputs
             assert self.experiment is not None
@@ -236,6 +242,18 @@ class RowReader:
         return replace(self.experiment, data=data).dataset()[0]
 
 
+def _as_long(part: Examples, y: Tensor | None, train: Examples) -> tuple[Examples, Tensor | None]:
+    """Return sequences, and targets of their places, as long as those of the run, where padding makes them so."""
+    padding = getattr(train.normalise, "padding", None)
+    missing = train.shape[0] - part.shape[0] if len(part.shape) == len(train.shape) == 1 else 0
+    if padding is None or missing <= 0:
+        return part, y
+    if y is not None and y.ndim > 1:
+        y = F.pad(y, (0, missing), value=IGNORED)
+    longer = torch.zeros(len(part), dtype=torch.int64) if part.y.ndim > 1 else part.y
+    return replace(part, x=F.pad(part.x, (0, missing), value=padding), y=longer), y
+
+
 def _arrays_in(path: Path) -> set[str]:
     """Return the names of the arrays in a file; what is wrong with it, its reader says."""
     try:
@@ -245,8 +263,10 @@ def _arrays_in(path: Path) -> set[str]:
         return set()
 
 
-def _inputs(x: Any, name: str) -> Examples:
-    return from_arrays(x, np.zeros(len(x), np.int64), num_classes=1, name=name)
+def _inputs(x: Any, name: str, train: Examples) -> Examples:
+    tokens = isinstance(train.normalise, Tokens) and "int" in str(getattr(x, "dtype", ""))
+    how = train.normalise if tokens else None
+    return from_arrays(x, np.zeros(len(x), np.int64), num_classes=1, normalise=how, name=name)
 
 
 def _kind(examples: Examples) -> str:

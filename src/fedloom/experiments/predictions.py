@@ -129,7 +129,15 @@ def _none(outputs: Tensor, y: Tensor, real: Tensor) -> Tensor:
 
 def logits_of(found: TrainedModel, examples: Examples) -> Tensor:
     """Return the outputs of a trained model, [N, ...]."""
-    return evaluate_rows(found.model, found.weights, _Logits(), ("logits",), examples).outputs["logits"]
+    try:
+        return evaluate_rows(found.model, found.weights, _Logits(), ("logits",), examples).outputs["logits"]
+    except IndexError as error:
+        if not examples.has_tokens:
+            raise
+        raise SettingError(
+            f"token ids are those of the run, below the size of the embedding of {found.name}, got ids up to "
+            f"{int(examples.x.max())}: number tokens by the vocabulary of the run"
+        ) from error
 
 
 def opened(run: str | os.PathLike[str], job: Job | None, allow_code: bool) -> tuple[Job, Experiment | None]:
@@ -209,5 +217,7 @@ def _names(task: Task, train: Examples, values: Tensor) -> tuple[str, ...]:
         return train.classes or tuple(map(str, range(train.num_classes)))
     names = tuple(train.targets)
     return names or (
-        ("prediction",) if values.shape[1] == 1 else tuple(f"prediction {k}" for k in range(values.shape[1]))
+        ("prediction",)
+        if values.ndim == 1 or values.shape[1] == 1
+        else tuple(f"prediction {k}" for k in range(values.shape[1]))
     )

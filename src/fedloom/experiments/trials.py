@@ -14,8 +14,6 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Protocol
 
-from fedloom.coordinator import reading
-from fedloom.coordinator.directory import check_free
 from fedloom.coordinator.facts import plain
 from fedloom.coordinator.history import History
 from fedloom.coordinator.rounds import OnHistory
@@ -30,6 +28,7 @@ from fedloom.experiments.federations import Federations
 from fedloom.experiments.problem import of_problem
 from fedloom.experiments.search import RANGES, Search, ends, is_range
 from fedloom.experiments.settings_file import flat
+from fedloom.experiments.sweep_directory import check_sweep
 from fedloom.storage import files
 from fedloom.storage.output import as_csv
 from fedloom.storage.strict_json import document
@@ -194,7 +193,7 @@ class Sweep:
         """
         folder, federations = Path(directory), Federations()
         asked = self._asked()
-        self._check_fits(folder, asked, resume)
+        check_sweep(folder, asked, resume)
         for trial in self._shown:  # what is wrong with any of them shows before the first is run
             self._check(trial, federations)
         files.make(folder)
@@ -315,28 +314,6 @@ class Sweep:
             }
         )
         return found
-
-    def _check_fits(self, folder: Path, asked: Mapping[str, Any], resume: bool) -> None:
-        check_free(folder, several=(folder / "sweep.json").exists())  # its own trials
-        if not resume:
-            if (folder / "sweep.json").exists():
-                raise SettingError(
-                    f"{folder} already holds a sweep; continue it (--resume) or choose another directory"
-                )
-            return
-        if not (stored := reading.mapping(folder / "sweep.json")):
-            return  # it was never begun
-        old, new = flat(stored), flat(asked)
-        if isinstance(old.get("search"), int) and self.search is not None and old["search"] <= self.search:
-            new["search"] = old["search"]
-        unfit = [key for key in {**old, **new} if old.get(key) != new.get(key)]
-        if unfit:
-            changes = [f"{k} was {json.dumps(old.get(k))} and is {json.dumps(new.get(k))}" for k in unfit[:5]]
-            more = f"; and {len(unfit) - 5} more" if len(unfit) > 5 else ""
-            raise SettingError(
-                f"{folder} holds another sweep: {'; '.join(changes)}{more}. Go on with what it was started with, or "
-                "choose another directory for a new one"
-            )
 
     def _table(self, trials: Sequence[Trial]) -> str:
         rows: list[list[Any]] = [["trial", "status", *self.space, "score", "score_std", *self.measures]]

@@ -215,7 +215,7 @@ class Method:
 
     @property
     def has_classes(self) -> bool:
-        """False where targets are numbers or several labels."""
+        """False where targets are numbers, several labels or tokens."""
         return "targets" not in self.first.history.federation
 
     @property

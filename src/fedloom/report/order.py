@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from fedloom.coordinator import reading
-from fedloom.coordinator.history import runs_below
+from fedloom.coordinator.run_folders import runs_below
 from fedloom.core.errors import SettingError
 from fedloom.experiments.tuning import FOLDER
 from fedloom.storage.output import publish

@@ -16,7 +16,7 @@ from fedloom.core.choices import NonNegative, Positive, check, check_choices
 from fedloom.core.errors import SettingError
 from fedloom.core.task import TargetKind
 from fedloom.core.task_measures import Score, Sum, TaskMeasure, correct_measure
-from fedloom.tasks.ranking import average_precision, mean_where_defined, roc_auc
+from fedloom.tasks.ranking import MeanScore, average_precision, roc_auc
 
 CHOSEN = "validation"
 _STEP = 0.125
@@ -58,12 +58,12 @@ class ClassTask:
                 meaning="Mean of F1 over the classes that occur or are said.",
             ),
             Score(
-                name="auc", title="AUC", outputs=self.probabilities, values=_each_class(roc_auc),
+                name="auc", title="AUC", outputs=self.probabilities, values=MeanScore(roc_auc),
                 meaning="Area under the ROC curve; of several classes the mean over each one against the others.",
             ),
             Score(
                 name="average_precision", title="average precision", outputs=self.probabilities,
-                values=_each_class(average_precision),
+                values=MeanScore(average_precision),
                 meaning="Mean over positives of the precision at their threshold; of several classes their mean.",
             ),
             Sum(
@@ -272,18 +272,6 @@ class _Ratio:
     def __call__(self, total: Tensor, count: int) -> float:
         whole = int(total[self.below, 1])
         return int(total[0, 1]) / whole if whole else math.nan
-
-
-@dataclass(frozen=True)
-class _each_class:  # noqa: N801  # a function that can be compared, for programs that are traced once
-    """Take the score of class 1 of two, else the mean over the classes that have one."""
-
-    score: object
-
-    def __call__(self, outputs: Tensor, y: Tensor, real: Tensor) -> Tensor:
-        classes = outputs.shape[-1]
-        of = [1] if classes == 2 else range(classes)
-        return mean_where_defined(torch.stack([self.score(outputs[..., c], y == c, real) for c in of], -1))  # type: ignore[operator]
 
 
 def _balanced(total: Tensor, count: int) -> float:

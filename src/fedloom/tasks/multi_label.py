@@ -15,7 +15,7 @@ from fedloom.core.errors import SettingError
 from fedloom.core.task import TargetKind
 from fedloom.core.task_measures import Score, Sum, TaskMeasure
 from fedloom.tasks.classification import macro_f1
-from fedloom.tasks.ranking import average_precision, mean_where_defined, roc_auc
+from fedloom.tasks.ranking import MeanScore, average_precision, roc_auc
 
 
 @dataclass(frozen=True)
@@ -69,12 +69,12 @@ class MultiLabel:
                 meaning="Mean of F1 over the labels that occur or are said.",
             ),
             Score(
-                name="auc", title="macro AUC", outputs=self.probabilities, values=_each_label(roc_auc),
+                name="auc", title="macro AUC", outputs=self.probabilities, values=MeanScore(roc_auc, of_labels=True),
                 meaning="Mean over labels of the area under the ROC curve, of those that have both answers.",
             ),
             Score(
                 name="average_precision", title="mAP", outputs=self.probabilities,
-                values=_each_label(average_precision),
+                values=MeanScore(average_precision, of_labels=True),
                 meaning="Mean over labels of the average precision, of those that occur.",
             ),
         )  # fmt: skip
@@ -89,17 +89,6 @@ class MultiLabel:
         """Return which labels are right, said and true, [B, 3, L]."""
         said, true = self.predicted(logits), y > 0.5
         return torch.stack([said & true, said, true], 1)
-
-
-@dataclass(frozen=True)
-class _each_label:  # noqa: N801  # a function that can be compared, for programs that are traced once
-    """Take the mean of a score over the labels that have one."""
-
-    score: object
-
-    def __call__(self, outputs: Tensor, y: Tensor, real: Tensor) -> Tensor:
-        each = [self.score(outputs[..., c], y[..., c] > 0.5, real) for c in range(outputs.shape[-1])]  # type: ignore[operator]
-        return mean_where_defined(torch.stack(each, -1))
 
 
 def _mean(total: Tensor, count: int) -> float:

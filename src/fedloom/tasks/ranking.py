@@ -12,6 +12,9 @@ precision). Ties are worth what scikit-learn's functions give them. Of K = 2 set
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import dataclass
+
 import torch
 from torch import Tensor
 
@@ -41,6 +44,24 @@ def average_precision(outputs: Tensor, positive: Tensor, real: Tensor) -> Tensor
     taken = real.sum(-1, keepdim=True) - below
     precision = (count - so_far.gather(-1, below)).double() / taken.clamp(min=1)
     return torch.where(positive, precision, 0.0).sum(-1) / count.squeeze(-1).double()
+
+
+@dataclass(frozen=True)
+class MeanScore:
+    """Take the mean of a score over the classes, or the labels, that have one; of two classes the score of class 1.
+
+    It can be compared, for programs that are traced once.
+    """
+
+    score: Callable[[Tensor, Tensor, Tensor], Tensor]
+    of_labels: bool = False
+
+    def __call__(self, outputs: Tensor, y: Tensor, real: Tensor) -> Tensor:
+        columns = outputs.shape[-1]
+        of = [1] if columns == 2 and not self.of_labels else range(columns)
+        positive = [y[..., c] > 0.5 if self.of_labels else y == c for c in of]
+        each = [self.score(outputs[..., c], positives, real) for c, positives in zip(of, positive, strict=True)]
+        return mean_where_defined(torch.stack(each, -1))
 
 
 def mean_where_defined(scores: Tensor) -> Tensor:

@@ -16,7 +16,8 @@ from fedloom.core.optimiser import Local
 from fedloom.core.task import Task, require_task, targets_of
 from fedloom.testing.checks import CHECKS
 from fedloom.testing.subject import Subject
-from fedloom.testing.task_checks import TASK_CHECKS, TaskSubject
+from fedloom.testing.task_checks import TASK_CHECKS
+from fedloom.testing.task_subject import TaskSubject
 
 __all__ = ["CHECKS", "TASK_CHECKS", "Subject", "TaskSubject", "check", "check_task"]
 

@@ -22,11 +22,9 @@ from fedloom.storage.codec import decode, encode
 from fedloom.testing.compare import close, differ, round_trip, same
 from fedloom.testing.in_process import DevicesInProcess
 from fedloom.testing.messages import Messages
+from fedloom.testing.small_networks import MLP, Convolutional, Deep
 from fedloom.testing.subject import (
     ENGINES,
-    MLP,
-    Convolutional,
-    Deep,
     OtherTestRows,
     Padded,
     Poisoned,

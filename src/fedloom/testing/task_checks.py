@@ -8,109 +8,33 @@ import math
 import re
 import warnings
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 from typing import get_args
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
 from fedloom.algorithms.fedavg import FedAvg
-from fedloom.core.batch import Batch, Notes
 from fedloom.core.errors import EngineWarning, SettingError
 from fedloom.core.fold.execution import Compilation
 from fedloom.core.model import Model
 from fedloom.core.optimiser import SGD, Local
-from fedloom.core.task import FitsTargets, TargetKind, TargetMoments, Task, check_padding, loss_of, notes_of, targets_of
-from fedloom.core.task_measures import Score, Sum, TaskMeasure, measures_of, outputs_of, sums_of
-from fedloom.data import Federation
+from fedloom.core.task import TargetKind, check_padding, targets_of
+from fedloom.core.task_measures import Score, Sum, TaskMeasure, measures_of
 from fedloom.engines.engine import Engine
 from fedloom.engines.engine_options import Options
 from fedloom.engines.loop import Loop
 from fedloom.engines.message import EvaluationResult
 from fedloom.engines.population import Population
 from fedloom.engines.stacked import Stacked
-from fedloom.evaluate.accuracy import RowResults, measured
+from fedloom.evaluate.accuracy import measured
 from fedloom.evaluate.measure import measures_for
-from fedloom.testing.subject import COHORTS, FEATURES, federation
+from fedloom.testing.small_networks import FEATURES
+from fedloom.testing.subject import COHORTS
+from fedloom.testing.task_subject import ROWS, Case, TaskSubject
 
-_ROWS, _FITTED = 24, 300  # examples of a case; steps in which logits are fitted to its targets
+_FITTED = 300  # steps in which logits are fitted to the targets of a case
 _LARGE = 60.0  # a logit whose exponential float32 still holds, and 1 minus its sigmoid no longer
 _WHOSE = ("global", "personal", "val")
-
-
-@dataclass(frozen=True)
-class Case:
-    """Logits of some rows, their targets, and what the task notes beside them."""
-
-    task: Task
-    logits: Tensor  # [n, outputs]
-    y: Tensor  # [n, ...]
-    x: Tensor  # [n, 12]
-    notes: Notes
-
-    def take(self, rows: list[int]) -> Case:
-        """Return these rows, in this order."""
-        notes = {name: each[rows] for name, each in self.notes.items()}
-        return Case(self.task, self.logits[rows], self.y[rows], self.x[rows], notes)
-
-    @property
-    def batch(self) -> Batch:
-        real = torch.ones(len(self.y), dtype=torch.bool)
-        return Batch(x=self.x, y=self.y, mask=real, key=torch.zeros((), dtype=torch.int64), notes=self.notes)
-
-    def loss(self, logits: Tensor | None = None) -> Tensor:
-        return loss_of(self.task, self.logits if logits is None else logits, self.batch)
-
-    def results(self, names: list[str]) -> RowResults:
-        sums = sums_of(self.task, names, self.logits, self.y)
-        return RowResults(sums, outputs_of(self.task, names, self.logits), self.y, 0.0)
-
-    def measure(self, name: str) -> float:
-        return self.results([name]).measured(self.task)[name]
-
-
-@dataclass(frozen=True)
-class TaskSubject:
-    """A task under test. `outputs`: logits of an example; `classes`: of a task of classes."""
-
-    task: Task
-    outputs: int
-    classes: int
-
-    @functools.cached_property
-    def fitted(self) -> Task:
-        """The task, made for these targets where it is one that is."""
-        if not isinstance(self.task, FitsTargets):
-            return self.task
-        y = self.targets(_ROWS, 0).double().reshape(_ROWS, -1)
-        return self.task.fit(TargetMoments(tuple(y.mean(0).tolist()), tuple(y.std(0, correction=0).tolist())))
-
-    def targets(self, n: int, seed: int) -> Tensor:
-        """Return targets of n random examples, of the kind that the task declares."""
-        rng = np.random.default_rng(seed)
-        if targets_of(self.task) in ("classes", "tokens"):
-            return torch.from_numpy(np.concatenate([np.arange(self.classes), rng.integers(self.classes, size=n)])[:n])
-        numbers = torch.from_numpy(5 + 3 * rng.normal(size=(n, self.outputs))).float()
-        if targets_of(self.task) == "labels":
-            return (numbers > 5).float()
-        return numbers[:, 0] if self.outputs == 1 else numbers  # one number of each example is read as [n]
-
-    def case(self, seed: int = 0, n: int = _ROWS, y: Tensor | None = None) -> Case:
-        """Return logits and targets of n random examples."""
-        rng = np.random.default_rng([seed, 1])
-        logits, x = (torch.from_numpy(rng.normal(size=(n, width))) for width in (self.outputs, FEATURES))
-        y = self.targets(n, seed) if y is None else y
-        return Case(self.fitted, logits, y, x, notes_of(self.fitted, y, logits.dtype))
-
-    @property
-    def federation(self) -> Federation:
-        """Six clients with these targets."""
-        tiny = federation()
-        classes = self.classes if targets_of(self.task) in ("classes", "tokens") else self.outputs
-        y = self.targets(len(tiny.train), 2)
-        train = dataclasses.replace(tiny.train, y=y, num_classes=classes)
-        return dataclasses.replace(tiny, train=train, public=None, public_labels=False)
 
 
 def declarations_hold(subject: TaskSubject) -> None:
@@ -162,9 +86,9 @@ def loss_is_a_mean(subject: TaskSubject) -> None:
             check_padding(case.task, case.logits, case.x, case.y)
         except SettingError as error:
             raise AssertionError(str(error)) from error
-        turned = case.take(list(reversed(range(_ROWS)))).loss()
+        turned = case.take(list(reversed(range(ROWS)))).loss()
         assert _close(whole, turned), f"the loss depends on the order of rows: {whole:.6g}, reversed {turned:.6g}"
-        twice = case.take([*range(_ROWS)] * 2).loss()
+        twice = case.take([*range(ROWS)] * 2).loss()
         assert _close(whole, twice), (
             f"the loss is a mean, not a sum: {whole:.6g}, and {twice:.6g} with each row twice; return batch.mean(...)"
         )
@@ -275,11 +199,11 @@ def sums_add_up(subject: TaskSubject) -> None:
             assert rows.dtype == torch.bool or rows.is_floating_point(), (
                 f"rows of measure {name!r} are bools, which are counted, or floating point numbers, got {rows.dtype}"
             )
-            assert rows.shape[:1] == (_ROWS,), (
-                f"rows of measure {name!r} are one for each example, [{_ROWS}, ...], got {list(rows.shape)}: do not "
+            assert rows.shape[:1] == (ROWS,), (
+                f"rows of measure {name!r} are one for each example, [{ROWS}, ...], got {list(rows.shape)}: do not "
                 "add them up"
             )
-            parts = [case.take([i]).results([name]).sums[name] for i in range(_ROWS)]
+            parts = [case.take([i]).results([name]).sums[name] for i in range(ROWS)]
             assert _close(rows, torch.cat(parts)), (
                 f"what an example adds to measure {name!r} depends on the others of its batch: the sum would be "
                 "another in another split"
@@ -294,15 +218,15 @@ def scores_ignore_order_and_company(subject: TaskSubject) -> None:
             if not isinstance(m, Score):
                 continue
             outputs = case.results([name]).outputs[name]
-            parts = [case.take([i]).results([name]).outputs[name] for i in range(_ROWS)]
+            parts = [case.take([i]).results([name]).outputs[name] for i in range(ROWS)]
             assert _close(outputs, torch.cat(parts)), (
                 f"outputs of measure {name!r} depend on the other rows of their batch: take each row's alone"
             )
-            alone, turned = case.measure(name), case.take(list(reversed(range(_ROWS)))).measure(name)
+            alone, turned = case.measure(name), case.take(list(reversed(range(ROWS)))).measure(name)
             assert _alike(alone, turned), (
                 f"measure {name!r} depends on the order of rows: {alone:.6g}, reversed {turned:.6g}"
             )
-            other = subject.case(seed + 10, n=2 * _ROWS)
+            other = subject.case(seed + 10, n=2 * ROWS)
             both = measured([case.results([name]), other.results([name])], case.task)
             assert _alike(alone, both[0][name]), (
                 f"measure {name!r} counts rows that are not real, or another set's: {alone:.6g} alone, "
@@ -332,8 +256,8 @@ def undefined_is_nan(subject: TaskSubject) -> None:
     case = subject.case()
     for what, few in (
         ("one row", case.take([0])),
-        ("rows with one target", subject.case(y=case.y[:1].expand(_ROWS, *case.y.shape[1:]).clone())),
-        ("rows with another target", subject.case(y=case.y[1:2].expand(_ROWS, *case.y.shape[1:]).clone())),
+        ("rows with one target", subject.case(y=case.y[:1].expand(ROWS, *case.y.shape[1:]).clone())),
+        ("rows with another target", subject.case(y=case.y[1:2].expand(ROWS, *case.y.shape[1:]).clone())),
     ):
         for name, m in measures_of(case.task).items():
             try:
@@ -413,9 +337,9 @@ def _weighted_mean(case: Case) -> tuple[list[int], Tensor]:
 
     Of losses a and b of rows with weights 1 and w, the mean is (a + w b) / (1 + w): so a pair says w, unless a = b.
     """
-    alone = torch.stack([case.take([i]).loss() for i in range(_ROWS)])
+    alone = torch.stack([case.take([i]).loss() for i in range(ROWS)])
     rows, weights = [0], [torch.ones_like(alone[0])]
-    for i in range(1, _ROWS):
+    for i in range(1, ROWS):
         if abs(alone[0] - alone[i]) > 1e-4:
             pair = case.take([0, i]).loss()
             rows.append(i)

@@ -30,6 +30,7 @@ AUTHORITY, SERVER, DEVICES, KEY = "authority", "server", "devices.json", "key"
 SOON = 30  # days before the end of a certificate in which the server warns
 _NAME = re.compile(r"[\w][\w.-]{0,63}")
 _PUBLIC = re.compile(r"ecdsa-sha2-nistp384 ([A-Za-z0-9+/=]{100,400})(?: .*)?")
+_NKEY = re.compile(r"U[A-Z2-7]{55}")  # a device's public key over NATS
 _DEVICES = 1 << 24  # bytes of the file of devices
 
 
@@ -120,11 +121,13 @@ def device_key(folder: Path) -> tuple[Path, str]:
 
 
 def fingerprint(public: str) -> str:
-    """Return the fingerprint of a public key, as `ssh-keygen -l` prints it.
+    """Return the fingerprint of a public key, as `ssh-keygen -l` prints it; a key of NATS is short enough itself.
 
     Raises:
         SettingError: it is no public key of a device.
     """
+    if _NKEY.fullmatch(public.strip()):
+        return public.strip()
     from cryptography.hazmat.primitives.serialization import load_ssh_public_key
 
     match = _PUBLIC.fullmatch(public.strip())
@@ -135,8 +138,8 @@ def fingerprint(public: str) -> str:
         digest = hashlib.sha256(base64.b64decode(match[1], validate=True)).digest()
     except ValueError:
         raise SettingError(
-            f"a device's public key is a line ecdsa-sha2-nistp384 AAAA..., got {public.strip()!r:.60}: take the file "
-            "key.pub of its state folder"
+            f"a device's public key is a line ecdsa-sha2-nistp384 AAAA..., over NATS U and 55 letters and digits, got "
+            f"{public.strip()!r:.60}: take the file key.pub of its state folder, or what fedloom join prints"
         ) from None
     return "SHA256:" + base64.b64encode(digest).decode().rstrip("=")
 
@@ -160,9 +163,19 @@ def registered(folder: Path) -> dict[str, dict[str, str]]:
     return devices
 
 
-def keys(folder: Path) -> dict[str, str]:
-    """Return the public keys of the devices that may connect, by name."""
-    return {name: its["key"] for name, its in registered(folder).items()}
+def keys(folder: Path, *, over_nats: bool = False) -> dict[str, str]:
+    """Return the public keys of the devices that may connect, by name: those of Flower, or those of NATS."""
+    its = {name: device["key"] for name, device in registered(folder).items()}
+    return {name: key for name, key in its.items() if (_NKEY.fullmatch(key) is not None) == over_nats}
+
+
+def name_of_server(folder: Path) -> str:
+    """Return the first name or address that the server's certificate is for."""
+    from cryptography import x509
+
+    certificate = x509.load_pem_x509_certificate(_read(folder / f"{SERVER}.crt", "fedloom certs server"))
+    names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    return str(next(iter(names)).value)
 
 
 def add_device(folder: Path, name: str, public: str) -> str:

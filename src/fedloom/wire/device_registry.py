@@ -91,7 +91,7 @@ class RemoteExamples(Examples):
 
     def fingerprint(self) -> str:
         digest = hashlib.sha256(f"absent {self.num_classes} {self.x.dtype} {tuple(self.x.shape)}".encode())
-        digest.update(str(self.y.dtype).encode() if self.y.is_floating_point() else self.y.numpy().data)
+        digest.update(self.y.numpy().data if self.has_classes else str(self.y.dtype).encode())
         return digest.hexdigest()[:16]
 
 
@@ -157,7 +157,7 @@ class Registry:
                         f"{subject} must have the same names in the same order on all devices, and theirs differ: "
                         f"{_describe_difference((first.label, one), (device.label, other))}; {remedy}"
                     )
-        for name in ("shape", "dtype"):
+        for name in ("shape", "dtype", "inputs", "vocabulary"):
             for device in devices[1:]:
                 if (theirs := getattr(device, name)) != (ours := getattr(first, name)):
                     raise SettingError(
@@ -298,9 +298,9 @@ class Registry:
             y = torch.zeros((), dtype=TARGETS[first.target_dtype]).expand(end, *first.target_shape)
         x = torch.zeros((), dtype=DTYPES[first.dtype]).expand(end, *first.shape)
         train = RemoteExamples(
-            x, y, first.num_outputs, name="examples of devices", columns=first.columns if self.preparation else (),
-            preparation=self.common_preparation(), targets=first.targets, classes=first.classes,
-            registry=self.described(),
+            x, y, first.num_outputs, first.normalise, "examples of devices",
+            columns=first.columns if self.preparation else (), preparation=self.common_preparation(),
+            targets=first.targets, classes=first.classes, registry=self.described(),
         )  # fmt: skip
         assert parts["train"] is not None  # every device has some
         return Federation(train, parts["train"], test, parts["test"], parts["val"])

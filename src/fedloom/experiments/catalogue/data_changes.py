@@ -222,6 +222,11 @@ def normalise(text: str, dataset: Dataset) -> Dataset:
     """
     if text == "source":
         return dataset
+    if dataset.train.has_tokens:
+        raise SettingError(
+            f"token ids are given to a network as they are, and data.normalise = {text!r} would make numbers of those "
+            f"of {dataset.train.name}: leave it out"
+        )
     if text == "places":
         return dataset.standardised()
     form = "source, places, or MEANS/STDS by channel, with commas, of values that are 0 to 1 for images, as in 0.5/0.5"

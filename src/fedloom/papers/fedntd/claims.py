@@ -3,34 +3,38 @@
 from __future__ import annotations
 
 import itertools
-import operator
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator
 
-import numpy as np
-
-from fedloom.analyses.measures import consistency, finite_mean
 from fedloom.papers.fedntd import class_preferences, learning_curves, proposition_1, proposition_2, proposition_3
-from fedloom.papers.fedntd.recipes import BETAS, CONSTANT, EPOCHS, SKEWS, SWEPT, Cell as Printed, cells
+from fedloom.papers.fedntd.claim_numbers import (
+    accuracy,
+    aligned,
+    alike,
+    analysed,
+    cell_of,
+    column_mean,
+    flat,
+    near,
+    not_below,
+    orders,
+    outside,
+    steadier,
+    wider,
+)
+from fedloom.papers.fedntd.recipes import BETAS, CONSTANT, EPOCHS, SKEWS, SWEPT, cells
 from fedloom.papers.reproduction.claim_parts import (
-    Observation,
     above,
     computed,
     diverges,
     gain,
-    incomparable,
     level,
     number,
     observed,
-    order,
     same_traffic,
-    together,
 )
-from fedloom.papers.reproduction.claims import Cell, Claim, Finding, Part
-from fedloom.papers.reproduction.evidence import place, rows_of
-from fedloom.papers.reproduction.recipe import noise
-from fedloom.papers.reproduction.results import Result, Run
+from fedloom.papers.reproduction.claims import Cell, Claim
+from fedloom.papers.reproduction.evidence import place
 
-_RUN_AS = {"fednova": "fednova-released"}  # plain FedNova is FedAvg under shards, so that is not what was printed
 EVIDENCE = tuple(
     place(table)
     for table in (
@@ -39,8 +43,6 @@ EVIDENCE = tuple(
     )
 )
 _SHARDS = Cell("fedntd-table1", "cifar10-s2", "fedntd")
-_CLOSE = 0.02  # of accuracies after local training that are called equal: ours
-_ALIKE = 0.05  # of shares of neurons, likewise; printed ones on IID clients are 0.006 to 0.02 apart
 _MODELS = "It is measured by `fedloom analyse` of models that are not kept beside the runs."
 _WEIGHTS = f"{_MODELS[:-1]}; what one run gave is told on the page of papers."
 _PRINTED = "orders of printed numbers"
@@ -59,36 +61,38 @@ def _tables() -> Iterator[Claim]:
     best = "FedNTD is the most accurate method wherever it is printed so"
     yield Claim(
         where="Table 1", text=f"{best}, over shards and LDA on four data sets",
-        parts=_orders("fedntd-table1", _accuracy, ours=True), published="above all in 10 of 14 columns",
+        parts=orders("fedntd-table1", accuracy, ours=True), published="above all in 10 of 14 columns",
     )  # fmt: skip
     yield Claim(
         where="Table 1", text="SCAFFOLD is above FedNTD on milder heterogeneity (s = 5 and 10, CIFAR-100 with LDA)",
         parts=[
-            above(_cell("fedntd-table1", column, "scaffold"), _cell("fedntd-table1", column, "fedntd"))
+            above(cell_of("fedntd-table1", column, "scaffold"), cell_of("fedntd-table1", column, "fedntd"))
             for column in ("cifar10-s5", "cifar10-s10", "cifar100-lda0.1")
         ],
         published="65.74, 64.93; 68.97, 68.56; 33.68, 32.37",
     )  # fmt: skip
     yield Claim(
         where="Table 1", text="FedNTD forgets least wherever it is printed so",
-        parts=_orders("fedntd-table1", lambda c: None if c.forgetting is None else -c.forgetting, ours=True),
+        parts=orders("fedntd-table1", lambda c: None if c.forgetting is None else -c.forgetting, ours=True),
         published=_PRINTED,
     )  # fmt: skip
     for column, printed in (("cifar10-s2", 12.47), ("cifar10-lda0.1", 7.93)):
         yield Claim(
             where="Table 1", text=f"FedNTD gains {printed:g} points over FedAvg ({column})",
-            parts=[gain(_cell("fedntd-table1", column, "fedntd"), _cell("fedntd-table1", column, "fedavg"), printed)],
+            parts=[
+                gain(cell_of("fedntd-table1", column, "fedntd"), cell_of("fedntd-table1", column, "fedavg"), printed)
+            ],
             published=f"{printed:+.2f}",
         )  # fmt: skip
     yield Claim(
         where="Table 1", text="The orders of the other methods that are clear of printed noise",
-        parts=_orders("fedntd-table1", _accuracy, ours=False), published=_PRINTED,
+        parts=orders("fedntd-table1", accuracy, ours=False), published=_PRINTED,
         why="FedCurv is the corrected one here, the released code loses other clients' terms; and orders are those of "
         "round 40, where numbers swing with the classes of a cohort.",
     )  # fmt: skip
     yield Claim(
         where="Table 1", text="FedNova and SCAFFOLD diverge at LDA 0.05",
-        parts=[diverges(_cell("fedntd-table1", "cifar10-lda0.05", row)) for row in ("fednova", "scaffold")],
+        parts=[diverges(cell_of("fedntd-table1", "cifar10-lda0.05", row)) for row in ("fednova", "scaffold")],
         published="10.00 (failed)",
     )  # fmt: skip
     yield Claim(
@@ -110,10 +114,10 @@ def _tables() -> Iterator[Claim]:
         yield Claim(
             where=f"Table {table}",
             text=f"{best} ({what})",
-            parts=_orders(name, _accuracy, ours=True),
+            parts=orders(name, accuracy, ours=True),
             published=_PRINTED,
         )
-    epochs = [_cell("fedntd-table8", f"cifar10-s2-e{e}", "fedntd") for e in (1, 3, 5, 10)]
+    epochs = [cell_of("fedntd-table8", f"cifar10-s2-e{e}", "fedntd") for e in (1, 3, 5, 10)]
     yield Claim(
         where="Table 8", text="More local epochs, up to 10, make FedNTD more accurate",
         parts=[above(more, fewer) for i, fewer in enumerate(epochs) for more in epochs[i + 1 :]],
@@ -124,7 +128,7 @@ def _tables() -> Iterator[Claim]:
 def _appendices() -> Iterator[Claim]:
     yield Claim(
         where="Appendix G.3", text="FedNTD is the most accurate with ResNet-10 too",
-        parts=_orders("fedntd-resnet10", _accuracy, ours=True), published=_PRINTED,
+        parts=orders("fedntd-resnet10", accuracy, ours=True), published=_PRINTED,
     )  # fmt: skip
     lams = ("0", "0.1", "0.3", "0.5", "0.7", "0.9", "1")
     yield Claim(
@@ -138,7 +142,7 @@ def _appendices() -> Iterator[Claim]:
     )  # fmt: skip
     yield Claim(
         where="Table 13", text="FedNTD is above FedAvg and FedAlign in the protocol of FedAlign",
-        parts=_orders("fedntd-table13", _accuracy, ours=True), published=_PRINTED,
+        parts=orders("fedntd-table13", accuracy, ours=True), published=_PRINTED,
     )  # fmt: skip
     mse = [f"fedntd_mse-{beta}" for beta in ("0.001", "0.005", "0.01", "0.05", "0.1")]
     yield Claim(
@@ -156,23 +160,23 @@ def _appendices() -> Iterator[Claim]:
     yield Claim(
         where="Table 2", text="Features stay aligned: more neurons keep their class under FedNTD than under FedAvg",
         parts=[
-            _analysed(Cell("fedntd-table1", column, "fedntd"), "alignment", _aligned)
+            analysed(Cell("fedntd-table1", column, "fedntd"), "alignment", aligned)
             for column in ("cifar10-s2", "cifar10-lda0.05")
         ],
         published="63.5 to 70.3 %, 59.7 to 75.6 % (linear_1, local)", lacks=_WEIGHTS,
     )  # fmt: skip
     yield Claim(
         where="Table 2", text="On IID clients as many neurons keep their class under FedNTD as under FedAvg",
-        parts=[_analysed(Cell("fedntd-table2", "cifar10-iid", "fedntd"), "alignment", _aligned, _alike)],
+        parts=[analysed(Cell("fedntd-table2", "cifar10-iid", "fedntd"), "alignment", aligned, alike)],
         published="67.9 and 66.8 % (linear_1, local)", lacks=_MODELS,
     )  # fmt: skip
     yield Claim(
         where="Figures 4 and 6", text="Local training forgets the classes that a client lacks, less so under FedNTD",
-        parts=[_analysed(_SHARDS, "local-accuracy", _outside)], lacks=_WEIGHTS,
+        parts=[analysed(_SHARDS, "local-accuracy", outside)], lacks=_WEIGHTS,
     )  # fmt: skip
     yield Claim(
         where="Figure 8", text="Local models move less far from the global one under FedNTD than under FedAvg",
-        parts=[_analysed(_SHARDS, "weight-divergence", _near)], lacks=_WEIGHTS,
+        parts=[analysed(_SHARDS, "weight-divergence", near)], lacks=_WEIGHTS,
     )  # fmt: skip
     table = "fedntd-table1"
     families = [
@@ -192,17 +196,17 @@ def _appendices() -> Iterator[Claim]:
         where="Section 2, Figure 2b",
         text="Accuracy by class is steady from round to round on IID data and fluctuates otherwise",
         parts=[
-            observed([Cell("fedntd-section2", c, "fedavg") for c in ("cifar10-iid", "cifar10-lda0.1")], _steadier)
+            observed([Cell("fedntd-section2", c, "fedavg") for c in ("cifar10-iid", "cifar10-lda0.1")], steadier)
         ],
     )  # fmt: skip
     yield from _figure_7()
     yield Claim(
         where="Appendix I, Figures 11 and 12", text="FedNTD's local models keep personal accuracy",
-        parts=[_analysed(_SHARDS, "personalised", _column("test_after"), _not_below)], lacks=_WEIGHTS,
+        parts=[analysed(_SHARDS, "personalised", column_mean("test_after"), not_below)], lacks=_WEIGHTS,
     )  # fmt: skip
     yield Claim(
         where="Appendix J, Figure 14", text="FedNTD's loss landscape is flatter than FedAvg's",
-        parts=[_analysed(Cell("fedntd-table13", "cifar10-lda0.5-k16", "fedntd"), "landscape-noise", _flat)],
+        parts=[analysed(Cell("fedntd-table13", "cifar10-lda0.5-k16", "fedntd"), "landscape-noise", flat)],
         lacks=_MODELS,
     )  # fmt: skip
 
@@ -241,12 +245,12 @@ def _figure_7() -> Iterator[Claim]:
     )  # fmt: skip
     yield Claim(
         where=where, text="The gain of FedNTD over FedAvg is larger with 10 local epochs than with 1",
-        parts=[_wider(f"cifar10-{skew}") for skew in skews],
+        parts=[wider(f"cifar10-{skew}") for skew in skews],
     )  # fmt: skip
     yield Claim(
         where=where, text="FedNTD's local models know the classes that their clients lack better than FedAvg's",
         parts=[
-            _analysed(Cell(table, column, "fedntd"), learning_curves.LOCAL, _column("out_after_mean"))
+            analysed(Cell(table, column, "fedntd"), learning_curves.LOCAL, column_mean("out_after_mean"))
             for column in columns
         ],
         lacks=_MODELS,
@@ -255,7 +259,7 @@ def _figure_7() -> Iterator[Claim]:
         where=where,
         text="FedNTD's local models know their clients' own classes as well as FedAvg's (two points less at most)",
         parts=[
-            _analysed(Cell(table, column, "fedntd"), learning_curves.LOCAL, _column("in_after_mean"), _not_below)
+            analysed(Cell(table, column, "fedntd"), learning_curves.LOCAL, column_mean("in_after_mean"), not_below)
             for column in columns
         ],
         lacks=_MODELS,
@@ -284,135 +288,7 @@ def _theory() -> Iterator[Claim]:
     yield Claim(
         where="Table 6", text="FedNTD sends no byte more than FedAvg",
         parts=[
-            same_traffic(*(_cell("fedntd-table1", column, row) for row in ("fedntd", "fedavg")))
+            same_traffic(*(cell_of("fedntd-table1", column, row) for row in ("fedntd", "fedavg")))
             for column in ("cifar10-s2", "cifar10-lda0.1")
         ],
     )  # fmt: skip
-
-
-def _cell(table: str, column: str, row: str) -> Cell:
-    return Cell(table, column, _RUN_AS.get(row, row))
-
-
-def _accuracy(c: Printed) -> float | None:
-    return None if c.note == "failed" else c.accuracy
-
-
-def _orders(table: str, value: Callable[[Printed], float | None], ours: bool) -> list[Part]:
-    """Return a part for each printed order: of FedNTD above another method, or of two others if clear of noise."""
-    columns: dict[str, dict[str, Printed]] = {}
-    for c in cells(table):
-        columns.setdefault(c.column, {})[c.row] = c
-    stds = {(c.row, c.column): c.std for c in cells("fedntd-table7")}
-    out = []
-    for column, rows in columns.items():
-        for high in (row for row in rows if (row == "fedntd") is ours):
-            for low in (row for row in rows if row not in (high, "fedntd")):
-                a, b = value(rows[high]), value(rows[low])
-                if a is None or b is None or a <= b:
-                    continue
-                if not ours and ("fednova" in (high, low) or a - b <= noise(stds[high, column], stds[low, column], 1)):
-                    continue
-                better, worse = (_cell(table, column, row) for row in (high, low))
-                if a < 0:  # forgetting, of which less is better
-                    worse, better = (cell._replace(measure="forgetting") for cell in (better, worse))
-                out.append(above(better, worse))
-    return out
-
-
-def _analysed(
-    fedntd: Cell,
-    table: str,
-    number: Callable[[list[Mapping[str, str]]], float],
-    holds: Callable[[float, float], bool] = operator.gt,
-) -> Part:
-    """Return a part that holds where a number of an analysis is higher in a run of FedNTD than in one of FedAvg.
-
-    It is of the rounds in which both were analysed. `holds`: compares the two numbers otherwise.
-    """
-
-    def observe(ours: Run, theirs: Run, rounds: int) -> Observation:
-        with rows_of(ours, table) as mine, rows_of(theirs, table) as others:
-            if mine is None or others is None:
-                return None
-            both = {int(row["round"]) for row in mine} & {int(row["round"]) for row in others}
-            if not both:
-                return None
-            a, b = (number([row for row in rows if int(row["round"]) in both]) for rows in (mine, others))
-        span = f"round {max(both)}" if len(both) == 1 else f"{len(both)} rounds from {min(both)} to {max(both)}"
-        return holds(a, b), f"{a:.3g}, {b:.3g} ({span})"
-
-    return observed([fedntd, fedntd._replace(row="fedavg")], observe)
-
-
-def _not_below(ours: float, theirs: float) -> bool:
-    return ours > theirs - _CLOSE
-
-
-def _alike(ours: float, theirs: float) -> bool:
-    return abs(ours - theirs) < _ALIKE
-
-
-def _wider(skew: str) -> Part:
-    """Return a part that holds where the gain of FedNTD over FedAvg is larger with the most local epochs."""
-    few, many = EPOCHS
-
-    def decide(*asked: Result) -> Finding:
-        found = together(*asked)
-        if not found:
-            return incomparable(*asked)
-        gains = [
-            {s: found[i].numbers[s] - found[i + 1].numbers[s] for s in found[i].numbers} for i in (0, 2)
-        ]  # by seed, of many and of few
-        verdict = order([gains[0][s] - gains[1][s] for s in gains[0]], [None] * len(found))
-        ours = ", ".join(
-            f"{_mean(iter(gain.values())):+.2f} at E = {epochs}"
-            for epochs, gain in zip((many, few), gains, strict=True)
-        )
-        return Finding(verdict, f"{skew} {ours}", "", tuple(found))
-
-    rows = ("fedntd", "fedavg")
-    return Part(
-        tuple(Cell(learning_curves.TABLE, f"{skew}-e{epochs}", row) for epochs in (many, few) for row in rows), decide
-    )
-
-
-def _steadier(iid: Run, skewed: Run, rounds: int) -> Observation:
-    """Say whether accuracy by class is nearer to that of the round before on IID data, mean over the rounds."""
-    until = min(rounds, iid.rounds, skewed.rounds)
-    means = [finite_mean(consistency(run.history.per_class[:until])) for run in (iid, skewed)]
-    return None if np.isnan(means).any() else (means[0] > means[1], "cosine {:.3f}, LDA {:.3f}".format(*means))
-
-
-def _mean(values: Iterator[float]) -> float:
-    found = list(values)
-    return sum(found) / len(found)
-
-
-def _aligned(rows: list[Mapping[str, str]]) -> float:
-    """Return the share of neurons that keep their class in local models, mean over layers and clients."""
-    return _mean(float(row["share"]) for row in rows if row["model"] != "aggregated")
-
-
-def _outside(rows: list[Mapping[str, str]]) -> float:
-    """Return the change of accuracy on other classes by local training."""
-    return _mean(float(row["out_after"]) - float(row["out_before"]) for row in rows)
-
-
-def _column(name: str) -> Callable[[list[Mapping[str, str]]], float]:
-    """Return what takes the mean of a column, over the rows that have a number there."""
-    return lambda rows: _mean(float(row[name]) for row in rows if row[name])
-
-
-def _flat(rows: list[Mapping[str, str]]) -> float:
-    """Return less the loss that relative noise on the weights adds, mean over strengths and draws."""
-    of: dict[bool, list[float]] = {False: [], True: []}
-    for row in rows:
-        if row["noise"] == "relative":
-            of[float(row["strength"]) > 0].append(float(row["loss"]))
-    return _mean(iter(of[False])) - _mean(iter(of[True]))
-
-
-def _near(rows: list[Mapping[str, str]]) -> float:
-    """Return less the mean distance of local weights from the received ones."""
-    return -_mean(float(row["weights_l2"]) for row in rows)

@@ -1,0 +1,31 @@
+"""Parse arguments with errors of a line or two."""
+
+from __future__ import annotations
+
+import argparse
+from typing import Any, NoReturn
+
+from fedloom.core.naming import did_you_mean
+
+
+class Parser(argparse.ArgumentParser):
+    """Parser whose errors are a line or two, with a guess of the intended flag, command or value."""
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        parsed, unknown = super().parse_known_args(args, namespace)
+        if unknown:
+            close = did_you_mean(unknown[0].partition("=")[0], self._option_string_actions)
+            if self.prog == "fedloom run" and not unknown[0].startswith("-"):
+                close = ": fedloom compare trains with several algorithms"
+            self.error(f"unrecognized arguments: {' '.join(unknown)}{close}")
+        return parsed, unknown
+
+    def _check_value(self, action: argparse.Action, value: Any) -> None:
+        if action.choices is not None and value not in action.choices:
+            choices = list(map(str, action.choices))
+            raise argparse.ArgumentError(
+                action, f"invalid choice: {value!r}{did_you_mean(str(value), choices)}; there are {', '.join(choices)}"
+            )
+
+    def error(self, message: str) -> NoReturn:
+        self.exit(2, f"{self.prog}: error: {message}\nusage: {self.prog} --help tells more\n")

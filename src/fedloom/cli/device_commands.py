@@ -1,0 +1,92 @@
+"""Add the commands of devices, serve and join, to the parser."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fedloom.cli.flags import directory
+
+
+def add_device_commands(command: Any) -> None:
+    serve = command("serve", "run rounds with devices that join, at rank 0; see docs/devices.md", "serve.serve")
+    add = serve.add_argument
+    add(
+        "--settings",
+        required=True,
+        metavar="FILE",
+        help="settings of the run, .toml or .json, without the clients' examples",
+    )
+    add("--out", required=True, type=directory, metavar="DIR", help="where the run and the audit log are written")
+    add("--resume", action="store_true", help="continue the run in --out with its devices")
+    add(
+        "--test",
+        default="",
+        metavar="SOURCE",
+        help="as --data of fedloom run: test examples of the global model",
+    )
+    add(
+        "--most-examples", type=int, metavar="N",
+        help="the most examples of a device that count (default: ten times the median over devices, at most 1000000; "
+        "with --resume, as when the run began)",
+    )  # fmt: skip
+    add(
+        "--median-bound", metavar="X",
+        help="refuse uploads of more than X times the median norm of their kind, none for any (run.median_bound; "
+        "default: 5; with --resume, as when the run began)",
+    )  # fmt: skip
+    add(
+        "--wait", type=float, default=600.0, metavar="S",
+        help="seconds to wait for devices: then the run begins with those that are connected, or ends if all have left "
+        "(default: 600)",
+    )  # fmt: skip
+    add(
+        "--least", type=int, metavar="K",
+        help="the fewest devices to begin with (default: WORLD_SIZE - 1, minus those that are refused); over Flower "
+        "the run begins once so many have registered",
+    )  # fmt: skip
+    add("--host", default="127.0.0.1", metavar="A", help="over NATS: address to listen at (default: 127.0.0.1)")
+    add("--port", type=int, default=8443, metavar="N", help="over Flower and NATS: port (default: 8443)")
+    add("--certs", type=directory, metavar="DIR", help="over Flower and NATS: what fedloom certs made")
+    join = command("join", "take part as a device, at any other rank; see docs/devices.md", "join.join")
+    add = join.add_argument
+    add("--data", required=True, metavar="SOURCE", help="as of fedloom run; or a folder with such a file, or images")
+    add("--state", required=True, type=directory, metavar="DIR", help="where the device keeps its id and its states")
+    add("--model", default="", metavar="NAME", help="an architecture of the settings (default: the server chooses)")
+    add("--name", metavar="NAME", help="the server shows it beside the id (default: the file's; '' for none)")
+    add("--battery", type=float, metavar="SHARE", help="lowest charge to begin with, unless plugged in")
+    add("--load", type=float, metavar="SHARE", help="highest load to begin with, 1 for all processors")
+    add("--temperature", type=float, metavar="C", help="highest temperature to begin with, degrees Celsius")
+    add("--memory", type=float, metavar="MIB", help="lowest free memory to begin with")
+    add(
+        "--most-steps", type=int, default=100_000, metavar="N",
+        help="the most training steps of a request; a server that asks for more is refused (default: 100000)",
+    )  # fmt: skip
+    add("--abort-battery", type=float, metavar="SHARE", help="lowest charge to continue with")
+    add("--abort-temperature", type=float, metavar="C", help="highest temperature to continue with, degrees Celsius")
+    add("--abort-memory", type=float, metavar="MIB", help="lowest free memory to continue with")
+    add("--server", metavar="HOST:PORT", help="over Flower and NATS: where the server is")
+    add(
+        "--authority", metavar="FILE",
+        help="over Flower and NATS: certificate of the server's authority (default: authority.crt in --state)",
+    )  # fmt: skip
+    add("--insecure-anywhere", action="store_true", help="over Flower: no encryption and no keys, to any host")
+    for one in (serve, join):
+        one.add_argument(
+            "--transport", choices=("gloo", "mpi", "flower", "nats"), default="gloo",
+            help="between ranks: gloo (default) or mpi; or flower or nats, over the internet, see docs/flower.md",
+        )  # fmt: skip
+        one.add_argument(
+            "--insecure", action="store_true", help="over Flower: no encryption and no keys, on this host alone"
+        )
+    certs = command("certs", "make a server's certificates, or a device's key; see docs/flower.md", "certs.make")
+    certs.add_argument("kind", choices=("authority", "server", "device"), help="what to make")
+    certs.add_argument("directory", type=directory, help="where it is kept; of a device its state folder")
+    certs.add_argument(
+        "--name", action="append", default=[], metavar="NAME", help="name or address of the server; repeatable"
+    )
+    certs.add_argument("--days", type=int, metavar="N", help="how long it is valid (default: 3650, of a server 825)")
+    devices = command("devices", "add, list or remove the devices that may connect", "certs.devices")
+    devices.add_argument("action", choices=("add", "list", "remove"), help="what to do")
+    devices.add_argument("directory", type=directory, help="the server's certificates")
+    devices.add_argument("name", nargs="?", help="of a device, such as Kiel")
+    devices.add_argument("key", nargs="?", help="its public key, as a file or a line; - for standard input")

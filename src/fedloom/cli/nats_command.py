@@ -1,0 +1,82 @@
+"""`fedloom serve` and `fedloom join` over NATS: what is checked, said and started on both sides."""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+from rich.console import Console
+
+from fedloom.cli.flower import address_of, authority_of, sigterm_interrupts, wait_for_server
+from fedloom.core.errors import EngineWarning, RankError, SettingError, warn
+from fedloom.device import Membership, take_part
+from fedloom.device.data_manager import default_name
+from fedloom.wire import certificates
+from fedloom.wire.nats_server import NatsServer, make_key
+from fedloom.wire.over_nats import SERVER, Door, NatsManager
+
+_PAUSE = 2.0  # seconds between two tries to connect
+
+
+@contextmanager
+def nats_connections(args: argparse.Namespace, out: Path, console: Console) -> Iterator[NatsManager]:
+    """Start nats-server beside the server, and end it."""
+    if args.insecure or args.certs is None:
+        raise SettingError(
+            "over NATS a server has certificates, and devices have keys: give --certs DIR, which fedloom certs "
+            "authority DIR and fedloom certs server DIR --name NAME make"
+        )
+    folder = Path(args.certs)
+    (authority, *own), warning = certificates.server_files(folder)
+    if warning:
+        warn(warning, EngineWarning)
+    key = folder / "nats.nk"
+    public = make_key(key)
+    names = certificates.keys(folder, over_nats=True)
+    console.print(f"{len(names)} devices may connect: {', '.join(names) or 'none'} ({folder})", soft_wrap=True)
+    with ExitStack() as stack, sigterm_interrupts():
+        server = NatsServer(
+            out / "nats", args.host, args.port,
+            lambda: {SERVER: public} | certificates.keys(folder, over_nats=True), (own[0], own[1]),
+        )  # fmt: skip
+        stack.callback(server.close)
+        here = "127.0.0.1" if args.host == "0.0.0.0" else args.host
+        certified = certificates.name_of_server(folder)
+        connections = NatsManager(Door(f"tls://{here}:{args.port}", SERVER, key, authority, certified))
+        stack.callback(connections.end)
+        console.print(
+            f"waiting for {args.least} devices at {args.host}:{args.port}, {args.wait:g} s at most (--wait)",
+            soft_wrap=True,
+        )
+        yield connections
+
+
+def join_over_nats(args: argparse.Namespace, member: Callable[[], Membership], console: Console) -> bool:
+    """Take part over NATS until the run is over; return True if the device leaves before (SIGTERM)."""
+    host, port = address_of(args.server)
+    state, name = Path(args.state), default_name(args.data) if args.name is None else args.name
+    key = state / "nats.nk"
+    door = Door(f"tls://{host}:{port}", name, key, authority_of(args))
+    console.print(f"key of this device: {make_key(key)}", soft_wrap=True)
+    said = set[str]()
+    while True:
+        wait_for_server(host, port, door.authority, console)
+        try:
+            manager = NatsManager(door)
+        except RankError as error:
+            if str(error) not in said:
+                said.add(str(error))
+                console.print(f"{error}; trying again", soft_wrap=True, highlight=False)
+            time.sleep(_PAUSE)
+            continue
+        own = member()
+        console.print(own.waits_at(args.server), markup=False, soft_wrap=True)
+        try:
+            return take_part(manager, own)
+        except RankError:
+            console.print("the server is gone: joining again once it is there")
+        finally:
+            manager.end()

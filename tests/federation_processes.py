@@ -1,0 +1,102 @@
+"""Processes of a federation on loopback: `fedloom serve` and `fedloom join` over a transport of the internet."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import launching
+from fedloom.wire.guard import descendants
+
+SECONDS = 120  # for a federation on two quiet cores
+
+
+class Federation:
+    """Processes of one federation, in a folder."""
+
+    def __init__(self, folder: Path, transport: str) -> None:
+        self.folder, self.transport, self.port = folder, transport, launching.free_port()
+        self.processes: dict[str, subprocess.Popen[str]] = {}
+        self.started: set[int] = set()  # all processes that were ever seen below ours
+
+    def start(self, name: str, *words: str) -> subprocess.Popen[str]:
+        with (self.folder / f"{name}.out").open("a") as file:
+            process = subprocess.Popen(
+                [sys.executable, "-m", "fedloom", *words], stdout=file, stderr=subprocess.STDOUT, text=True
+            )
+        self.processes[name] = process
+        return process
+
+    def serve(self, *more: str, least: int = 2) -> subprocess.Popen[str]:
+        f = self.folder
+        return self.start(
+            "server", "serve", "--transport", self.transport, "--settings", f"{f}/fed.toml", "--out", f"{f}/out",
+            "--test", f"{f}/test.npz", "--port", str(self.port), "--least", str(least), *more,
+        )  # fmt: skip
+
+    def join(self, k: int, *more: str) -> subprocess.Popen[str]:
+        f = self.folder
+        return self.start(
+            f"device{k}", "join", "--transport", self.transport, "--name", f"device{k}",
+            "--server", f"127.0.0.1:{self.port}", "--data", f"{f}/data{k}", "--state", f"{f}/state{k}", *more,
+        )  # fmt: skip
+
+    def text(self, name: str) -> str:
+        return (self.folder / f"{name}.out").read_text()
+
+    def until(self, condition: object, seconds: float = SECONDS) -> None:
+        end = deadline(seconds)
+        while not condition():  # type: ignore[operator]
+            self.look()
+            assert time.monotonic() < end, {name: self.text(name) for name in self.processes}
+            time.sleep(0.05)
+
+    def ended(self, seconds: float = SECONDS) -> dict[str, int]:
+        end = deadline(seconds)
+        while any(p.poll() is None for p in self.processes.values()):
+            self.look()
+            assert time.monotonic() < end, {name: self.text(name) for name in self.processes}
+            time.sleep(0.2)
+        return {name: p.returncode for name, p in self.processes.items()}
+
+    def look(self) -> None:
+        self.started.update(descendants(os.getpid()))
+
+    def end(self) -> None:
+        """Kill what is left."""
+        for process in self.processes.values():
+            process.kill()
+            process.wait()
+        for number in self.started:
+            if command_of(number):
+                os.kill(number, signal.SIGKILL)
+
+    def left(self, seconds: float = 30) -> list[str]:
+        """Command lines of processes that we started and that still run."""
+        end = deadline(seconds)
+        while found := [command for process in self.started if (command := command_of(process))]:
+            if time.monotonic() > end:
+                break
+            time.sleep(0.2)
+        return found
+
+
+def deadline(seconds: float) -> float:
+    """When to give up; later on a machine that does other work."""
+    return time.monotonic() + seconds * max(1.0, os.getloadavg()[0] / (os.cpu_count() or 1))
+
+
+def command_of(process: int) -> str:
+    try:
+        return Path(f"/proc/{process}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+    except OSError:
+        return ""
+
+
+def events(folder: Path) -> list[str]:
+    return [json.loads(line)["event"] for line in (folder / "out" / "audit.jsonl").read_text().splitlines()]

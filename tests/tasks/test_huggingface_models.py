@@ -1,0 +1,92 @@
+"""Models of Hugging Face, randomly initialised: called with their mask, answered by `.logits`, by any engine."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import fedloom as fl
+from fedloom.core.batch import probe
+from fedloom.core.model import Model
+from fedloom.core.network_makers import seeded
+from fedloom.data.inputs import Tokens
+from tokens_made import VOCABULARY, federation, sequences
+
+transformers = pytest.importorskip("transformers")
+pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore::DeprecationWarning")]
+
+
+def gpt2(**settings: Any) -> Any:
+    config = transformers.GPT2Config(
+        vocab_size=VOCABULARY, n_positions=32, n_embd=16, n_layer=2, n_head=2, bos_token_id=0, eos_token_id=0,
+        **{"resid_pdrop": 0.0, "embd_pdrop": 0.0, "attn_pdrop": 0.0, **settings},
+    )  # fmt: skip
+    return transformers.GPT2LMHeadModel(config)
+
+
+def bert() -> Any:
+    config = transformers.BertConfig(
+        vocab_size=VOCABULARY, hidden_size=16, num_hidden_layers=2, num_attention_heads=2, intermediate_size=32,
+        max_position_embeddings=32, num_labels=3, initializer_range=0.5,
+    )  # fmt: skip
+    return transformers.BertForSequenceClassification(config)
+
+
+@pytest.mark.parametrize("make", [gpt2, bert])
+def test_a_model_answers_as_when_it_is_called_with_its_mask(make: Any) -> None:
+    ids = sequences(14)[:6]
+    model = Model(make).reading(Tokens())
+    weights = model.init(0)
+    network = seeded(make, 0).eval()
+    with torch.no_grad():
+        expected = network(ids, attention_mask=(ids != 0).long()).logits
+        other = network(ids).logits
+        assert torch.allclose(model(weights, ids), expected, atol=1e-6)
+    assert make is gpt2 or not torch.allclose(other, expected, atol=1e-4)
+
+
+@pytest.mark.parametrize("make", [gpt2, bert])
+def test_longer_padding_changes_nothing(make: Any) -> None:
+    model = Model(make).reading(Tokens())
+    weights = model.init(0, torch.float64)
+    ids = sequences(10)[:6]
+    short, long = (model(weights, x) for x in (ids, torch.nn.functional.pad(ids, (0, 9))))
+    if make is gpt2:
+        short, long = short[ids != 0], long[:, :10][ids != 0]
+    assert torch.allclose(short, long, atol=1e-9)
+
+
+def test_a_walk_with_token_arrays_and_a_model_in_ten_lines() -> None:
+    tokens = np.array(sequences(), dtype=np.int32)
+    examples = fl.from_arrays(tokens, fl.data.next_tokens(tokens), num_classes=VOCABULARY)
+    clients = fl.federate(examples, fl.iid(examples.y, 8, seed=0), test_fraction=0.25)
+    method = fl.FedAvg(local=fl.Local(batch_size=8, epochs=2, optimiser=fl.SGD(lr=0.5)))
+    settings = fl.RunSettings(rounds=3, cohort_size=4, measures=("perplexity",))
+    history = fl.run(method, clients, gpt2, settings, task=fl.NextToken())
+    assert history.engine == "workers"
+    assert "GPT2LMHeadModel' cannot be stacked" in history.engine_reason
+    values = history.series("personal_perplexity")
+    assert values[-1] < values[0]
+
+
+def test_a_classifier_of_sequences_by_every_engine() -> None:
+    settings: Any = {"rounds": 1, "cohort_size": 4, "seed": 2}
+    found = [
+        fl.run(
+            fl.FedProx(local=fl.Local(batch_size=8, epochs=1)), federation(classes=True), bert,
+            fl.RunSettings(engine=engine, **settings),
+        ).series("global_loss")[-1]
+        for engine in ("loop", "workers")
+    ]  # fmt: skip
+    assert found[0] == found[1]
+
+
+def test_dropout_is_by_the_seed() -> None:
+    model = Model(lambda: gpt2(resid_pdrop=0.3, attn_pdrop=0.3)).reading(Tokens())
+    weights, batch = model.init(0), probe(sequences()[:4])
+    one, two = model.train(weights, batch)[0], model.train(weights, batch)[0]
+    assert torch.equal(one, two)
+    assert not torch.equal(one, model(weights, batch.x))
