@@ -133,7 +133,7 @@ def guide(text: str) -> str:
     """Return docs/guide.md with its tables of algorithms and measures made anew."""
     measures = [(f"`{m.name}`", m.unit, m.better, m.meaning) for m in MEASURES.values()]
     text = _with_table(text, ("measure", "unit", "better", "meaning"), measures)
-    return _with_table(text, _TOLD, [tuple(told(name).values()) for name in ALGORITHMS])
+    return _with_table(text, _IN_GUIDE, [tuple(told(name)[column] for column in _IN_GUIDE) for name in ALGORITHMS])
 
 
 def readme(text: str) -> str:
@@ -166,6 +166,7 @@ def _with_table(text: str, columns: Sequence[str], rows: Sequence[Sequence[str]]
 # ---- what the docstring of an algorithm's file says
 
 _TOLD = ("name", "class", "paper", "what it is", "down", "up", "client keeps", "FedAvg", "cost")
+_IN_GUIDE = ("name", "class", "paper", "what it is", "cost")  # what travels stands in each section of the other page
 _CITED = re.compile(r"([A-Z][^.*:]*)\. \*[^*]+\*[^\d*]*?([A-Z][\w() ]*?)?,? ?((?:19|20)\d\d)")
 _TRAVELS = re.compile(r"Down: (.*?)\. Up: (.*?)\. Kept by the client: (.*?)\.(?= |$)(.*)")
 _KINDS = {
