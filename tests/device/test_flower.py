@@ -70,12 +70,13 @@ def test_keys_decide_who_is_in_and_a_killed_server_and_device_go_on(federation: 
     assert main(["devices", "add", certs[1], "device1", str(folder / "state1" / "key.pub")]) == 0
     federation.until(lambda: lines(log) >= 2)
     federation.processes["device1"].kill()
+    federation.processes["device1"].wait()
     federation.until(lambda: '"left"' in (folder / "out" / "audit.jsonl").read_text())
     federation.join(1)
     federation.until(lambda: events(folder).count("joined") >= 3)
     server.kill()
     server.wait()
-    federation.serve(*certs, "--resume")
+    federation.serve(*certs, "--resume", least=1)
     assert main(["devices", "remove", certs[1], "device1"]) == 0
     federation.until(lambda: federation.processes["server"].poll() is not None)
     assert federation.processes["server"].returncode == 0, federation.text("server")
