@@ -26,7 +26,7 @@ def test_a_run_says_its_best_round_by_the_error_and_is_computed_again(given: Any
     assert main(["run", "fedavg", *given, "--keep-best", "--out", str(tmp_path / "run")]) == 0
     said, history = capsys.readouterr().out, History.read(tmp_path / "run")
     best = next(m for m in history.metrics if m["round"] == history.validated_round)
-    assert f"validation {best['val_rmse']:.4f}; on test data global {best['global_rmse']:.4f}" in said
+    assert f"validation RMSE {best['val_rmse']:.4f}; on test data global {best['global_rmse']:.4f}" in said
     assert "RMSE after the last round" in said
     assert main(["replay", str(tmp_path / "run"), "2"]) == 0
     said = capsys.readouterr().out

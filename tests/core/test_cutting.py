@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from typing import Any
 
@@ -11,7 +12,7 @@ from torch import Tensor, nn
 
 import fedloom as fl
 from fedloom.core.batch import cut_length
-from fedloom.core.cutting import cuts
+from fedloom.core.cutting import _alike, cuts
 from fedloom.core.model import Model
 from tokens_made import LOCAL, VOCABULARY, Attending, Recurrent, federation, sequences
 
@@ -106,3 +107,9 @@ def test_answers_at_padding_count_where_targets_say_so() -> None:
         task=fl.NextToken(), settings=fl.RunSettings(cohort_size=2),
     )  # fmt: skip
     assert [model.cut for model in job.population.models.values()] == [None]
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf])
+def test_answers_that_are_no_numbers_are_not_called_the_same(value: float) -> None:
+    answers = torch.tensor([[value, 1.0]])
+    assert not _alike(answers, answers, torch.ones(1, 2, dtype=torch.bool))
