@@ -208,6 +208,21 @@ def test_personal_accuracies_of_ktpfl_before_and_after_distillation() -> None:
         assert says(local[str(t)], 100 * alone.after(t, "trained_accuracy"))
 
 
+def test_what_a_group_of_like_clients_gives_ktpfl() -> None:
+    found, text = results("ktpfl", "ktpfl-useful"), (DOCS / "ktpfl.md").read_text(encoding="utf-8")
+    told = re.findall(
+        r"KT-pFL (\S+), uniform mixing(?: \(`fedmd_kt`\))? (\S+), local training alone (\S+) %, and before "
+        r"distillation (\S+), (\S+) and (\S+) %",
+        text,
+    )
+    assert len(told) == 2
+    for column, seed, numbers in zip(("fmnist20k-groups", "cifar20k-groups"), (0, 1), told, strict=True):
+        runs = [found[column, row].runs[seed] for row in ("kt_pfl", "fedmd_kt", "local_only")]
+        for measure, its in (("personal_accuracy", numbers[:3]), ("trained_accuracy", numbers[3:])):
+            for number, run in zip(its, runs, strict=True):
+                assert says(number, 100 * run.after(10, measure)), (column, measure, number)
+
+
 APFL_METHODS = {
     "FedAvg": "fedavg", "FedProx": "fedprox", "FedCurv (Ni)": "fedcurv_ni", "FedMeta": "fedmeta", "APFL": "apfl_ni",
 }  # fmt: skip
