@@ -9,6 +9,8 @@ import pytest
 
 from fedloom.algorithms import (
     ALGORITHMS,
+    FML,
+    IFCA,
     APFLDeng,
     FedAdagrad,
     FedAdam,
@@ -28,7 +30,7 @@ from fedloom.testing import Subject
 
 HAVE = {name for name, kind in ALGORITHMS.items() if "aggregation" in {f.name for f in dataclasses.fields(kind)}}
 UNIFORM = (  # by default, as their papers say
-    *(PFedSD, FedRep, FedBN, LGFedAvg, PFedMe, FedAdam, FedYogi, FedAdagrad, FedExP, APFLDeng),
+    *(PFedSD, FedRep, FedBN, LGFedAvg, PFedMe, FedAdam, FedYogi, FedAdagrad, FedExP, APFLDeng, IFCA, FML),
 )
 OTHERS = {"centralised", "q_fedavg"}  # who averages nothing, and whose weights are losses too: test_q_fedavg.py
 
