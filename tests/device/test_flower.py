@@ -71,6 +71,7 @@ def test_keys_decide_who_is_in_and_a_killed_server_and_device_go_on(federation: 
     federation.until(lambda: lines(log) >= 2)
     federation.processes["device1"].kill()
     federation.processes["device1"].wait()
+    federation.processes["device1"].wait()
     federation.until(lambda: '"left"' in (folder / "out" / "audit.jsonl").read_text())
     federation.join(1)
     federation.until(lambda: events(folder).count("joined") >= 3)

@@ -24,6 +24,7 @@ from fedloom.cli.main import main
 from fedloom.wire.nats_server import make_key
 
 pytestmark = pytest.mark.slow
+ROUNDS = 300  # of some hundredths of a second each: long enough to be killed in between
 
 
 @pytest.fixture
@@ -64,7 +65,7 @@ def test_a_federation_with_tls_and_keys_has_the_bits_of_the_loop(algorithm: str,
 def test_keys_decide_who_is_in_and_a_killed_server_and_device_go_on(federation: Federation) -> None:
     """As over Flower: refused until registered, back after a kill, resumed, and out once its key is removed."""
     folder, log = federation.folder, federation.folder / "out" / "metrics.jsonl"
-    written(folder, rounds=40)
+    written(folder, rounds=ROUNDS)
     certs = secured(folder)
     public = make_key(folder / "state1" / "nats.nk")
     assert main(["devices", "remove", certs[1], "device1"]) == 0
@@ -75,6 +76,7 @@ def test_keys_decide_who_is_in_and_a_killed_server_and_device_go_on(federation: 
     assert main(["devices", "add", certs[1], "device1", public]) == 0
     federation.until(lambda: lines(log) >= 2)
     federation.processes["device1"].kill()
+    federation.processes["device1"].wait()
     federation.until(lambda: '"left"' in (folder / "out" / "audit.jsonl").read_text())
     federation.join(1)
     federation.until(lambda: events(folder).count("joined") >= 3 or server.poll() is not None)
@@ -83,7 +85,7 @@ def test_keys_decide_who_is_in_and_a_killed_server_and_device_go_on(federation: 
     federation.serve(*certs, "--resume")
     federation.until(lambda: federation.processes["server"].poll() is not None)
     assert federation.processes["server"].returncode == 0, federation.text("server")
-    assert lines(log) == 41
+    assert lines(log) == ROUNDS + 1
     for process in federation.processes.values():
         process.terminate()
         process.wait(60)

@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 import atexit
 import contextlib
+import logging
 import re
 import secrets
 import ssl
@@ -65,6 +66,7 @@ class Door:
         more: dict[str, Any] = {}
         if self.url.startswith("tls://"):
             more["tls"] = ssl.create_default_context(cafile=self.authority)
+            logging.getLogger("asyncio").setLevel(logging.ERROR)  # it warns of each end of a TLS connection
             more |= {"tls_hostname": self.certified, "tls_handshake_first": True}
         if self.key is not None:
             more["nkeys_seed_str"] = self.key.read_text(encoding="ascii").strip()
