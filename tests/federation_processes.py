@@ -22,6 +22,7 @@ class Federation:
     def __init__(self, folder: Path, transport: str) -> None:
         self.folder, self.transport, self.port = folder, transport, launching.free_port()
         self.processes: dict[str, subprocess.Popen[str]] = {}
+        self.before = {*descendants(os.getpid())}  # of other tests
         self.started: set[int] = set()  # all processes that were ever seen below ours
 
     def start(self, name: str, *words: str) -> subprocess.Popen[str]:
@@ -65,7 +66,7 @@ class Federation:
         return {name: p.returncode for name, p in self.processes.items()}
 
     def look(self) -> None:
-        self.started.update(descendants(os.getpid()))
+        self.started.update({*descendants(os.getpid())} - self.before)
 
     def end(self) -> None:
         """Kill what is left."""
