@@ -6,19 +6,18 @@ import secrets
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Callable, Iterator
 from multiprocessing.connection import Client
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
+from connected import asked, greeted, named, until
 from fedloom.testing import checks
 from fedloom.wire.communication import CLOSED
-from fedloom.wire.fleet import Audit, NoResponse, RankFleet
+from fedloom.wire.fleet import NoResponse
 from fedloom.wire.flower_relay import (
     ABSENT,
     ANSWERED,
@@ -61,34 +60,9 @@ def flower() -> Iterator[Flower]:
     flower.close()
 
 
-def until(condition: Callable[[], object], seconds: float = 10) -> None:
-    end = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < end, "it does not come"
-        time.sleep(0.002)
-
-
-def greeted(flower: Flower, count: int) -> RankFleet:
-    """A fleet whose devices answer the first message with their names."""
-    fleet = RankFleet(flower.connections, Audit())
-    answers = fleet.handshake(b"hello", 10, lambda got: len(got) >= count)
-    fleet.ranks = {data.decode(): rank for rank, data in answers.items()}
-    fleet.names = tuple(sorted(fleet.ranks))
-    return fleet
-
-
-def named(name: str) -> Callable[[bytes], bytes]:
-    return lambda data: name.encode() if data == b"hello" else name.encode() + b" " + data
-
-
-def asked(fleet: RankFleet, *names: str, deadline: float | None = 10) -> dict[str, Any]:
-    answers = fleet.ask(dict.fromkeys(names, b"request"), deadline)
-    return {name: each if isinstance(each, NoResponse) else bytes(each) for name, each in answers}
-
-
 def test_a_device_that_comes_late_is_a_rank(flower: Flower) -> None:
     serve(flower.add(7), named("one"))
-    fleet = greeted(flower, 1)
+    fleet = greeted(flower.connections, 1)
     assert asked(fleet, "one") == {"one": b"one request"}
     serve(flower.add(9), named("two"))
     until(lambda: len(flower.connections.arrivals()) == 2)
@@ -101,7 +75,7 @@ def test_a_device_that_comes_late_is_a_rank(flower: Flower) -> None:
 def test_a_process_that_was_started_again_has_a_new_rank(flower: Flower) -> None:
     """Its link is not known there; so no message of the old one reaches it."""
     serve(flower.add(7), named("one"))
-    fleet, seen = greeted(flower, 1), list[bytes]()
+    fleet, seen = greeted(flower.connections, 1), list[bytes]()
     flower.servers[7].close()
     (flower.folder / "device 7").unlink(missing_ok=True)
 
@@ -122,7 +96,7 @@ def test_a_process_that_was_started_again_has_a_new_rank(flower: Flower) -> None
 def test_a_link_outlives_a_supernode_and_the_old_one_ends_where_a_process_connects_anew(flower: Flower) -> None:
     device = flower.add(7)
     serve(device, named("one"))
-    fleet = greeted(flower, 1)
+    fleet = greeted(flower.connections, 1)
     before = flower.grid.clients[7]
     flower.grid.clients[7] = lambda data: before(data)  # the same node, another SuperNode
     assert asked(fleet, "one") == {"one": b"one request"}
@@ -140,7 +114,7 @@ def test_a_link_outlives_a_supernode_and_the_old_one_ends_where_a_process_connec
 def test_a_node_that_leaves_is_gone_and_others_are_not(flower: Flower) -> None:
     for node, name in ((1, "one"), (2, "two")):
         serve(flower.add(node), named(name))
-    fleet = greeted(flower, 2)
+    fleet = greeted(flower.connections, 2)
     del flower.grid.clients[1]
     until(lambda: flower.connections.reasons)
     assert asked(fleet, "one", "two") == {"one": NoResponse("it is not there"), "two": b"two request"}
@@ -156,7 +130,7 @@ def test_a_late_answer_is_dropped(flower: Flower) -> None:
         return named("one")(data)
 
     serve(flower.add(1), slow)
-    fleet = greeted(flower, 1)
+    fleet = greeted(flower.connections, 1)
     assert asked(fleet, "one", deadline=0.05) == {"one": NoResponse("no answer within 0.05 s")}
     assert list(fleet.connected()) == []
     go.set()
@@ -174,7 +148,7 @@ def test_messages_that_wait_go_together_and_in_order(flower: Flower) -> None:
         return data
 
     serve(flower.add(1), answer)
-    fleet = greeted(flower, 0)
+    fleet = greeted(flower.connections, 0)
     until(lambda: flower.connections.arrivals())
     connections, carried = flower.connections, list[int]()
     push = flower.grid.push
@@ -196,7 +170,7 @@ def test_messages_that_wait_go_together_and_in_order(flower: Flower) -> None:
 
 def test_a_pump_that_dies_ends_all_links_and_the_next_one_greets_anew(flower: Flower) -> None:
     serve(flower.add(1), named("one"))
-    fleet = greeted(flower, 1)
+    fleet = greeted(flower.connections, 1)
     _shut(flower.pipe)
     until(lambda: not flower.connections.is_carried)
     assert flower.connections.wait([1], 0.0) == [1]
@@ -207,7 +181,7 @@ def test_a_pump_that_dies_ends_all_links_and_the_next_one_greets_anew(flower: Fl
 
 def test_the_end_of_a_run_reaches_devices(flower: Flower) -> None:
     threads = [serve(flower.add(node), named(name)) for node, name in ((1, "one"), (2, "two"))]
-    fleet = greeted(flower, 2)
+    fleet = greeted(flower.connections, 2)
     fleet.close()
     for thread in threads:
         thread.join(10)
@@ -254,7 +228,7 @@ def test_a_device_that_answers_wrongly_is_gone(
     flower.connections.limit = 100
     flower.grid.clients[1] = lying(answer)
     serve(flower.add(2), named("honest"))
-    fleet = greeted(flower, 2)
+    fleet = greeted(flower.connections, 2)
     assert asked(fleet, "liar", "honest") == {
         "liar": NoResponse("its connection ended, or it sent too much"), "honest": b"honest request",
     }  # fmt: skip
@@ -296,7 +270,7 @@ def test_messages_come_apart_as_they_were_joined() -> None:
 def test_a_server_takes_one_pump_at_a_time(flower: Flower) -> None:
     Client(str(flower.connections.path), "AF_UNIX")  # waits until the first has ended
     serve(flower.add(1), named("one"))
-    assert asked(greeted(flower, 1), "one") == {"one": b"one request"}
+    assert asked(greeted(flower.connections, 1), "one") == {"one": b"one request"}
 
 
 def test_relays_import_no_torch_and_no_flower() -> None:

@@ -17,12 +17,12 @@ from typing import Any
 
 import pytest
 
+from connected import asked, greeted, named, until
 from fedloom.core.errors import RankError, SettingError
 from fedloom.testing import checks
 from fedloom.testing.in_process import DevicesInProcess, token_of
 from fedloom.wire import certificates, over_nats
 from fedloom.wire.communication import CLOSED
-from fedloom.wire.fleet import Audit, NoResponse, RankFleet
 from fedloom.wire.nats_server import NatsServer, configuration, make_key
 from fedloom.wire.over_nats import PIECE, SERVER, Door, NatsManager
 from test_battery import subject
@@ -92,31 +92,6 @@ def place(monkeypatch: pytest.MonkeyPatch) -> Iterator[Place]:
     place.close()
 
 
-def until(condition: Callable[[], object], seconds: float = 20) -> None:
-    end = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < end, "it does not come"
-        time.sleep(0.005)
-
-
-def fleet_of(place: Place, count: int) -> RankFleet:
-    """A fleet whose devices answer the first message with their names."""
-    fleet = RankFleet(place.manager, Audit())
-    answers = fleet.handshake(b"hello", 20, lambda got: len(got) >= count)
-    fleet.ranks = {data.decode(): rank for rank, data in answers.items()}
-    fleet.names = tuple(sorted(fleet.ranks))
-    return fleet
-
-
-def named(name: str) -> Callable[[bytes], bytes]:
-    return lambda data: name.encode() if data == b"hello" else name.encode() + b" " + data
-
-
-def asked(fleet: RankFleet, *names: str, deadline: float | None = 20) -> dict[str, Any]:
-    answers = fleet.ask(dict.fromkeys(names, b"request"), deadline)
-    return {name: each if isinstance(each, NoResponse) else bytes(each) for name, each in answers}
-
-
 class DevicesOverNats(DevicesInProcess):
     """Devices of this process, whose messages go over nats-server."""
 
@@ -126,7 +101,7 @@ class DevicesOverNats(DevicesInProcess):
         self.place = Place(tuple(f"d{k}" for k in range(len(names))))
         for k in range(len(names)):
             self.place.serve(f"d{k}", lambda data, k=k: self._answer(k, data))
-        fleet = fleet_of(self.place, len(names))
+        fleet = greeted(self.place.manager, len(names))
         fleet.ranks = {names[int(name[1:])]: rank for name, rank in fleet.ranks.items()}
         fleet.names, fleet.tokens = names, {name: token_of(name) for name in names}
         self.fleet = fleet
@@ -162,7 +137,7 @@ def test_messages_of_any_length_come_whole_and_in_order(place: Place) -> None:
 
 def test_devices_come_late_leave_and_return_as_new_ranks(place: Place) -> None:
     first = place.serve("Kiel", named("Kiel"))
-    fleet = fleet_of(place, 1)
+    fleet = greeted(place.manager, 1)
     assert asked(fleet, "Kiel") == {"Kiel": b"Kiel request"}
     admitted: dict[int, bytes] = {}
     fleet.admit = admitted.__setitem__
@@ -188,7 +163,7 @@ def test_a_device_that_is_started_twice_is_the_newer_one(place: Place) -> None:
 
 def test_the_end_of_a_run_reaches_devices(place: Place) -> None:
     end = place.serve("Kiel", named("Kiel"))
-    fleet = fleet_of(place, 1)
+    fleet = greeted(place.manager, 1)
     fleet.close()
     until(lambda: end._inbox[0] == type(end._inbox[0])())
     assert not place.manager._gone
@@ -200,7 +175,7 @@ def test_a_server_that_comes_later_is_waited_for(place: Place) -> None:
     threading.Thread(target=place.serve, args=("Kiel", named("Kiel")), daemon=True).start()
     time.sleep(1)
     place.manager = place.come(SERVER)
-    assert asked(fleet_of(place, 1), "Kiel") == {"Kiel": b"Kiel request"}
+    assert asked(greeted(place.manager, 1), "Kiel") == {"Kiel": b"Kiel request"}
 
 
 def test_a_server_that_is_gone_ends_the_session(place: Place) -> None:
@@ -316,7 +291,7 @@ def _as(name: str, place: Place, act: Callable[[Any], Any]) -> list[str]:
 def test_a_key_that_is_revoked_is_cut_off_at_once_and_others_are_not(place: Place) -> None:
     for name in ("Kiel", "Jena"):
         place.serve(name, named(name))
-    fleet = fleet_of(place, 2)
+    fleet = greeted(place.manager, 2)
     del place.keys["Jena"]
     assert place.manager.wait([fleet.ranks["Jena"]], 20)
     assert asked(fleet, "Kiel") == {"Kiel": b"Kiel request"}

@@ -13,7 +13,6 @@ from rich.console import Console
 from fedloom.cli.flower import address_of, authority_of, sigterm_interrupts, wait_for_server
 from fedloom.core.errors import EngineWarning, RankError, SettingError, warn
 from fedloom.device import Membership, take_part
-from fedloom.device.data_manager import default_name
 from fedloom.wire import certificates
 from fedloom.wire.nats_server import NatsServer, make_key
 from fedloom.wire.over_nats import SERVER, Door, NatsManager
@@ -57,13 +56,12 @@ def nats_connections(args: argparse.Namespace, out: Path, console: Console) -> I
 def join_over_nats(args: argparse.Namespace, member: Callable[[], Membership], console: Console) -> bool:
     """Take part over NATS until the run is over; return True if the device leaves before (SIGTERM)."""
     host, port = address_of(args.server)
-    state, name = Path(args.state), default_name(args.data) if args.name is None else args.name
-    key = state / "nats.nk"
-    door = Door(f"tls://{host}:{port}", name, key, authority_of(args))
+    authority, key, own = authority_of(args), Path(args.state) / "nats.nk", member()
+    door = Door(f"tls://{host}:{port}", own.name, key, authority)
     console.print(f"key of this device: {make_key(key)}", soft_wrap=True)
     said = set[str]()
     while True:
-        wait_for_server(host, port, door.authority, console)
+        wait_for_server(host, port, authority, console)
         try:
             manager = NatsManager(door)
         except RankError as error:
@@ -72,11 +70,11 @@ def join_over_nats(args: argparse.Namespace, member: Callable[[], Membership], c
                 console.print(f"{error}; trying again", soft_wrap=True, highlight=False)
             time.sleep(_PAUSE)
             continue
-        own = member()
         console.print(own.waits_at(args.server), markup=False, soft_wrap=True)
         try:
             return take_part(manager, own)
         except RankError:
             console.print("the server is gone: joining again once it is there")
+            own = member()
         finally:
             manager.end()

@@ -40,12 +40,11 @@ _OF_SERVER = {"public_source", "public", "public_labels"}
 
 def serve(args: argparse.Namespace, console: Console) -> int:
     """Wait for the devices, run the rounds, and dismiss the devices."""
-    if args.transport in ("flower", "nats"):
+    if (carrier := {"flower": "Flower", "nats": "NATS"}.get(args.transport)) is not None:
         args.least = args.least or (1 if args.resume else None)
         if args.least is None:
             raise SettingError(
-                f"over {args.transport.title()} devices come when they like: say with how many the run begins "
-                "(--least N)"
+                f"over {carrier} devices come when they like: say with how many the run begins (--least N)"
             )
     else:
         console.print(TRUSTED, soft_wrap=True)

@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.func import grad, vmap
 
 from fedloom.core import tree
-from fedloom.core.batch import Batch, cut_to
+from fedloom.core.batch import Batch, cut_to, lengths
 from fedloom.core.errors import EngineWarning, SettingError, first_line, quiet_vmap, warn
 from fedloom.core.fold.execution import Compilation
 from fedloom.core.losses import objective
@@ -165,8 +165,7 @@ def _places_wasted(model: Model, population: Population) -> float:
 
 def _ends(padding: int, population: Population) -> npt.NDArray[np.int64]:
     """Return the number of places of each training sequence before its padding, [N]."""
-    x = population.federation.train.x.cpu().numpy()
-    return np.asarray(((x != padding) * np.arange(1, x.shape[1] + 1)).max(1), np.int64)
+    return lengths(population.federation.train.x, padding).cpu().numpy()
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from fedloom.coordinator.job import Plan
-from fedloom.core.batch import probe
+from fedloom.core.batch import lengths, probe
 from fedloom.core.errors import SettingError, first_line
 from fedloom.core.losses import objective
 from fedloom.core.model import Model
@@ -31,10 +31,9 @@ def _different(train: Examples) -> npt.NDArray[np.int64]:
     """Return the first example of each class, or of a few different targets."""
     y = train.y.cpu().numpy()
     if train.has_tokens and len(train.shape) == 1:  # with the largest id, and the longest sequence
-        x = train.x.cpu().numpy()
         padding = train.normalise.padding if isinstance(train.normalise, Tokens) else None
-        ends = np.zeros(len(x)) if padding is None else ((x != padding) * np.arange(x.shape[1])).max(1)
-        rows = {0, int(x.max(1).argmax()), int(ends.argmax()), *_different_targets(train, y).tolist()}
+        longest = 0 if padding is None else int(lengths(train.x, padding).argmax())
+        rows = {0, int(train.x.amax(1).argmax()), longest, *_different_targets(train, y).tolist()}
         return np.array(sorted(rows), np.int64)
     return _different_targets(train, y)
 

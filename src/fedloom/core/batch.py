@@ -138,10 +138,14 @@ def padded(n: int) -> int:
     return 1 << (max(n, 1) - 1).bit_length()
 
 
+def lengths(x: Tensor, padding: int) -> Tensor:
+    """Return the number of places of sequences x [..., T] before their padding, [...] int64."""
+    return ((x != padding) * torch.arange(1, x.shape[-1] + 1, device=x.device)).amax(-1)
+
+
 def cut_length(x: Tensor, padding: int) -> int:
     """Return to how many places sequences x [..., T] are cut: about the longest of them."""
-    there = (x != padding).reshape(-1, x.shape[-1]).any(0).nonzero()
-    return cut_to(int(there[-1]) + 1 if len(there) else 1, x.shape[-1])
+    return cut_to(max(1, int(lengths(x, padding).max())), x.shape[-1])
 
 
 def cut_to(longest: int, places: int) -> int:

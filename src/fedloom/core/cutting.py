@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from fedloom.core import tree
-from fedloom.core.batch import cut_length, probe
+from fedloom.core.batch import cut_length, lengths, probe
 from fedloom.core.model import Model
 from fedloom.core.types import Params, Weights
 from fedloom.data import Examples
@@ -38,8 +38,7 @@ def cuts(model: Model, weights: Weights, x: Tensor, padding: int) -> bool:
     It is tried on the shortest sequences of x [N, T], in evaluation and training, with other weights than the initial
     ones, whose last layer may be 0. A network that draws, as dropout does, draws more for longer sequences.
     """
-    places = (x != padding).long().cumsum(1).argmax(1)  # of the last token
-    few = x[places.argsort(stable=True)[:_TRIED]].long()
+    few = x[lengths(x, padding).argsort(stable=True)[:_TRIED]].long()
     length = cut_length(few, padding)
     if length == x.shape[1]:
         return False

@@ -1,4 +1,4 @@
-"""Which tensors of a network stay as they are: parameters that are not trained, and what belongs to them."""
+"""Find which tensors of a network stay as they are: parameters that are not trained, and what belongs to them."""
 
 from __future__ import annotations
 

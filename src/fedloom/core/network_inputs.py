@@ -1,4 +1,4 @@
-"""How the forward of a network is called with what examples hold: token ids with their mask, several inputs by name."""
+"""Call the forward of a network with what examples hold: token ids with their mask, several inputs by name."""
 
 from __future__ import annotations
 

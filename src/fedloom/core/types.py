@@ -203,7 +203,7 @@ class BatchLoss:
 
 @state
 class Beside(Generic[T]):
-    """What is trained or moves beside a model: whatever it holds is not the model of this training."""
+    """Hold what is trained or moves beside a model: whatever it holds is not the model of this training."""
 
     value: T
 

@@ -130,7 +130,7 @@ class Preparation:
 
     @property
     def text(self) -> TextPreparation | None:
-        """What makes token ids of a column of texts; None where the columns are other features."""
+        """The part that makes token ids of a column of texts; None where the columns are other features."""
         return self.transformer if isinstance(self.transformer, TextPreparation) else None
 
     def features(self, other: Preparation | None = None) -> tuple[npt.NDArray[Any], tuple[str, ...]]:

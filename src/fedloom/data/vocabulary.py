@@ -63,7 +63,7 @@ class Vocabulary:
 
     @property
     def size(self) -> int:
-        """How many ids there are, padding and the unknown token among them."""
+        """Number of ids, padding and the unknown token among them."""
         return len(self.tokens) + UNKNOWN + 1
 
     def ids(self, tokens: Iterable[str]) -> list[int]:
@@ -162,7 +162,7 @@ class TextPreparation:
 
     @property
     def size(self) -> int:
-        """How many ids there are, padding among them."""
+        """Number of ids, padding among them."""
         if isinstance(self.tokens, str):
             return UNKNOWN + 1 if self.vocabulary is None else self.vocabulary.size
         return self._own_size()

@@ -1,4 +1,4 @@
-"""How an engine computes clients and which of their answers it takes: one object, handed on whole."""
+"""Say how an engine computes clients and which of their answers it takes: one object, handed on whole."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How much memory a training step holds for each client of a stack."""
+"""Estimate how much memory a training step holds for each client of a stack."""
 
 from __future__ import annotations
 

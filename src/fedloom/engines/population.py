@@ -1,4 +1,4 @@
-"""Who takes part: each client's data and architecture, on the device where they are simulated."""
+"""Hold who takes part: each client's data and architecture, on the device where they are simulated."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What clients do with a request: a function of (request, states, data) that keeps nothing of any client."""
+"""Do what clients do with a request: a function of (request, states, data) that keeps nothing of any client."""
 
 from __future__ import annotations
 

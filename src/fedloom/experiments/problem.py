@@ -1,4 +1,4 @@
-"""Which settings are the problem that runs work on, and which the method: only runs of one problem are compared."""
+"""Say which settings are the problem that runs work on, and which the method: only runs of one problem are compared."""
 
 from __future__ import annotations
 

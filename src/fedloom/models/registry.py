@@ -87,7 +87,7 @@ class Network:
     what: str
     """Its description, and its paper. Markdown."""
     parameters: int
-    """How many it has for `shape` and `num_classes`."""
+    """Number of its parameters for `shape` and `num_classes`."""
     shape: Shape = (3, 32, 32)
     num_classes: int = 10
     reads: Reads = Reads()

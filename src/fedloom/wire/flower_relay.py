@@ -102,7 +102,7 @@ def relay(data: bytes, path: str | Path) -> bytes:
 
 
 class Envelope(NamedTuple):
-    """What a device is sent."""
+    """Hold what a device is sent."""
 
     link: bytes
     is_first: bool
@@ -121,7 +121,7 @@ class Envelope(NamedTuple):
 
 
 class Reply(NamedTuple):
-    """What a device answers to an envelope."""
+    """Hold what a device answers to an envelope."""
 
     status: bytes
     link: bytes

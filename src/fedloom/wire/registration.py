@@ -198,7 +198,7 @@ class Registration:
 
     @property
     def normalise(self) -> Normalise | Tokens | Inputs:
-        """How stored values become inputs; as they are where nothing is registered, since devices do it."""
+        """The way from stored values to inputs; as they are where nothing is registered, since devices do it."""
         return Normalise() if self.inputs is None else read_inputs(self.inputs)
 
     @property

@@ -1,4 +1,4 @@
-"""How many examples of each class a client has, for losses that are made of it."""
+"""Count the examples of each class that a client has, for losses that are made of it."""
 
 from __future__ import annotations
 

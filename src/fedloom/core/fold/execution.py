@@ -1,4 +1,4 @@
-"""How folds are executed, and what is seen of them: set by an engine around its calls."""
+"""Say how folds are executed, and what is seen of them: set by an engine around its calls."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whether a step is a pure function of its arguments, and which steps compute the same."""
+"""Find whether a step is a pure function of its arguments, and which steps compute the same."""
 
 from __future__ import annotations
 
