@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import copy
 import functools
-import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -13,22 +12,18 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from fedloom.core import patterns
 from fedloom.core.batch import Batch, padded_batch, probe
 from fedloom.core.errors import SettingError, StackingError
 from fedloom.core.fronts import Front, Watch, chain_of, found, skip
-from fedloom.core.frozen import Factors, frozen_tensors, whole_modules
 from fedloom.core.layout import by_channels, by_pixels
-from fedloom.core.network_copies import INPUT, Called, Tapped, computed_tensors, copied, skeleton_of, tensors_of
-from fedloom.core.network_inputs import arguments_of, logits_alone, without_hooks
-from fedloom.core.network_makers import missing_arguments, named_maker, seeded
-from fedloom.core.passes import UNGOVERNED, BatchStatistics, RecordMoments, TrainingCall, draws_unseen
+from fedloom.core.network_copies import INPUT, copied, tensors_of
+from fedloom.core.network_makers import named_maker
+from fedloom.core.network_tensors import NetworkTensors
+from fedloom.core.passes import UNGOVERNED, BatchStatistics, RecordMoments, TrainingCall
 from fedloom.core.types import Params, Weights
 
-_CPU = torch.device("cpu")
 
-
-class Model:
+class Model(NetworkTensors):
     """An `nn.Module` as a pure function of `Weights`. Static and hashable; carries no trained tensors.
 
     `build`: a function that makes the module (its weights then depend on the seed given to `init`), or a module
@@ -43,78 +38,6 @@ class Model:
     >>> model(model.init(0), torch.zeros(4, 3)).shape
     torch.Size([4, 2])
     """
-
-    def __init__(
-        self,
-        build: nn.Module | Callable[[], nn.Module],
-        name: str | None = None,
-        *,
-        frozen: str = "",
-        factors: Factors = "second",
-    ) -> None:
-        self.seeded = not isinstance(build, nn.Module)  # whether the initial weights depend on the seed
-        if isinstance(build, nn.Module):
-            module = copied(build, {id(b): b.detach().clone() for b in build.buffers() if b.grad_fn is not None})
-            self._build: Callable[[], nn.Module] = lambda: module
-        else:
-            if missing := missing_arguments(build):
-                called = getattr(build, "__name__", type(build).__name__)
-                raise SettingError(
-                    f"a class or function as model must make it without arguments, got {called}, which needs "
-                    f"{', '.join(missing)}: pass lambda: {called}(...), or name a function that returns one"
-                )
-            self._build, module = build, seeded(build, 0)
-            if away := next((str(p.device) for p in module.parameters() if p.device.type != "cpu"), None):
-                raise SettingError(
-                    f"a function that makes a network makes it on the CPU, where the run's seed governs its weights, "
-                    f"got {away}: leave the device to RunSettings(device=...)"
-                )
-        self.name = name or type(module).__name__
-        self._stays = stays = frozen_tensors(module, frozen, self.name, factors)
-        self.params = tuple(n for n, _ in module.named_parameters() if n not in stays)
-        self.buffers = tuple(n for n, _ in module.named_buffers() if n not in stays)
-        self.tensors = (*self.params, *self.buffers)
-        if not self.params:
-            raise SettingError(
-                f"a model needs parameters to train, {self.name} has none"
-                + (": leave some of them out of what is frozen" if stays else "")
-            )
-        self.kinds = patterns.kinds_of(module)
-        self.num_params = sum(p.numel() for n, p in module.named_parameters() if n not in stays)
-        self.num_frozen = sum(p.numel() for n, p in module.named_parameters() if n in stays)
-        self._bound: weakref.WeakValueDictionary[Any, Model] = weakref.WeakValueDictionary()
-        self.inputs: object = None  # what its forward is called with, where that is not one tensor, see `reading`
-        self.cut: int | None = None  # id of padding, where batches are cut to their longest sequence
-        self.front: Front | None = None  # what is not computed any more: its outputs are the inputs, see `behind`
-        # Frozen parameters of a function's network depend on the seed; constants, as a rule, do not.
-        self._frozen: Params | None = None
-        if not self.seeded or not self.num_frozen:
-            self._frozen = self._frozen_at(0, torch.float32, _CPU)
-            other = self._frozen_at(1, torch.float32, _CPU) if self.seeded else self._frozen
-            if any(not torch.equal(t, other[name]) for name, t in self._frozen.items()):
-                self._frozen = None
-        self.is_recurrent = any(isinstance(m, nn.RNNBase) for m in module.modules())
-        self.has_convolutions = any(isinstance(m, nn.modules.conv._ConvNd) for m in module.modules())
-        self._drawing = next((type(m).__name__ for m in module.modules() if draws_unseen(m)), None)
-        norms = [m for m in module.modules() if isinstance(m, nn.modules.batchnorm._BatchNorm)]
-        self.by_batch = any(m.running_mean is None for m in norms)  # statistics of the batch in evaluation too
-        self.has_statistics = any(m.running_mean is not None for m in norms)  # running ones, which `moments` are like
-        self._tried: dict[torch.Size, bool] = {}  # see `_given`
-        self._chosen: dict[str, tuple[str, ...]] = {}
-        self._training, self._evaluating = skeleton_of(module).train(), skeleton_of(module).eval()
-        for part in whole_modules(self._training, stays):
-            part.eval()
-        for network in (self._training, self._evaluating):
-            network.register_forward_hook(logits_alone)
-        self._wrap()
-        self.computed = computed_tensors(module)
-
-    def _wrap(self) -> None:
-        self._called_training, self._called_evaluating = Called(self._training), Called(self._evaluating)
-        self._tapped_training, self._tapped_evaluating = Tapped(self._training), Tapped(self._evaluating)
-        evaluating = (self._evaluating, self._called_evaluating, self._tapped_evaluating)
-        called = (self._training, self._called_training, self._tapped_training, *evaluating)
-        self._attributes = {network: [vars(part) for part in network.modules()] for network in called}  # see `_pass`
 
     @staticmethod
     @functools.cache
@@ -131,117 +54,6 @@ class Model:
             SettingError: there is no such network, or it does not take these settings.
         """
         return Model(named_maker(text, settings), name=text)
-
-    def __repr__(self) -> str:
-        return f"Model({self.name}, {self.counted})"
-
-    @property
-    def counted(self) -> str:
-        """The numbers of parameters in words: "44,426 parameters", "2,147 trained of 55,139 parameters"."""
-        whole = f"{self.num_params + self.num_frozen:,} parameters"
-        return f"{self.num_params:,} trained of {whole}" if self.num_frozen else whole
-
-    def init(self, seed: int, dtype: torch.dtype = torch.float32) -> Weights:
-        """Return fresh weights; no global random state is moved."""
-        all = self.whole(seed, dtype)
-        return Weights(params={n: all[n] for n in self.params}, buffers={n: all[n] for n in self.buffers})
-
-    def whole(self, seed: int, dtype: torch.dtype = torch.float32) -> Params:
-        """Return fresh values of all tensors, the frozen ones too."""
-        module = seeded(self._build, seed)
-        return Params({n: _cast(t, dtype) for n, t in tensors_of(module)})
-
-    def bind(self, seed: int, dtype: torch.dtype = torch.float32, device: torch.device = _CPU) -> Model:
-        """Return this network with its frozen tensors as they are in a run; itself where nothing is frozen.
-
-        Those of a function's network are those of `init` with the same seed, a module's are its own. One copy exists of
-        each, for all who bind with the same arguments.
-        """
-        if not self._stays or self.front is not None:
-            return self
-        key = (seed if self.seeded else None, dtype, device)
-        bound = self._bound.get(key)
-        if bound is None:
-            bound = copy.copy(self)
-            bound._frozen, bound._tried = self._frozen_at(seed, dtype, device), {}
-            self._bound[key] = bound
-        return bound
-
-    def reading(self, inputs: object) -> Model:
-        """Return this network as it is called with what examples hold, `Examples.normalise`; often itself.
-
-        One copy exists of each, for all who ask with the same inputs.
-
-        Raises:
-            SettingError: examples have several inputs, and its forward takes fewer.
-        """
-        how = arguments_of(self._evaluating, inputs, self.name)
-        if how is None or self.inputs == inputs:
-            return self
-        found = self._bound.get(inputs)
-        if found is None:
-            found = copy.copy(self)
-            found.inputs, found._bound = inputs, weakref.WeakValueDictionary()
-            found._training, found._evaluating = (copied(n, {}) for n in (self._training, self._evaluating))
-            for network in (found._training, found._evaluating):
-                network.register_forward_pre_hook(how, with_kwargs=True)
-            found._wrap()
-            self._bound[inputs] = found
-        return found
-
-    def _frozen_at(self, seed: int, dtype: torch.dtype, device: torch.device) -> Params:
-        if not self._stays:
-            return Params()
-        return Params({n: t.to(device) for n, t in self.whole(seed, dtype).items() if n in self._stays})
-
-    @property
-    def frozen(self) -> Params:
-        """The frozen tensors, by name.
-
-        Raises:
-            SettingError: they depend on a seed, and the network is bound to none.
-        """
-        if self._frozen is None:
-            raise SettingError(
-                f"the frozen tensors of {self.name} depend on a seed: ask model.bind(seed), with the seed of init, for "
-                "the network to compute with"
-            )
-        return self._frozen
-
-    def fits(self, weights: Weights) -> bool:
-        """Return whether these are all tensors of this network but the frozen ones, by names and shapes."""
-        given = {**weights.params, **weights.buffers}
-        own = {n: t.shape for n, t in tensors_of(self._evaluating) if n not in self._stays}
-        return own == {n: t.shape for n, t in given.items()}
-
-    def arrange(self, weights: Weights) -> Weights:
-        """Return the same tensors in the order in which the network has them."""
-        return Weights(
-            params={n: weights.params[n] for n in self.params},
-            buffers={n: weights.buffers[n] for n in self.buffers},
-        )
-
-    def chosen(self, pattern: str) -> tuple[str, ...]:
-        """Return the names of the trained parameters that a pattern chooses, in the network's order.
-
-        Raises:
-            SettingError: a word of the pattern (`core/patterns.py`) chooses none.
-        """
-        if pattern not in self._chosen:
-            found = patterns.select(pattern, self.params, self.params, self._evaluating, self.name)
-            self._chosen[pattern] = tuple(name for name in self.params if name in found)
-        return self._chosen[pattern]
-
-    def evaluation_batch(self, many: int) -> int:
-        """Return the number of examples to evaluate at a time: `many`, or 50 for some networks.
-
-        It is 50 (as in the FedNTD authors' code) where an answer depends on the rest of the batch.
-        """
-        return 50 if self.by_batch else many
-
-    def skeleton(self) -> nn.Module:
-        """Return a copy of the module in evaluation mode; its tensors have names and shapes but no storage."""
-        return without_hooks(copy.deepcopy(self._evaluating))
 
     def __call__(self, weights: Weights, x: Tensor, mask: Tensor | None = None, *, fresh: bool = False) -> Tensor:
         """Return the logits [B, C] in evaluation mode (running statistics, no dropout).
@@ -443,7 +255,3 @@ class Model:
         with RecordMoments(names) as call:
             logits = self._pass(self._evaluating, tensors, x)
         return logits, call.moments
-
-
-def _cast(t: Tensor, dtype: torch.dtype) -> Tensor:
-    return t.detach().clone().to(dtype if t.is_floating_point() else t.dtype)

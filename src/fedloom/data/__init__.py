@@ -6,10 +6,12 @@ from fedloom.data.adapters import from_huggingface, from_torch, texts_of_hugging
 from fedloom.data.arrays import read_npy, read_npz
 from fedloom.data.changes import NEVER, Arrival, Drift, Growing, LabelDrift, OffsetDrift, RotationDrift, Window
 from fedloom.data.embedded import fashion_mnist_small
-from fedloom.data.examples import Dataset, Examples, Normalise, from_arrays
+from fedloom.data.examples import Dataset, Examples
 from fedloom.data.federation import Federation, federate
 from fedloom.data.hold_out import split
 from fedloom.data.inputs import Input, Inputs, Tokens, next_tokens
+from fedloom.data.memory import from_arrays
+from fedloom.data.normalise import Normalise
 from fedloom.data.parquet import read_parquet
 from fedloom.data.partition import Partition, by_lists, dirichlet, iid, pooled, shards
 from fedloom.data.sites import read_sites

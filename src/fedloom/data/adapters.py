@@ -13,8 +13,10 @@ import numpy.typing as npt
 from torch import Tensor
 
 from fedloom.data.constants import NORMALISE
-from fedloom.data.examples import Dataset, Examples, Normalise, from_arrays, missing_classes
+from fedloom.data.examples import Dataset, Examples
 from fedloom.data.folders import pillow
+from fedloom.data.memory import from_arrays, missing_classes
+from fedloom.data.normalise import Normalise
 from fedloom.data.tables import from_frame, number
 
 _TRIED = 16  # items read twice: a flip that half of the items get is missed once in 65,536 data sets

@@ -12,8 +12,10 @@ import torch
 
 from fedloom.data.constants import CLASSES
 from fedloom.data.download import Download, Remote
-from fedloom.data.examples import Dataset, Examples, Normalise, from_arrays
+from fedloom.data.examples import Dataset, Examples
 from fedloom.data.formats import Bytes, check_labels, find_files, read_pickle, read_records
+from fedloom.data.memory import from_arrays
+from fedloom.data.normalise import Normalise
 
 CIFAR10_FILES = (*(f"data_batch_{i}" for i in range(1, 6)), "test_batch")
 CIFAR100_FILES = ("train", "test")

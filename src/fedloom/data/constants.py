@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fedloom.data.examples import Normalise
+from fedloom.data.normalise import Normalise
 
 NORMALISE = {
     "mnist": Normalise((0.1307,), (0.3081,), 1 / 255),

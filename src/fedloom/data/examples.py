@@ -1,10 +1,9 @@
-"""Examples in memory: compact tensors, and the arithmetic that turns them into network inputs."""
+"""Examples in memory, as compact tensors."""
 
 from __future__ import annotations
 
 import hashlib
-import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
@@ -14,70 +13,13 @@ import torch
 from torch import Tensor
 
 from fedloom.data.changes import Drift
-from fedloom.data.inputs import IGNORED, KINDS, Input, Inputs, Tokens, pack
+from fedloom.data.inputs import IGNORED, KINDS, Input, Inputs, Tokens
+from fedloom.data.normalise import AS_STORED, Normalise
 from fedloom.data.preparation import Preparation
 
 MAX_CLASSES = 2**16  # a table of clients and classes is made
 _LOGITS = 2**24  # of a batch that is evaluated, 64 MiB
-_INTEGERS = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
-
-
-@dataclass(frozen=True)
-class Normalise:
-    """Turn stored values into network inputs: `(x * scale - mean) / std`, channel by channel.
-
-    One value of `mean` and `std` serves every element; C values serve the C channels of images (..., C, H, W).
-
-    Args:
-        mean: mean of each channel, after scaling.
-        std: standard deviation of each channel, after scaling; greater than 0.
-        scale: factor applied first, 1/255 for uint8 pixels.
-
-    Raises:
-        ValueError: `mean` and `std` differ in length, or a value is not finite, or `std` is not positive.
-    """
-
-    mean: tuple[float, ...] = (0.0,)
-    std: tuple[float, ...] = (1.0,)
-    scale: float = 1.0
-
-    def __post_init__(self) -> None:
-        if not self.mean or len(self.mean) != len(self.std):
-            raise ValueError(
-                f"mean and std need one value each per channel, got {len(self.mean)} and {len(self.std)}: "
-                "give both the same, non-zero length"
-            )
-        if not all(map(math.isfinite, (*self.mean, *self.std, self.scale))) or min(self.std) <= 0 or self.scale == 0:
-            raise ValueError(
-                f"mean, std and scale must be finite, std positive and scale not 0, got mean={self.mean}, "
-                f"std={self.std}, scale={self.scale}: leave out a channel that does not vary"
-            )
-
-    def __call__(self, x: Tensor, dtype: torch.dtype) -> Tensor:
-        """Return `x` normalised, in the floating point type `dtype`.
-
-        Args:
-            x: (..., C, H, W) where C is the number of means; any shape if there is one mean.
-            dtype: type of the result, and of the arithmetic.
-
-        Raises:
-            ValueError: there are several means, and axis -3 of `x` is not that long.
-        """
-        # One multiply-add with constants: this runs on every batch of every client.
-        factor = [self.scale / std for std in self.std]
-        offset = [-mean / std for mean, std in zip(self.mean, self.std, strict=True)]
-        if set(factor) == {1.0} and set(offset) == {0.0}:
-            return x.to(dtype)
-        if len(factor) == 1:
-            return x.to(dtype) * factor[0] + offset[0]
-        channels = len(factor)
-        if x.dim() < 3 or x.shape[-3] != channels:
-            raise ValueError(
-                f"{channels} means normalise images (..., {channels}, H, W), got shape {tuple(x.shape)}: "
-                "give one mean for all elements, or one per channel"
-            )
-        a, b = torch.tensor([factor, offset], dtype=dtype, device=x.device).view(2, channels, 1, 1).unbind()
-        return x.to(dtype) * a + b
+INTEGERS = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -110,7 +52,7 @@ class Examples:
     x: Tensor
     y: Tensor
     num_classes: int
-    normalise: Normalise | Tokens | Inputs = Normalise()
+    normalise: Normalise | Tokens | Inputs = AS_STORED
     name: str = "arrays"
     augment: Callable[[Tensor, Tensor], Tensor] | None = None
     columns: tuple[str, ...] = ()
@@ -176,7 +118,7 @@ class Examples:
                 "token ids are given as they are, with normalise=fedloom.data.Tokens()"
             )
         whole = isinstance(self.normalise, Tokens) or (isinstance(self.normalise, Inputs) and self.normalise.whole)
-        if whole and x.dtype not in _INTEGERS:
+        if whole and x.dtype not in INTEGERS:
             made = x.is_floating_point() and not bool((x == x.round()).all())
             found = f"{float(x[x != x.round()][0]):g}" if made else f"{x.dtype}"
             raise ValueError(
@@ -434,142 +376,3 @@ class Dataset(NamedTuple):
         groups = np.concatenate(together) if len(together) == 2 else None
         made = replace(self.train, x=x, y=y, preparation=raw and more and raw.joined(more), groups=groups)
         return Dataset(made, None)
-
-
-def from_arrays(
-    x: npt.NDArray[np.generic] | Tensor | Mapping[str, npt.NDArray[np.generic] | Tensor],
-    y: npt.NDArray[np.generic] | Tensor,
-    *,
-    num_classes: int | None = None,
-    normalise: Normalise | Tokens | Inputs | None = None,
-    name: str = "arrays",
-    classes: Sequence[str] = (),
-) -> Examples:
-    """Make `Examples` of NumPy arrays or tensors, sharing their memory where no conversion is needed.
-
-    Any array of three axes is taken for grey images (N, H, W) and becomes (N, 1, H, W). A uint8 array (N, H, W, C)
-    with 1 or 3 channels becomes (N, C, H, W), unless its second axis could be the channels too. Integers (N, T) other
-    than uint8 are token ids, which a network is given as they are; uint8 ids need `normalise=Tokens()`.
-
-    Args:
-        x: values (N, ...), uint8 or floating point; token ids (N, T); or several inputs of a network by name,
-            (N, ...) each.
-        y: integer class labels (N,), or floating point targets, or a target for each token, (N, T).
-        num_classes: without it, the largest label + 1, or the number of outputs of floating point targets. Say it where
-            a class has no example here.
-        normalise: without it, uint8 values are divided by 255 and floating point values are left alone. `Tokens` says
-            that integers are token ids, and which id is padding.
-        name: what reports call these examples.
-        classes: what they call the classes, in their order; says `num_classes` too.
-
-    Raises:
-        ValueError: what `Examples` refuses, arrays that hold no numbers, or `num_classes` is missing and there is no
-            label to count from, a class below the largest label has no example, or floating point targets are class
-            numbers or one-hot rows.
-    """
-    y = _tensor(y)
-    if isinstance(x, Mapping):
-        x, normalise = _packed(x, normalise)
-    else:
-        x = _tensor(x)
-    if normalise is None and x.dtype in _INTEGERS[1:] and x.dim() == 2:
-        normalise = Tokens()
-    if isinstance(normalise, Tokens | Inputs):
-        pass
-    elif x.dim() == 3:
-        x = x.unsqueeze(1)
-    elif x.dim() == 4 and x.dtype == torch.uint8 and x.shape[3] in (1, 3) and x.shape[1] not in (1, 3):
-        x = x.permute(0, 3, 1, 2).contiguous()
-    if y.dtype.is_floating_point and y.dim() == 1 and (whole := whole_numbers(y)) is not None:
-        y = whole
-    if not y.is_floating_point():
-        y = y.long()
-    elif (remedy := _integer_remedy(y)) is not None:
-        raise ValueError(
-            f"class labels must be integers (N,), got {y.dtype} of shape {tuple(y.shape)} that hold them: give "
-            f"from_arrays {remedy}"
-        )
-    if num_classes is None and classes:
-        num_classes = len(classes)
-    elif num_classes is None:
-        if y.is_floating_point():
-            num_classes = y.shape[1] if y.dim() > 1 else 1
-        elif y.numel():
-            num_classes = int(y.max()) + 1
-            if y.dim() == 1 and int(y.min()) >= 0 and (gap := missing_classes(y.cpu().numpy())):
-                raise ValueError(
-                    f"labels without num_classes must be 0..C-1, each with an example, got {gap}: give num_classes if "
-                    "the others are meant, or renumber the labels with numpy.unique(y, return_inverse=True)[1]"
-                )
-        else:
-            raise ValueError("num_classes is needed when there are no labels to count, got none: give num_classes")
-    if normalise is None:
-        normalise = Normalise(scale=1 / 255) if x.dtype == torch.uint8 else Normalise()
-    return Examples(x, y, num_classes, normalise, name, classes=tuple(classes))
-
-
-def _packed(
-    x: Mapping[str, npt.NDArray[np.generic] | Tensor], how: Normalise | Tokens | Inputs | None
-) -> tuple[Tensor, Inputs]:
-    if isinstance(how, Normalise):
-        raise ValueError(f"several inputs by name are given as they are, got normalise={how}: scale the numbers given")
-    return pack({str(name): _tensor(values) for name, values in x.items()}, how.padding if how else 0)
-
-
-def whole_numbers(y: Tensor) -> Tensor | None:
-    """Return floating point labels that are class numbers as integers; None where they are not, or may be targets.
-
-    Files and programs often store class 3 as 3.0. Zeros alone may be targets as well.
-    """
-    if not y.numel() or not bool(((y == y.round()) & (y >= 0)).all()) or not bool(y.any()):
-        return None
-    return y.long()
-
-
-def missing_classes(y: npt.NDArray[np.integer]) -> str:
-    """Return which labels of 0..C-1 have no example, in words, C - 1 being the largest label; "" where all have one.
-
-    Readers of files that do not say how many classes there are count over all examples, of training and test.
-    """
-    there = np.unique(y)
-    if len(there) == there[-1] + 1:
-        return ""
-    first = next(c for c in range(len(there) + 1) if c == len(there) or there[c] != c)
-    return f"{len(there)} different ones up to {there[-1]}, without {first}"
-
-
-def _integer_remedy(y: Tensor) -> str | None:
-    """Return how to make integers of floating point targets that are class numbers or one-hot rows; None for others."""
-    if whole_numbers(y) is None:
-        return None
-    if y.shape[1:].numel() == 1:
-        return "y.astype(int).ravel()"
-    return "y.argmax(1)" if y.dim() == 2 and bool(((y.amax(1) == 1) & (y.sum(1) == 1)).all()) else None
-
-
-def _tensor(values: npt.NDArray[np.generic] | Tensor) -> Tensor:
-    if isinstance(values, Tensor):
-        return values.detach()
-    if not isinstance(values, np.ndarray):
-        remedy = {"DataFrame": "use fedloom.from_frame", "list": "numpy.array(values, numpy.float32) makes one"}
-        raise ValueError(
-            f"x and y must be NumPy arrays or tensors, got {(kind := type(values).__name__)}: "
-            + remedy.get(kind, "convert it, or use fedloom.from_torch for a data set of PyTorch")
-        )
-    if values.dtype.kind in "US":
-        raise ValueError(
-            f"arrays must hold real numbers of at most 64 bits, got text such as {str(values.flat[0])!r}: convert with "
-            "astype; labels by names, y = numpy.unique(y, return_inverse=True), and classes=names"
-        )
-    if values.dtype.kind not in "biuf" or values.dtype.itemsize > 8:
-        raise ValueError(f"arrays must hold real numbers of at most 64 bits, got {values.dtype}: convert with astype")
-    if isinstance(values, np.ma.MaskedArray) and (hidden := int(np.ma.getmaskarray(values).sum())):
-        raise ValueError(
-            f"arrays must have a value in every place, got {hidden} that are masked: fill them with values.filled(...) "
-            "or leave their examples out"
-        )
-    # PyTorch reads neither foreign byte orders nor negative strides, and warns of read-only memory.
-    # Of unsigned integers it computes with 8 bits alone.
-    wider = {"u2": np.int32, "u4": np.int64, "u8": np.int64}.get(values.dtype.str[1:])
-    native = np.ascontiguousarray(values, dtype=wider or values.dtype.newbyteorder("="))
-    return torch.from_numpy(native if native.flags.writeable else native.copy())

@@ -17,8 +17,9 @@ import numpy.typing as npt
 from fedloom.data import formats
 from fedloom.data.arrays import read_arrays
 from fedloom.data.constants import NORMALISE
-from fedloom.data.examples import Dataset, Examples, from_arrays
+from fedloom.data.examples import Dataset, Examples
 from fedloom.data.formats import Bytes, check_labels, find_files, read_whole, refuse
+from fedloom.data.memory import from_arrays
 from fedloom.data.stand_ins import VEHICLE
 
 Array = npt.NDArray[Any]

@@ -15,11 +15,13 @@ import numpy.typing as npt
 import torch
 
 from fedloom.data.columns import Columns, check_columns, check_gaps, check_header, class_labels, test_rows
-from fedloom.data.examples import Dataset, Examples, Normalise, from_arrays
+from fedloom.data.examples import Dataset, Examples
 from fedloom.data.formats import FormatError, refuse
 from fedloom.data.groups import split_whole_groups
 from fedloom.data.hold_out import split as split_rows
 from fedloom.data.inputs import Tokens
+from fedloom.data.memory import from_arrays
+from fedloom.data.normalise import Normalise
 from fedloom.data.partition import pooled
 from fedloom.data.preparation import MISSING, Preparation, asked, spelt
 from fedloom.data.roles import Roles

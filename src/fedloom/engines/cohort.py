@@ -25,9 +25,9 @@ from fedloom.engines.accounting import of_new_states, of_states
 from fedloom.engines.finite import mean_losses, not_finite, refused
 from fedloom.engines.message import Answer, Call, Request
 from fedloom.engines.norms import beyond, median, too_large, upload_norms
+from fedloom.engines.personal import models_in
 from fedloom.engines.references import sent_tensors
 from fedloom.engines.round_traffic import Exchange
-from fedloom.engines.runtime import models_in
 from fedloom.engines.server_side import ServerSide
 
 

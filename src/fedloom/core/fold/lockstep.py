@@ -11,15 +11,14 @@ from torch import Tensor
 from torch.func import vmap
 
 from fedloom.core import tree
-from fedloom.core.batch import Batch, Lazy, Schedule, at_batch, cut_length, padded
+from fedloom.core.batch import Batch, Lazy, Schedule, at_batch, cut_length
 from fedloom.core.errors import EngineWarning, first_line, warn
 from fedloom.core.fold.execution import Compilation, current
 from fedloom.core.fold.steps import Descent, Plain, Step, tracing, vmap_trees
+from fedloom.core.fold.widths import by_width
 from fedloom.core.layout import by_channels, by_pixels
 from fedloom.core.random import fold_in
 from fedloom.core.types import replace
-
-_WORTH_A_CUT = 1000  # rows of padding; a lock-step of its own costs as much as 100 to 300 rows of a linear model
 
 
 def run_one(step: Step, carry: Any, batches: Schedule, context: Any) -> Any:
@@ -54,40 +53,11 @@ def run_stack(step: Step, K: int, values: Any, axes: Any) -> Any:
 
     Training stays in one lock-step, since it goes on for many steps of few rows. `values`, `axes`: as `_in_lockstep`.
     """
-    parts = _by_width(values[1].mask) if isinstance(step, Plain) and axes[1].mask is not None else []
+    parts = by_width(values[1].mask) if isinstance(step, Plain) and axes[1].mask is not None else []
     if not parts:
         return _in_lockstep(step, K, values, axes)
     outs = [_in_lockstep(step, len(part), _narrow(values, axes, part, width), axes) for part, width in parts]
     return tree.take(tree.cat(outs), torch.argsort(torch.cat([part for part, _ in parts])))
-
-
-def _by_width(mask: Tensor) -> list[tuple[Tensor, int]]:
-    """Return groups of clients, [K_g] int64 each, with a width that holds their batches; none if all stay together.
-
-    `mask`: [K, S, B]. The narrower half of those that are left is cut off while that saves enough; always halves, so
-    that few graphs exist. One step in batches of 200, K = 1,000, in the order of what they need:
-
-        clients     rows in a batch     width    rows computed, of 200,000 in one lock-step
-        500         at most 27          32       16,000
-        250         at most 60          64       16,000
-        125         at most 110         128      16,000
-        125         up to 200           200      25,000: their narrower half needs 200 as well
-    """
-    K, _, B = mask.shape
-    if K // 2 * (B - 1) < _WORTH_A_CUT:  # a cohort of ten, however unequal
-        return []
-    needed = (mask.any(1) * torch.arange(1, B + 1, device=mask.device)).amax(1)  # [K]
-    ranks = torch.argsort(needed, descending=True, stable=True)
-    widths = [min(padded(n), B) for n in needed[ranks].tolist()]
-    parts, left = [], K
-    while left > 1:
-        half = left // 2
-        wide, narrow = widths[0], widths[left - half]
-        if half * (wide - narrow) < _WORTH_A_CUT:
-            break
-        parts.append((ranks[left - half : left], narrow))
-        left -= half
-    return [*parts, (ranks[:left], widths[0])] if parts else []
 
 
 def _narrow(values: Any, axes: Any, part: Tensor, width: int) -> tuple[Any, Schedule, Any]:
