@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from fedloom.core import patterns
+from fedloom.core.batch import Padded
 from fedloom.core.errors import SettingError
 from fedloom.core.fronts import Front
 from fedloom.core.frozen import Factors, frozen_tensors, whole_modules
@@ -69,7 +70,7 @@ class NetworkTensors:
         self.num_frozen = sum(p.numel() for n, p in module.named_parameters() if n in stays)
         self._bound: weakref.WeakValueDictionary[Any, Any] = weakref.WeakValueDictionary()
         self.inputs: object = None  # what its forward is called with, where that is not one tensor, see `reading`
-        self.cut: int | None = None  # id of padding, where batches are cut to their longest sequence
+        self.cut: Padded | None = None  # how, where batches are cut to their longest sequence
         self.front: Front | None = None  # what is not computed any more: its outputs are the inputs, see `behind`
         # Frozen parameters of a function's network depend on the seed; constants, as a rule, do not.
         self._frozen: Params | None = None
