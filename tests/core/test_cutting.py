@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 import fedloom as fl
 from fedloom.core.batch import cut_length
-from fedloom.core.cutting import _alike, cuts
+from fedloom.core.cutting import alike, cuts
 from fedloom.core.model import Model
 from fedloom.data.inputs import Inputs, Tokens, pack
 from tokens_made import LOCAL, VOCABULARY, Attending, Recurrent, federation, sequences
@@ -113,7 +113,7 @@ def test_answers_at_padding_count_where_targets_say_so() -> None:
 @pytest.mark.parametrize("value", [math.nan, math.inf])
 def test_answers_that_are_no_numbers_are_not_called_the_same(value: float) -> None:
     answers = torch.tensor([[value, 1.0]])
-    assert not _alike(answers, answers, torch.ones(1, 2, dtype=torch.bool))
+    assert not alike(answers, answers, torch.ones(1, 2, dtype=torch.bool))
 
 
 IDS = sequences(LONG)

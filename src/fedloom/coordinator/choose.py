@@ -53,7 +53,7 @@ def choose(name: EngineName, population: Population, local: Local, cohort_size: 
        recurrent layers: slower than one client after the other); loop where the cohort has fewer than 4 clients,
        whom processes would share out badly, or where processes cannot be forked;
     2. a model, or a task's loss, that `vmap` cannot take: loop (also where "stacked" was asked for, with a warning);
-       of token ids on a CPU, as models of Hugging Face that check their mask, by the rule of recurrent layers;
+       of token ids on a CPU, as models of Hugging Face that take no ready mask, by the rule of recurrent layers;
     3. a GPU: stacked;
     4. sequences that are cut to their lengths, of which a stack, whose clients are as long as the longest, would
        compute more than 1.25 times as many places as clients one by one: by the rule of recurrent layers;

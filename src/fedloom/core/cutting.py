@@ -32,11 +32,20 @@ def cutting(model: Model, seed: int, dtype: torch.dtype, device: torch.device, t
     return made
 
 
+def moved(weights: Weights) -> Weights:
+    """Return other weights than the initial ones, whose last layer may be 0."""
+    draw = torch.Generator().manual_seed(0)
+    params = {
+        n: p + 0.1 * torch.randn(p.shape, generator=draw, dtype=p.dtype).to(p.device) for n, p in weights.params.items()
+    }
+    return Weights(params=Params(params), buffers=weights.buffers)
+
+
 def cuts(model: Model, weights: Weights, x: Tensor, how: Tokens | Inputs) -> bool:
     """Return whether a network answers the same, up to rounding, to sequences whose padding is cut off.
 
-    It is tried on the shortest sequences of stored examples x, in evaluation and training, with other weights than the
-    initial ones, whose last layer may be 0. A network that draws, as dropout does, draws more for longer sequences.
+    It is tried on the shortest sequences of stored examples x, in evaluation and training, with `moved` weights. A
+    network that draws, as dropout does, draws more for longer sequences.
     """
     ends = how.ends(x)
     some = ends.argsort(stable=True)[:_TRIED]
@@ -45,11 +54,7 @@ def cuts(model: Model, weights: Weights, x: Tensor, how: Tokens | Inputs) -> boo
     if length == how.places(x):
         return False
     few, fewer = how(stored, dtype), how(how.shortened(stored, length), dtype)
-    draw = torch.Generator().manual_seed(0)
-    moved = {
-        n: p + 0.1 * torch.randn(p.shape, generator=draw, dtype=p.dtype).to(p.device) for n, p in weights.params.items()
-    }
-    weights = Weights(params=Params(moved), buffers=weights.buffers)
+    weights = moved(weights)
     real = torch.arange(length, device=x.device) < ends[some, None]
     with torch.no_grad():
         try:
@@ -58,10 +63,10 @@ def cuts(model: Model, weights: Weights, x: Tensor, how: Tokens | Inputs) -> boo
         except Exception:  # whose forward takes this one length, or fails where it is tried before the run
             return False
     pairs += [(whole, short), *((before[n], after[n]) for n in before)]
-    return all(_alike(a, b, real) for a, b in pairs)
+    return all(alike(a, b, real) for a, b in pairs)
 
 
-def _alike(whole: Tensor, cut: Tensor, real: Tensor) -> bool:
+def alike(whole: Tensor, cut: Tensor, real: Tensor) -> bool:
     """Return whether answers are the same at the places that are real, [B, T'], or in all where there is one each."""
     if whole.shape != cut.shape:
         if whole.ndim < 3 or whole.shape[0] != len(real) or cut.shape[1] != real.shape[1]:

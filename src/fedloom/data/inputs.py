@@ -61,6 +61,11 @@ class Tokens:
         """Return the first `length` places of sequences [..., T]."""
         return x[..., :length]
 
+    def ended(self, x: Tensor, length: int) -> Tensor:
+        """Return sequences [..., T] of which only the first `length` places are no padding; there is padding."""
+        assert self.padding is not None
+        return torch.cat([x[..., :length], torch.full_like(x[..., length:], self.padding)], -1)
+
 
 def _ends(there: Tensor) -> Tensor:
     return (there * torch.arange(1, there.shape[-1] + 1, device=there.device)).amax(-1)
@@ -139,8 +144,21 @@ class Inputs:
         there = torch.zeros((*x.shape[:-1], self.places(x)), dtype=torch.bool, device=x.device)
         for part, own in zip(self.parts, self._split(x), strict=True):
             if part in self.sequences:
-                there |= own != (self.padding if part.kind == "integers" and not part.name.endswith("mask") else 0)
+                there |= torch.ne(own, -1 if (fill := self._fill(part)) is None else fill)
         return _ends(there)
+
+    def _fill(self, part: Input) -> int | None:
+        """Return what stands behind the end of one of `sequences`; None: nothing does."""
+        return self.padding if part.kind == "integers" and not part.name.endswith("mask") else 0
+
+    def ended(self, x: Tensor, length: int) -> Tensor:
+        """Return stored rows [..., D] in which only the first `length` places of `sequences` are no padding."""
+        out = []
+        for part, own in zip(self.parts, self._split(x), strict=True):
+            fill = self._fill(part) if part in self.sequences else None
+            behind = own[..., length:] if fill is None else torch.full_like(own[..., length:], fill)
+            out += [own[..., :length], behind]
+        return torch.cat(out, -1)
 
     def shortened(self, x: Tensor, length: int) -> Tensor:
         """Return stored rows [..., D] with the first `length` places of `sequences` alone; `unpack` takes them too."""

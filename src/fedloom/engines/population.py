@@ -19,6 +19,7 @@ from fedloom.core.batches import Batches, plan
 from fedloom.core.client import Public
 from fedloom.core.cutting import cutting
 from fedloom.core.errors import SettingError
+from fedloom.core.masking import masking
 from fedloom.core.model import Model
 from fedloom.core.optimiser import Local
 from fedloom.core.random import derive
@@ -61,6 +62,7 @@ class Population:
         inputs = self.federation.train.normalise
         bound = {n: model.reading(inputs).bind(seed, self.dtype, self.device) for n, model in self.models.items()}
         if (train := self.federation.train).has_tokens:
+            bound = {n: masking(model, seed, self.dtype, self.device, train) for n, model in bound.items()}
             bound = {n: cutting(model, seed, self.dtype, self.device, train) for n, model in bound.items()}
         object.__setattr__(self, "models", bound)
         n = self.federation.num_clients
