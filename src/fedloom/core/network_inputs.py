@@ -51,9 +51,14 @@ class Arguments:
     def __call__(self, network: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if len(args) != 1 or kwargs or not isinstance(args[0], Tensor):
             return None  # a call of the network's own kind
+        inputs = args[:1] if isinstance(self.inputs, Tokens) else tuple(self.inputs.unpack(args[0]).values())
+        return self.given(network, inputs)
+
+    def given(self, network: nn.Module, inputs: tuple[Tensor, ...]) -> tuple[tuple[Tensor, ...], dict[str, Tensor]]:
+        """Return the arguments, by place and by name, of token ids or of the inputs in their order."""
         if isinstance(self.inputs, Tokens):
-            return args, {MASK: self._masked(network, torch.ne(args[0], self.inputs.padding or 0))}
-        parts = self.inputs.unpack(args[0])
+            return inputs, {MASK: self._masked(network, torch.ne(inputs[0], self.inputs.padding or 0))}
+        parts = {part.name: values for part, values in zip(self.inputs.parts, inputs, strict=True)}
         if self.named and self.mask != "tokens":
             parts[MASK] = self._masked(network, parts[MASK] != 0)
         return ((), parts) if self.named else (tuple(parts.values()), {})

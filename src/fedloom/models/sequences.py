@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Literal
+from typing import Literal, cast
 
 import torch
 import torch.nn.functional as F
@@ -302,7 +302,7 @@ class _CategoryBody(nn.Module):
             numbers, categories = numbers[:, : self.numbers], numbers[:, self.numbers :]
         if self.one_hot:
             blocks = zip(torch.split(categories, self.sizes, 1), self.embeddings, strict=True)
-            embedded = [block @ embedding.weight for block, embedding in blocks]
+            embedded = [block @ cast(nn.Embedding, embedding).weight for block, embedding in blocks]
         else:
             ids = categories.long().unbind(1)
             embedded = [embedding(column) for embedding, column in zip(self.embeddings, ids, strict=True)]
