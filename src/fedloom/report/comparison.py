@@ -50,14 +50,13 @@ def headline(methods: Sequence[Method]) -> Table:
         row: list[Any] = [m.last(c.name) for c in measured_columns]
         row[3] = m.last(of_global, last_rounds)
         better = m.spread(lambda run: share_better_than_local_only(run, methods))
-        cells.append([m.label, *row, better, *map(m.spread, (megabytes, seconds, evaluation)), len(m.counted_runs)])
+        cells.append([m.label, *row, better, *map(m.spread, (megabytes, seconds)), len(m.counted_runs)])
     columns = [
         Column("method", "method"),
         *measured_columns,
         Column("better_than_local_only", "than alone", percent, "high", "clients better off, %"),
         Column("mb_per_round", "MB", amount, "low", "a round"),
         Column("seconds_per_round", "training, s", amount, "low", "a round"),
-        Column("evaluation_seconds_per_round", "evaluation, s", amount, group="a round"),
         Column("runs", "runs", whole),
     ]
     shown_columns = [
@@ -313,6 +312,7 @@ def facts(methods: Sequence[Method]) -> tuple[Table, str]:
                     run.seed,
                     f"{run.rounds}{total}",
                     total_seconds(run) if h.timing else None,
+                    evaluation(run),
                     max(peaks) if peaks else None,
                     printable(f"{h.engine}: {h.engine_reason}") if h.engine else None,
                     printable(versions_used) or None,
@@ -325,6 +325,7 @@ def facts(methods: Sequence[Method]) -> tuple[Table, str]:
         Column("seed", "seed"),
         Column("rounds", "rounds"),
         Column("seconds", "seconds", amount),
+        Column("evaluation_seconds_per_round", "evaluation, s", amount),
         Column("peak_rss_mib", "memory, MiB", whole),
         Column("engine", "engine"),
         Column("versions", "versions"),

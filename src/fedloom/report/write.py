@@ -402,7 +402,11 @@ def _runs(page: Page, methods: Sequence[Method], *, is_part: bool) -> None:
         page.heading("Runs, engines and versions")
     facts, versions = comparison.facts(methods)
     versions_note = f" All of them with {versions}." if versions else ""
-    page.table(facts, f"Each run, its engine and its cost; seconds include evaluation.{versions_note}")
+    page.table(
+        facts,
+        "Each run, its engine and its cost. Seconds: of the whole run; evaluation: seconds of it a round, which they "
+        f"include.{versions_note}",
+    )
     page.add_csv(comparison.all_settings(methods))
     page.add_csv(comparison.rounds(methods))
 
