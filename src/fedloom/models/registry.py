@@ -93,9 +93,9 @@ class Network:
     shape: Shape = (3, 32, 32)
     num_classes: int = 10
     reads: Reads = Reads()
-    """What beside the shape it is made for; `parameters` are those of this."""
+    """Vocabulary, length and the like, for which it is made; `parameters` are those of this."""
     settings: Mapping[str, Any] = field(default_factory=dict)
-    """What may be said behind its name, `NAME?hidden=128`, and the defaults."""
+    """Settings that may stand behind its name, `NAME?hidden=128`, with their defaults."""
 
     @property
     def inputs(self) -> str:

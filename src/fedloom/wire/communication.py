@@ -66,6 +66,14 @@ class Connections(Wires):
     def arrivals(self) -> list[int]:
         """Return all ranks that have ever connected, in order."""
 
+    def name_of(self, rank: int) -> str | None:
+        """Return the name with which a rank's key is registered; None where the transport knows no keys."""
+        return None
+
+    def reason(self, rank: int) -> str:
+        """Return why a rank is gone."""
+        return "its connection ended, or it sent too much"
+
     @property
     def arriving(self) -> bool:
         """True while a rank is connecting that `arrivals` will name."""

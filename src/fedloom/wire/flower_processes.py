@@ -156,6 +156,11 @@ class SuperLink(_Supervised):
             raise
         self._thread.start()
 
+    @property
+    def registered(self) -> dict[int, str]:
+        """Return the names of the nodes whose keys are registered."""
+        return {node: name for name, (_, node) in list(self._registered.items())}
+
     def _command(self) -> list[str]:
         command = [
             "flower-superlink", "--host", "127.0.0.1", "--port", str(self.port),

@@ -11,6 +11,7 @@ import socket
 import threading
 import time
 from collections import deque
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection, Listener
 from pathlib import Path
@@ -21,6 +22,7 @@ from fedloom.wire.flower_relay import (
     FAILED,
     ID,
     NODES,
+    PAUSE,
     UNKNOWN,
     Envelope,
     Reply,
@@ -72,6 +74,7 @@ class FlowerConnections(ThreadedConnections):
         self._sent: dict[int, int] = {}  # ranks of messages without an answer, by number
         self._numbers = itertools.count()
         self.reasons: dict[int, str] = {}  # of ranks that are gone
+        self.registered: Callable[[], Mapping[int, str]] | None = None  # names of nodes by their keys; None: no keys
         self._lock = threading.RLock()
         threading.Thread(target=self._accept, daemon=True).start()
 
@@ -88,6 +91,23 @@ class FlowerConnections(ThreadedConnections):
                     self._again[node] = time.monotonic() + pause, min(2 * pause, AGAIN[1])
                     self._open(node)
         return super().arrivals()
+
+    def name_of(self, rank: int) -> str | None:
+        if self.registered is None:
+            return None
+        end = time.monotonic() + self.patience
+        while (name := self.registered().get(self._links[rank].node)) is None and time.monotonic() < end:
+            if rank in self._gone:
+                break
+            time.sleep(PAUSE)  # Flower lets a key in a moment before it says its number
+        return name or ""
+
+    def reason(self, rank: int) -> str:
+        reason = self.reasons.get(rank, super().reason(rank))
+        node = self._links[rank].node
+        if self.registered is not None and node not in self.registered():
+            return "its key is not registered any more"
+        return reason
 
     def post(self, rank: int, message: bytes) -> None:
         with self._lock:

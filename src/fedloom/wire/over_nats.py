@@ -33,7 +33,7 @@ BEAT = 2.0  # seconds between two looks whether the other end is there
 SILENCE = 30.0  # seconds without an acknowledgement, after which the other end is gone
 SERVER = "server"  # the name of the one who may publish to all devices
 UP, DOWN = "fedloom.up", "fedloom.down"
-NAME = re.compile(r"[A-Za-z0-9_-]{1,60}")
+NAME = re.compile(r"[A-Za-z0-9_-]{1,60}|invitation-[A-Za-z0-9_-]{1,60}")
 
 
 @dataclass(frozen=True)
@@ -95,6 +95,7 @@ class NatsManager(ThreadedManager):
         self.door = door
         self._sessions: dict[int, _Session] = {}
         self._latest: dict[str, int] = {}  # rank of each device's newest session, by its name
+        self._names: dict[int, str] = {}  # of the keys of ranks
         self._due = Counter[int]()  # answers that a rank owes: more than these are not taken
         self._queues: dict[int, asyncio.Queue[bytes | None]] = {}
         self._tasks: list[Future[None]] = []
@@ -119,6 +120,9 @@ class NatsManager(ThreadedManager):
     @property
     def expected(self) -> None:  # type: ignore[override]
         """None: devices come when they like."""
+
+    def name_of(self, rank: int) -> str | None:
+        return self._names.get(rank)
 
     def post(self, rank: int, message: bytes) -> None:
         self._due[rank] += 1
@@ -250,6 +254,7 @@ class NatsManager(ThreadedManager):
         if (earlier := self._latest.get(name)) is not None:
             self._mark_gone(earlier)
         self._latest[name] = rank = len(self._sessions) + 1
+        self._names[rank] = name
         self._begin(rank, _Session(f"{DOWN}.{name}.{id}", id))
 
     def _join(self, rank: int, session: _Session, size: int, start: int, piece: bytes) -> None:
