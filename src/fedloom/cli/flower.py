@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import NoReturn
 
@@ -19,6 +20,7 @@ from rich.console import Console
 from fedloom.core.errors import EngineWarning, RankError, SettingError, warn
 from fedloom.device import Membership, take_part
 from fedloom.wire import certificates
+from fedloom.wire.fleet import Audit
 from fedloom.wire.flower_processes import SuperLink, SuperNode, check_installed, private_folder
 from fedloom.wire.invitations import Enrolment, Joining, address_of
 from fedloom.wire.over_flower import FlowerConnections, RelayedServer
@@ -35,7 +37,9 @@ _PAUSE = 2.0  # seconds between two tries to reach it
 
 
 @contextmanager
-def flower_connections(args: argparse.Namespace, out: Path, console: Console) -> Iterator[FlowerConnections]:
+def flower_connections(
+    args: argparse.Namespace, out: Path, console: Console, audit: Audit
+) -> Iterator[FlowerConnections]:
     """Start Flower's SuperLink beside the server, and end it."""
     check_installed()
     tls = None
@@ -60,7 +64,7 @@ def flower_connections(args: argparse.Namespace, out: Path, console: Console) ->
         stack.callback(connections.close)
         link = SuperLink(
             out / "flower.log", args.port, connections.path, lambda: connections.is_carried, tls,
-            (lambda: certificates.keys(Path(args.certs))) if tls else dict,
+            (lambda: certificates.keys(Path(args.certs))) if tls else dict, partial(audit, "refused"),
         )  # fmt: skip
         stack.callback(link.close)
         if tls is not None:

@@ -6,6 +6,7 @@ import argparse
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from pathlib import Path
 
 from rich.console import Console
@@ -15,6 +16,7 @@ from fedloom.core.errors import EngineWarning, RankError, SettingError, warn
 from fedloom.device import Membership, take_part
 from fedloom.wire import certificates
 from fedloom.wire.certificates import INVITED
+from fedloom.wire.fleet import Audit
 from fedloom.wire.invitations import Enrolment, Joining, address_of
 from fedloom.wire.nats_server import NatsServer, make_key
 from fedloom.wire.over_nats import SERVER, Door, NatsManager
@@ -23,7 +25,7 @@ _PAUSE = 2.0  # seconds between two tries to connect
 
 
 @contextmanager
-def nats_connections(args: argparse.Namespace, out: Path, console: Console) -> Iterator[NatsManager]:
+def nats_connections(args: argparse.Namespace, out: Path, console: Console, audit: Audit) -> Iterator[NatsManager]:
     """Start nats-server beside the server, and end it."""
     if args.insecure or args.certs is None:
         raise SettingError(
@@ -42,12 +44,14 @@ def nats_connections(args: argparse.Namespace, out: Path, console: Console) -> I
         server = NatsServer(
             out / "nats", args.host, args.port,
             lambda: {SERVER: public} | certificates.keys(folder, over_nats=True), (own[0], own[1]),
+            partial(audit, "refused"),
         )  # fmt: skip
         stack.callback(server.close)
         here = "127.0.0.1" if args.host == "0.0.0.0" else args.host
         certified = certificates.name_of_server(folder)
         connections = NatsManager(Door(f"tls://{here}:{args.port}", SERVER, key, authority, certified))
         stack.callback(connections.end)
+        connections.registered = lambda: certificates.keys(folder, over_nats=True)
         console.print(
             f"waiting for {args.least} devices at {args.host}:{args.port}, {args.wait:g} s at most (--wait)",
             soft_wrap=True,

@@ -80,10 +80,8 @@ def serve(args: argparse.Namespace, console: Console) -> int:
                 source, catalogue.data(source, whole=True)
             )  # a wrong name shows before devices are asked
     files.make(out)
-    with (
-        _connections(args, out, console) as connections,
-        closing(RankFleet(connections, Audit(out / "audit.jsonl"))) as fleet,
-    ):
+    audit = Audit(out / "audit.jsonl")
+    with _connections(args, out, console, audit) as connections, closing(RankFleet(connections, audit)) as fleet:
         if args.certs is not None:
             fleet.enrol = partial(enrol, Path(args.certs))
         local = {f"data.{name}": getattr(DataSettings(), name) for name in _OF_SERVER}
@@ -143,17 +141,17 @@ def hand_out_models(job: Job, out: Path, history: History) -> str:
 
 
 @contextmanager
-def _connections(args: argparse.Namespace, out: Path, console: Console) -> Iterator[Connections]:
+def _connections(args: argparse.Namespace, out: Path, console: Console, audit: Audit) -> Iterator[Connections]:
     """Open the server's end of the transport."""
     if args.transport == "flower":
         from fedloom.cli.flower import flower_connections
 
-        with flower_connections(args, out, console) as connections:
+        with flower_connections(args, out, console, audit) as connections:
             yield connections
     elif args.transport == "nats":
         from fedloom.cli.nats_command import nats_connections
 
-        with nats_connections(args, out, console) as manager:
+        with nats_connections(args, out, console, audit) as manager:
             yield manager
     else:
         where = meeting_point(args.transport)

@@ -18,6 +18,7 @@ Transport = Literal["gloo", "mpi"]
 CLOSED = b""  # the last message, and its answer
 LARGEST = 16 << 30  # bytes of a message, by default
 PATIENCE = 5.0  # seconds that an end waits for a rank
+UNLISTED = "its key is not registered any more"  # why a rank is gone
 LOOK = 0.05  # seconds between two checks for new ranks
 
 

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from multiprocessing.connection import Connection, Listener
 from pathlib import Path
 
-from fedloom.wire.communication import ServerConnection, ThreadedConnections
+from fedloom.wire.communication import UNLISTED, ServerConnection, ThreadedConnections
 from fedloom.wire.flower_relay import (
     ANSWERED,
     FAILED,
@@ -106,7 +106,7 @@ class FlowerConnections(ThreadedConnections):
         reason = self.reasons.get(rank, super().reason(rank))
         node = self._links[rank].node
         if self.registered is not None and node not in self.registered():
-            return "its key is not registered any more"
+            return UNLISTED
         return reason
 
     def post(self, rank: int, message: bytes) -> None:

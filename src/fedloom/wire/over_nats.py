@@ -19,14 +19,14 @@ import secrets
 import ssl
 import threading
 from collections import Counter
-from collections.abc import Coroutine
+from collections.abc import Callable, Collection, Coroutine
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from fedloom.core.errors import RankError, SettingError
-from fedloom.wire.communication import PATIENCE, ThreadedManager
+from fedloom.wire.communication import PATIENCE, UNLISTED, ThreadedManager
 
 PIECE = 4 << 20  # bytes of a request; `max_payload` of nats-server has to be above it
 BEAT = 2.0  # seconds between two looks whether the other end is there
@@ -96,6 +96,7 @@ class NatsManager(ThreadedManager):
         self._sessions: dict[int, _Session] = {}
         self._latest: dict[str, int] = {}  # rank of each device's newest session, by its name
         self._names: dict[int, str] = {}  # of the keys of ranks
+        self.registered: Callable[[], Collection[str]] | None = None  # names of the keys that may connect
         self._due = Counter[int]()  # answers that a rank owes: more than these are not taken
         self._queues: dict[int, asyncio.Queue[bytes | None]] = {}
         self._tasks: list[Future[None]] = []
@@ -123,6 +124,11 @@ class NatsManager(ThreadedManager):
 
     def name_of(self, rank: int) -> str | None:
         return self._names.get(rank)
+
+    def reason(self, rank: int) -> str:
+        if self.registered is not None and self._names.get(rank) not in self.registered():
+            return UNLISTED
+        return super().reason(rank)
 
     def post(self, rank: int, message: bytes) -> None:
         self._due[rank] += 1
