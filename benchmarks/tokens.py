@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 import fedloom as fl
 from fedloom.coordinator.choose import choose, choose_compilation
-from fedloom.data import Tokens, next_tokens
+from fedloom.data import Inputs, Tokens, next_tokens
 from fedloom.engines.engine_options import Options
 from fedloom.engines.loop import Loop
 from fedloom.engines.population import Population
@@ -66,9 +66,22 @@ class Transformer(nn.Module):
         return self.head(self.norm(x))
 
 
+class Beside(Transformer):
+    """Three inputs: tokens, their mask, and numbers of the whole text."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.numbers = nn.Linear(3, VOCABULARY)
+
+    def forward(self, tokens: Tensor, mask: Tensor, numbers: Tensor) -> Tensor:
+        return super().forward(tokens) * mask.unsqueeze(2) + self.numbers(numbers).unsqueeze(1)
+
+
 def plain(network: nn.Module, federation: fl.Federation, lr: float, cut: bool) -> Callable[[], None]:
     """One round of FedAvg, client after client; `cut`: each batch to its longest sequence."""
-    x, y = federation.train.x.long(), federation.train.y
+    how, y = federation.train.normalise, federation.train.y
+    given = how.unpack(federation.train.x) if isinstance(how, Inputs) else {"tokens": federation.train.x.long()}
+    x = given["tokens"]
     start = copy.deepcopy(network.state_dict())
 
     def round_() -> None:
@@ -79,7 +92,7 @@ def plain(network: nn.Module, federation: fl.Federation, lr: float, cut: bool) -
             for some in rows[torch.randperm(len(rows))].split(BATCH):
                 T = int((x[some] != 0).sum(1).max()) if cut else x.shape[1]
                 step.zero_grad(set_to_none=True)
-                logits = network(x[some, :T])
+                logits = network(*(t[some] if n == "numbers" else t[some, :T] for n, t in given.items()))
                 F.cross_entropy(logits.flatten(0, 1), y[some, :T].flatten()).backward()
                 step.step()
 
@@ -104,12 +117,14 @@ def main() -> None:
         f"{args.clients} clients of {args.sequences} sequences of {args.length} places, {np.mean(x == 0):.0%} padding"
     )
     steps = args.clients * -(-args.sequences // BATCH)
-    for name, network in (("LSTM", Recurrent), ("transformer", Transformer)):
+    several = {"tokens": x, "mask": (x != 0).astype(np.int8), "numbers": rng.normal(size=(count, 3)).astype(np.float32)}
+    for name, network in (("LSTM", Recurrent), ("transformer", Transformer), ("3 inputs", Beside)):
         forms: dict[str, Callable[[], None]] = {}
         method = fl.FedAvg(local=fl.Local(epochs=1, batch_size=BATCH, optimiser=fl.SGD(lr=0.1)))
         parts = fl.data.by_lists(np.array_split(np.arange(count), args.clients))
         for cut in (False, True):
-            examples = fl.Examples(torch.from_numpy(x), next_tokens(x), VOCABULARY, Tokens(cut=cut))
+            given = several if network is Beside else x
+            examples = fl.from_arrays(given, next_tokens(x), num_classes=VOCABULARY, normalise=Tokens(cut=cut))
             federation = fl.Federation(examples, parts)
             population = Population(federation=federation, models={"network": fl.Model(network)}, task=fl.NextToken())
             if cut and population.models["network"].cut is None:

@@ -260,7 +260,7 @@ def runs_page(text: str) -> str:
         (("any of these " if one is ARRIVING else "") + f"`{one.form}`", f"`{_made(one.make)}`", _first(one.make))
         for one in (*SAMPLERS.values(), ARRIVING)
     ]
-    return _with_table(text, ("`clients.sampler`", "in Python, those of `fedloom.coordinator`", "asks"), rows)
+    return _with_table(text, ("`clients.sampler`", "in Python, from `fedloom.coordinator`", "selects"), rows)
 
 
 def analyses_page(text: str) -> str:

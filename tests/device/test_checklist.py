@@ -1,4 +1,4 @@
-"""The page of devices names a test for every box of the checklist, and the tests are there."""
+"""The checklist of devices names a test for every box of the checklist, and the tests are there."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 
 TESTS = Path(__file__).parents[1]
-PAGE = (TESTS.parent / "docs" / "devices.md").read_text(encoding="utf-8")
+PAGE = (TESTS / "device" / "CHECKLIST.md").read_text(encoding="utf-8")
 ROWS = dict(re.findall(r"^\| ([GSD]\d+) \|.*\| (.+) \|$", PAGE, re.MULTILINE))
 
 

@@ -146,6 +146,13 @@ def test_numbers_stand_beside_embeddings() -> None:
     assert torch.allclose(network(numbers, ids), expected)
     assert torch.equal(network(torch.cat([numbers, ids], 1)), network(numbers, ids))
     assert [embedding_width(n) for n in (2, 10, 50, 100_000)] == [2, 6, 14, 600]
+    hot = CategoryMLP(2, (3, 4), 2, hidden=(5,), one_hot=True)
+    hot.load_state_dict(network.state_dict())
+    columns = torch.cat([F.one_hot(ids[:, 0], 3), F.one_hot(ids[:, 1], 4)], 1)
+    assert torch.allclose(hot(torch.cat([numbers, columns], 1)), network(numbers, ids))
+    row[:, 2:] = 0
+    expected = network.classifier(F.relu(row @ body.layers[0].weight.T + body.layers[0].bias))
+    assert torch.allclose(hot(F.pad(numbers, (0, 7))), expected)
 
 
 def test_dropout_acts_in_training_only() -> None:

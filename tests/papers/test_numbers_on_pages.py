@@ -209,18 +209,18 @@ def test_personal_accuracies_of_ktpfl_before_and_after_distillation() -> None:
 
 
 def test_what_a_group_of_like_clients_gives_ktpfl() -> None:
-    found, text = results("ktpfl", "ktpfl-useful"), (DOCS / "ktpfl.md").read_text(encoding="utf-8")
-    told = re.findall(
-        r"KT-pFL (\S+), uniform mixing(?: \(`fedmd_kt`\))? (\S+), local training alone (\S+) %, and before "
-        r"distillation (\S+), (\S+) and (\S+) %",
-        text,
+    found, columns = (
+        results("ktpfl", "ktpfl-useful"),
+        {"Fashion-MNIST": "fmnist20k-groups", "CIFAR-10": "cifar20k-groups"},
     )
-    assert len(told) == 2
-    for column, seed, numbers in zip(("fmnist20k-groups", "cifar20k-groups"), (0, 1), told, strict=True):
-        runs = [found[column, row].runs[seed] for row in ("kt_pfl", "fedmd_kt", "local_only")]
-        for measure, its in (("personal_accuracy", numbers[:3]), ("trained_accuracy", numbers[3:])):
-            for number, run in zip(its, runs, strict=True):
-                assert says(number, 100 * run.after(10, measure)), (column, measure, number)
+    rows = table("ktpfl.md", "two groups of ten, 10 rounds, accuracy in %")
+    assert len(rows) == 3
+    for row in rows:
+        data, seed = row.pop(next(iter(row))).split(", seed ")
+        runs = [found[columns[data], name].runs[int(seed)] for name in ("kt_pfl", "fedmd_kt", "local_only")]
+        told = [run.after(10, measure) for measure in ("personal_accuracy", "trained_accuracy") for run in runs]
+        for (head, cell), value in zip(row.items(), told, strict=True):
+            assert says(cell, 100 * value), (data, seed, head)
 
 
 APFL_METHODS = {

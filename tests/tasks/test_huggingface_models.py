@@ -15,6 +15,8 @@ from fedloom.core.network_makers import seeded
 from fedloom.data.inputs import Tokens
 from tokens_made import VOCABULARY, federation, sequences
 
+LOCAL = fl.Local(batch_size=8, epochs=1)
+
 transformers = pytest.importorskip("transformers")
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore::DeprecationWarning")]
 
@@ -33,6 +35,31 @@ def bert() -> Any:
         max_position_embeddings=32, num_labels=3, initializer_range=0.5,
     )  # fmt: skip
     return transformers.BertForSequenceClassification(config)
+
+
+def eager() -> Any:
+    """Adds its mask to scores."""
+    config = transformers.BertConfig(
+        vocab_size=VOCABULARY, hidden_size=16, num_hidden_layers=1, num_attention_heads=2, intermediate_size=32,
+        max_position_embeddings=32, num_labels=3, initializer_range=0.5,
+    )  # fmt: skip
+    return transformers.BertForSequenceClassification._from_config(config, attn_implementation="eager")
+
+
+def llama() -> Any:
+    config = transformers.LlamaConfig(
+        vocab_size=VOCABULARY, hidden_size=16, num_hidden_layers=1, num_attention_heads=2, intermediate_size=32
+    )
+    return transformers.LlamaForCausalLM(config)
+
+
+def opt() -> Any:
+    """Counts places by a mask for each token."""
+    config = transformers.OPTConfig(
+        vocab_size=VOCABULARY, hidden_size=16, num_hidden_layers=1, num_attention_heads=2, ffn_dim=32,
+        word_embed_proj_dim=16, max_position_embeddings=32, pad_token_id=0,
+    )  # fmt: skip
+    return transformers.OPTForCausalLM(config)
 
 
 @pytest.mark.parametrize("make", [gpt2, bert])
@@ -66,22 +93,28 @@ def test_a_walk_with_token_arrays_and_a_model_in_ten_lines() -> None:
     method = fl.FedAvg(local=fl.Local(batch_size=8, epochs=2, optimiser=fl.SGD(lr=0.5)))
     settings = fl.RunSettings(rounds=3, cohort_size=4, measures=("perplexity",))
     history = fl.run(method, clients, gpt2, settings, task=fl.NextToken())
-    assert history.engine == "workers"
-    assert "GPT2LMHeadModel' cannot be stacked" in history.engine_reason
+    assert history.engine == "stacked"
     values = history.series("personal_perplexity")
     assert values[-1] < values[0]
 
 
-def test_a_classifier_of_sequences_by_every_engine() -> None:
-    settings: Any = {"rounds": 1, "cohort_size": 4, "seed": 2}
-    found = [
-        fl.run(
-            fl.FedProx(local=fl.Local(batch_size=8, epochs=1)), federation(classes=True), bert,
-            fl.RunSettings(engine=engine, **settings),
-        ).series("global_loss")[-1]
-        for engine in ("loop", "workers")
-    ]  # fmt: skip
-    assert found[0] == found[1]
+@pytest.mark.parametrize(
+    ("make", "form"), [(gpt2, "causal"), (bert, "pairs"), (eager, "added pairs"), (llama, "causal"), (opt, "tokens")]
+)
+def test_engines_agree_with_padding_and_say_where_they_cannot_stack(make: Any, form: str) -> None:
+    classes = make in (bert, eager)
+    whole, task = federation(14, classes=classes), fl.Classification() if classes else fl.NextToken()
+
+    def found(engine: Any) -> Any:
+        settings = fl.RunSettings(rounds=1, cohort_size=4, seed=2, engine=engine, dtype="float64")
+        job = fl.Job(algorithm=fl.FedProx(local=LOCAL), federation=whole, model=make, settings=settings, task=task)
+        assert [m.arguments and m.arguments.mask for m in job.population.models.values()] == [form]
+        return job.run()
+
+    loop, auto = found("loop"), found("auto")
+    assert auto.engine == ("workers" if make is opt else "stacked")
+    assert "OPTForCausalLM' cannot be stacked" in auto.engine_reason or make is not opt
+    assert auto.series("global_loss") == pytest.approx(loop.series("global_loss"), abs=1e-9)
 
 
 def test_dropout_is_by_the_seed() -> None:

@@ -41,11 +41,16 @@ pytestmark = pytest.mark.filterwarnings("ignore:.*'creatinine' with nothing here
 
 
 @pytest.mark.some(1)
-@pytest.mark.parametrize("algorithm", ["fedper", "fedavg", "scaffold"])
-def test_five_devices_have_the_bits_of_the_simulation_of_their_tables(algorithm: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("algorithm", "model"),
+    [("fedper", "mlp"), ("fedper", "category_mlp"), ("fedavg", "category_mlp"), ("scaffold", "mlp")],
+)
+def test_five_devices_have_the_bits_of_the_simulation_of_their_tables(
+    algorithm: str, model: str, tmp_path: Path
+) -> None:
     """Columns stand in another order on each, one has none of a column, and targets are standardised."""
     write_sites(tmp_path)
-    words = settings(algorithm)
+    words = settings(algorithm, model=model)
     want, got = simulated(tmp_path, words), served(tmp_path, words)
     same(want.server, got.server, "the server state")
     check_same_run(tmp_path / "out", tmp_path / "simulated", exactly=algorithm == "fedper")

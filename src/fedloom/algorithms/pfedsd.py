@@ -90,8 +90,8 @@ class SelfDistilled(KeepsModel):
     augmentation or drifting inputs `soft_predictions` is refused. Where examples arrive, those that v_k was not trained
     on have no entry, and the distillation is the mean over those that have one."""
     transfer: Literal["predictions", "weights"] = "predictions"
-    """How v_k teaches: by its `predictions` (4), or as a norm between `weights`, lam / 2 * ||w - v_k||^2, to compare
-    with. The norm knows no temperature and no stored predictions."""
+    """Teaching by v_k, through `predictions` (4) or by a norm between `weights`, lam / 2 * ||w - v_k||^2, to compare.
+    The norm knows no temperature and no stored predictions."""
 
     table: ClassVar[tuple[int, int]]  # rows and columns of those predictions, of an instance that is `bind`
     needs_classes: ClassVar[bool] = True

@@ -1,4 +1,4 @@
-"""Which share of neurons keeps the class that it prefers (FedNTD, section 5.1)."""
+"""The share of neurons that keep the class that they prefer (FedNTD, section 5.1)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which class each neuron of the last hidden layer prefers (FedNTD, appendix M, fig. 17)."""
+"""The class that each neuron of the last hidden layer prefers (FedNTD, appendix M, fig. 17)."""
 
 from __future__ import annotations
 

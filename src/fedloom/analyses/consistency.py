@@ -1,4 +1,4 @@
-"""How steadily the global model knows its classes from round to round (FedNTD, fig. 2b)."""
+"""The steadiness of the global model's accuracy by class from round to round (FedNTD, fig. 2b)."""
 
 from __future__ import annotations
 

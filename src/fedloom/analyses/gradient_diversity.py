@@ -1,4 +1,4 @@
-"""How much clients' gradients disagree (FedNTD, definition 2)."""
+"""The disagreement of clients' gradients (FedNTD, definition 2)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How far local models move, against how unlike their data are (FedNTD, fig. 8)."""
+"""The distance that local models move, beside how unlike their data are (FedNTD, fig. 8)."""
 
 from __future__ import annotations
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import json
 from collections.abc import Sequence
-from inspect import signature
 from pathlib import Path
 
 from rich.console import Console
@@ -16,6 +15,8 @@ from fedloom.coordinator.directory import RunDirectory
 from fedloom.core.errors import SettingError
 from fedloom.core.task import targets_of
 from fedloom.core.task_measures import measures_of
+from fedloom.data import Examples
+from fedloom.data.inputs import Inputs
 from fedloom.data.preparation import Preparation
 from fedloom.display.terminal import table
 from fedloom.evaluate import evaluate_rows, measured
@@ -110,11 +111,6 @@ def export(args: argparse.Namespace, console: Console) -> int:
     onnx = Path(args.file).suffix == ".onnx"
     if onnx and (threshold := task_of(found, args.directory)[1]) is not None:
         facts["threshold"] = repr(threshold)
-    if onnx and found.model.inputs is not None:
-        raise SettingError(
-            f"an ONNX file takes one tensor, and the forward of {found.name} is given several, "
-            f"{', '.join(signature(found.model.skeleton().forward).parameters)}: write a .pt or .safetensors file"
-        )
     prepared, said = _inside(experiment, job) if onnx else (None, "")
     path = write_model(
         found.model,
@@ -136,6 +132,14 @@ def export(args: argparse.Namespace, console: Console) -> int:
     return 0
 
 
+def _inputs(train: Examples) -> str:
+    """Return a sentence about the inputs of an ONNX file of a network that is given several; "" of one."""
+    if not isinstance(train.normalise, Inputs):
+        return ""
+    parts = [f"{name} [{', '.join(map(str, ('B', *shape)))}]" for name, shape, _ in train.normalise.parts]
+    return f"the file takes the inputs by their names: {', '.join(parts)}"
+
+
 def _inside(experiment: Experiment, job: Job) -> tuple[Preparation | None, str]:
     """Return the preparation that an ONNX file of a run can hold, and a sentence about its inputs."""
     if experiment.data.normalise == "places":
@@ -145,7 +149,7 @@ def _inside(experiment: Experiment, job: Job) -> tuple[Preparation | None, str]:
         )
     preparation = getattr(job.federation.train, "preparation", None)
     if preparation is None:
-        return None, ""
+        return None, _inputs(job.federation.train)
     if preparation.text is not None:
         return None, "the file takes token ids; `text` of its metadata says which ids the tokens of a text have"
     if (columns := preparation.constants) is None:

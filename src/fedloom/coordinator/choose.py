@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.func import grad, vmap
 
 from fedloom.core import tree
-from fedloom.core.batch import Batch, cut_to, lengths
+from fedloom.core.batch import Batch, Padded, cut_to
 from fedloom.core.errors import EngineWarning, SettingError, first_line, quiet_vmap, warn
 from fedloom.core.fold.execution import Compilation
 from fedloom.core.losses import objective
@@ -53,7 +53,7 @@ def choose(name: EngineName, population: Population, local: Local, cohort_size: 
        recurrent layers: slower than one client after the other); loop where the cohort has fewer than 4 clients,
        whom processes would share out badly, or where processes cannot be forked;
     2. a model, or a task's loss, that `vmap` cannot take: loop (also where "stacked" was asked for, with a warning);
-       of token ids on a CPU, as models of Hugging Face that check their mask, by the rule of recurrent layers;
+       of token ids on a CPU, as models of Hugging Face that take no ready mask, by the rule of recurrent layers;
     3. a GPU: stacked;
     4. sequences that are cut to their lengths, of which a stack, whose clients are as long as the longest, would
        compute more than 1.25 times as many places as clients one by one: by the rule of recurrent layers;
@@ -149,7 +149,7 @@ def _lengths(model: Model, population: Population) -> int:
     """Return to how many different lengths batches may be cut, each a graph; 1 where sequences are whole."""
     if model.cut is None:
         return 1
-    places = population.federation.train.shape[0]
+    places = model.cut.places(population.federation.train.x)
     return len({cut_to(n, places) for n in np.unique(_ends(model.cut, population)).tolist()})
 
 
@@ -158,14 +158,14 @@ def _places_wasted(model: Model, population: Population) -> float:
     if model.cut is None:
         return 1.0
     ends, parts = _ends(model.cut, population), population.federation.partition
-    places = population.federation.train.shape[0]
+    places = model.cut.places(population.federation.train.x)
     longest = [cut_to(int(ends[parts.rows(k)].max(initial=1)), places) for k in range(parts.num_clients)]
     return max(longest) / float(np.mean(longest))
 
 
-def _ends(padding: int, population: Population) -> npt.NDArray[np.int64]:
+def _ends(how: Padded, population: Population) -> npt.NDArray[np.int64]:
     """Return the number of places of each training sequence before its padding, [N]."""
-    return lengths(population.federation.train.x, padding).cpu().numpy()
+    return how.ends(population.federation.train.x).cpu().numpy()
 
 
 @dataclass(frozen=True)

@@ -117,7 +117,7 @@ class FixedList:
 
 @dataclass(frozen=True)
 class Available:
-    """Uniformly among the clients that are up: each for `share` of a cycle of `period` rounds, from its own moment on.
+    """Uniformly among the available clients: each is available for `share` of a cycle of `period` rounds.
 
     `share`: in (0, 1]. A client is up in share * period rounds, rounded up or down by its phase. Where fewer than the
     cohort are up, all of them are asked.

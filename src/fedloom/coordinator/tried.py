@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from fedloom.coordinator.job import Plan
-from fedloom.core.batch import lengths, probe
+from fedloom.core.batch import probe
 from fedloom.core.errors import SettingError, first_line
 from fedloom.core.losses import objective
 from fedloom.core.model import Model
@@ -31,8 +31,8 @@ def _different(train: Examples) -> npt.NDArray[np.int64]:
     """Return the first example of each class, or of a few different targets."""
     y = train.y.cpu().numpy()
     if train.has_tokens and len(train.shape) == 1:  # with the largest id, and the longest sequence
-        padding = train.normalise.padding if isinstance(train.normalise, Tokens) else None
-        longest = 0 if padding is None else int(lengths(train.x, padding).argmax())
+        how = train.normalise
+        longest = int(how.ends(train.x).argmax()) if isinstance(how, Tokens) and how.padding is not None else 0
         rows = {0, int(train.x.amax(1).argmax()), longest, *_different_targets(train, y).tolist()}
         return np.array(sorted(rows), np.int64)
     return _different_targets(train, y)

@@ -22,6 +22,14 @@ class Prepare(Protocol):
     def __call__(self, x: Tensor, dtype: torch.dtype) -> Tensor: ...
 
 
+class Padded(Protocol):
+    """Stored sequences whose padding can be cut off (static and hashable): `fedloom.data.Tokens`, `Inputs`."""
+
+    def places(self, x: Tensor) -> int: ...
+    def ends(self, x: Tensor) -> Tensor: ...
+    def shortened(self, x: Tensor, length: int) -> Tensor: ...
+
+
 Notes = dict[str, Tensor]  # what frozen models say, by name
 
 
@@ -129,7 +137,7 @@ class Schedule:
     prepare: Prepare | None = static(default=None)
     augment: Callable[[Tensor, Tensor], Tensor] | None = static(default=None)  # (x [B, ...], key []) -> [B, ...]
     dtype: torch.dtype = static(default=torch.float32)
-    cut: int | None = static(default=None)  # id of padding, where a batch may be cut to about its longest sequence
+    cut: Padded | None = static(default=None)  # where a batch may be cut to about its longest sequence
     private: bool = static(default=False)  # the client's own training examples: to learn from them is local training
 
 
@@ -138,14 +146,14 @@ def padded(n: int) -> int:
     return 1 << (max(n, 1) - 1).bit_length()
 
 
-def lengths(x: Tensor, padding: int) -> Tensor:
-    """Return the number of places of sequences x [..., T] before their padding, [...] int64."""
-    return ((x != padding) * torch.arange(1, x.shape[-1] + 1, device=x.device)).amax(-1)
+def cut_length(x: Tensor, how: Padded) -> int:
+    """Return to how many places the sequences of stored examples are cut: about the longest of them."""
+    return cut_to(max(1, int(how.ends(x).max())), how.places(x))
 
 
-def cut_length(x: Tensor, padding: int) -> int:
-    """Return to how many places sequences x [..., T] are cut: about the longest of them."""
-    return cut_to(max(1, int(lengths(x, padding).max())), x.shape[-1])
+def of_places(y: Tensor) -> bool:
+    """Return whether targets are of each place of a sequence, [N, T], and not of the example."""
+    return y.ndim > 1 and not y.is_floating_point()
 
 
 def cut_to(longest: int, places: int) -> int:

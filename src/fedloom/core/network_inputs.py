@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -14,6 +14,26 @@ from fedloom.core.errors import SettingError
 from fedloom.data.inputs import Inputs, Tokens
 
 MASK = "attention_mask"  # an argument of a forward, by the name that Hugging Face gave it
+MaskForm = Literal["tokens", "pairs", "causal", "added pairs", "added causal"]
+READY: tuple[MaskForm, ...] = ("pairs", "causal", "added pairs", "added causal")
+
+
+def mask_of(real: Tensor, form: MaskForm, dtype: torch.dtype) -> Tensor:
+    """Return the mask of sequences whose tokens are `real` [B, T].
+
+    "tokens": 1 for a token, 0 for padding, int64 [B, T]. The others are [B, 1, T, T], for each place and each place
+    that it may see: all tokens ("pairs"), or those up to itself ("causal"); True, or 0 to be "added" to scores beside
+    the least number of `dtype`.
+    """
+    if form == "tokens":
+        return real.long()
+    places = real.shape[-1]
+    seen = real[..., None, None, :].expand(*real.shape[:-1], 1, places, places)
+    if form.endswith("causal"):
+        seen = seen & torch.ones(places, places, dtype=torch.bool, device=real.device).tril()
+    if form in ("pairs", "causal"):
+        return seen
+    return torch.zeros(seen.shape, dtype=dtype, device=real.device).masked_fill(~seen, torch.finfo(dtype).min)
 
 
 @dataclass(frozen=True)
@@ -21,18 +41,35 @@ class Arguments:
     """Make the arguments of a forward of the one tensor that examples are stored in; a hook of the network.
 
     `named`: whether the forward has an argument of each input's name; of token ids, whether it takes their mask.
+    `mask`: the form in which it is given that.
     """
 
     inputs: Tokens | Inputs
     named: bool
+    mask: MaskForm = "tokens"
 
     def __call__(self, network: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if len(args) != 1 or kwargs or not isinstance(args[0], Tensor):
             return None  # a call of the network's own kind
+        inputs = args[:1] if isinstance(self.inputs, Tokens) else tuple(self.inputs.unpack(args[0]).values())
+        return self.given(network, inputs)
+
+    def given(self, network: nn.Module, inputs: tuple[Tensor, ...]) -> tuple[tuple[Tensor, ...], dict[str, Tensor]]:
+        """Return the arguments, by place and by name, of token ids or of the inputs in their order."""
         if isinstance(self.inputs, Tokens):
-            return args, {MASK: torch.ne(args[0], self.inputs.padding or 0).long()}
-        parts = self.inputs.unpack(args[0])
+            return inputs, {MASK: self._masked(network, torch.ne(inputs[0], self.inputs.padding or 0))}
+        parts = {part.name: values for part, values in zip(self.inputs.parts, inputs, strict=True)}
+        if self.named and self.mask != "tokens":
+            parts[MASK] = self._masked(network, parts[MASK] != 0)
         return ((), parts) if self.named else (tuple(parts.values()), {})
+
+    @property
+    def has_mask(self) -> bool:
+        """True if the forward is given a mask by its name."""
+        return isinstance(self.inputs, Tokens) or (self.named and MASK in [part.name for part in self.inputs.sequences])
+
+    def _masked(self, network: nn.Module, real: Tensor) -> Tensor:
+        return mask_of(real, self.mask, next(p.dtype for p in network.parameters() if p.is_floating_point()))
 
 
 def arguments_of(network: nn.Module, inputs: object, name: str) -> Arguments | None:
@@ -66,6 +103,14 @@ def logits_alone(network: nn.Module, args: Any, out: Any) -> Any:
         return None
     found = out.get("logits") if isinstance(out, Mapping) else getattr(out, "logits", None)
     return found if isinstance(found, Tensor) else None
+
+
+def set_arguments(network: nn.Module, how: Arguments) -> None:
+    """Have a network called by `how`, in the place of another way that it may have."""
+    hooks = network._forward_pre_hooks
+    for key in [k for k, hook in hooks.items() if isinstance(hook, Arguments)]:
+        del hooks[key]
+    network.register_forward_pre_hook(how, with_kwargs=True)
 
 
 def without_hooks(network: nn.Module) -> nn.Module:

@@ -5,17 +5,19 @@ from __future__ import annotations
 import copy
 import weakref
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
 
 from fedloom.core import patterns
+from fedloom.core.batch import Padded
 from fedloom.core.errors import SettingError
 from fedloom.core.fronts import Front
 from fedloom.core.frozen import Factors, frozen_tensors, whole_modules
 from fedloom.core.network_copies import Called, Tapped, computed_tensors, copied, skeleton_of, tensors_of
-from fedloom.core.network_inputs import arguments_of, logits_alone, without_hooks
+from fedloom.core.network_inputs import Arguments, MaskForm, arguments_of, logits_alone, set_arguments, without_hooks
 from fedloom.core.network_makers import missing_arguments, seeded
 from fedloom.core.passes import draws_unseen
 from fedloom.core.types import Params, Weights
@@ -69,7 +71,8 @@ class NetworkTensors:
         self.num_frozen = sum(p.numel() for n, p in module.named_parameters() if n in stays)
         self._bound: weakref.WeakValueDictionary[Any, Any] = weakref.WeakValueDictionary()
         self.inputs: object = None  # what its forward is called with, where that is not one tensor, see `reading`
-        self.cut: int | None = None  # id of padding, where batches are cut to their longest sequence
+        self.arguments: Arguments | None = None  # and how
+        self.cut: Padded | None = None  # how, where batches are cut to their longest sequence
         self.front: Front | None = None  # what is not computed any more: its outputs are the inputs, see `behind`
         # Frozen parameters of a function's network depend on the seed; constants, as a rule, do not.
         self._frozen: Params | None = None
@@ -149,13 +152,22 @@ class NetworkTensors:
             return self
         found = self._bound.get(inputs)
         if found is None:
-            found = copy.copy(self)
-            found.inputs, found._bound = inputs, weakref.WeakValueDictionary()
-            found._training, found._evaluating = (copied(n, {}) for n in (self._training, self._evaluating))
-            for network in (found._training, found._evaluating):
-                network.register_forward_pre_hook(how, with_kwargs=True)
-            found._wrap()
-            self._bound[inputs] = found
+            found = self._bound[inputs] = self._called_by(how)
+            found.inputs = inputs
+        return found
+
+    def masked(self, form: MaskForm) -> Self:
+        """Return this network, which is given a mask, as it is given that in another form."""
+        assert self.arguments is not None
+        return self._called_by(replace(self.arguments, mask=form))
+
+    def _called_by(self, how: Arguments) -> Self:
+        found = copy.copy(self)
+        found.arguments, found._bound = how, weakref.WeakValueDictionary()
+        found._training, found._evaluating = (copied(n, {}) for n in (self._training, self._evaluating))
+        for network in (found._training, found._evaluating):
+            set_arguments(network, how)
+        found._wrap()
         return found
 
     def _frozen_at(self, seed: int, dtype: torch.dtype, device: torch.device) -> Params:

@@ -9,8 +9,8 @@ from fedloom.data.embedded import fashion_mnist_small
 from fedloom.data.examples import Dataset, Examples
 from fedloom.data.federation import Federation, federate
 from fedloom.data.hold_out import split
+from fedloom.data.in_memory import from_arrays
 from fedloom.data.inputs import Input, Inputs, Tokens, next_tokens
-from fedloom.data.memory import from_arrays
 from fedloom.data.normalise import Normalise
 from fedloom.data.parquet import read_parquet
 from fedloom.data.partition import Partition, by_lists, dirichlet, iid, pooled, shards

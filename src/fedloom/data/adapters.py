@@ -15,7 +15,7 @@ from torch import Tensor
 from fedloom.data.constants import NORMALISE
 from fedloom.data.examples import Dataset, Examples
 from fedloom.data.folders import pillow
-from fedloom.data.memory import from_arrays, missing_classes
+from fedloom.data.in_memory import from_arrays, missing_classes
 from fedloom.data.normalise import Normalise
 from fedloom.data.tables import from_frame, number
 

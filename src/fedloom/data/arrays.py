@@ -17,8 +17,8 @@ import torch
 from fedloom.data import formats
 from fedloom.data.examples import MAX_CLASSES, Dataset, Examples
 from fedloom.data.formats import FormatError, refuse
+from fedloom.data.in_memory import from_arrays, missing_classes
 from fedloom.data.inputs import Tokens, next_tokens
-from fedloom.data.memory import from_arrays, missing_classes
 from fedloom.data.vocabulary import narrow
 
 NAMES = ("x_train", "y_train", "x_test", "y_test")

@@ -14,7 +14,7 @@ from fedloom.data.constants import CLASSES
 from fedloom.data.download import Download, Remote
 from fedloom.data.examples import Dataset, Examples
 from fedloom.data.formats import Bytes, check_labels, find_files, read_pickle, read_records
-from fedloom.data.memory import from_arrays
+from fedloom.data.in_memory import from_arrays
 from fedloom.data.normalise import Normalise
 
 CIFAR10_FILES = (*(f"data_batch_{i}" for i in range(1, 6)), "test_batch")

@@ -279,7 +279,8 @@ def describe_inputs(how: Normalise | Tokens | Inputs) -> Any:
         return [how.mean, how.std, how.scale]
     if isinstance(how, Tokens):
         return {"padding": how.padding, "cut": how.cut, "vocabulary": how.vocabulary}
-    return {"inputs": [[name, [*shape], kind] for name, shape, kind in how.parts], "padding": how.padding}
+    parts = [[name, [*shape], kind] for name, shape, kind in how.parts]
+    return {"inputs": parts, "padding": how.padding, "cut": how.cut}
 
 
 def read_inputs(found: Any) -> Normalise | Tokens | Inputs:
@@ -296,7 +297,7 @@ def read_inputs(found: Any) -> Normalise | Tokens | Inputs:
     parts = [Input(str(name), tuple(map(int, shape)), kind) for name, shape, kind in found["inputs"]]
     if wrong := [part for part in parts if part.kind not in KINDS or min(part.shape, default=1) < 1]:
         raise ValueError(f"inputs of a network are {', '.join(KINDS)} of some shape, got {wrong[0]!r:.80}")
-    return Inputs(tuple(parts), found["padding"])
+    return Inputs(tuple(parts), found["padding"], found.get("cut", True) is True)
 
 
 class Dataset(NamedTuple):

@@ -17,7 +17,7 @@ import numpy.typing as npt
 from fedloom.data.constants import CLASSES, NORMALISE
 from fedloom.data.examples import Dataset, Examples
 from fedloom.data.formats import Bytes, FormatError, check_link, memory, read_whole, refuse
-from fedloom.data.memory import from_arrays
+from fedloom.data.in_memory import from_arrays
 
 _CLASSES = CLASSES["cifar10"]
 _SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".webp")

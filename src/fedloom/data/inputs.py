@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import cached_property
 from math import prod
 from typing import Literal, NamedTuple, get_args
 
@@ -48,6 +49,27 @@ class Tokens:
         """Return the ids, int64, whatever `dtype` is."""
         return x.long()
 
+    def places(self, x: Tensor) -> int:
+        """Return the number of places of stored sequences [..., T]."""
+        return x.shape[-1]
+
+    def ends(self, x: Tensor) -> Tensor:
+        """Return the number of places of each sequence [..., T] before its padding, [...] int64."""
+        return _ends(torch.ne(x, -1 if self.padding is None else self.padding))
+
+    def shortened(self, x: Tensor, length: int) -> Tensor:
+        """Return the first `length` places of sequences [..., T]."""
+        return x[..., :length]
+
+    def ended(self, x: Tensor, length: int) -> Tensor:
+        """Return sequences [..., T] of which only the first `length` places are no padding; there is padding."""
+        assert self.padding is not None
+        return torch.cat([x[..., :length], torch.full_like(x[..., length:], self.padding)], -1)
+
+
+def _ends(there: Tensor) -> Tensor:
+    return (there * torch.arange(1, there.shape[-1] + 1, device=there.device)).amax(-1)
+
 
 Kind = Literal["integers", "truths", "numbers"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
@@ -76,10 +98,13 @@ class Inputs:
     Args:
         parts: the inputs, in the order in which they are stored.
         padding: the id behind the last token of a shorter sequence, of the inputs that are integers; None: none is.
+        cut: whether a batch may be cut to about its longest sequence, as of `Tokens`. The inputs of `sequences` are cut
+            together, where all of them are padding.
     """
 
     parts: tuple[Input, ...]
     padding: int | None = 0
+    cut: bool = field(default=True, repr=False)  # of how batches are computed, and not of the examples
 
     def __post_init__(self) -> None:
         _check_padding(self.padding)
@@ -101,18 +126,63 @@ class Inputs:
         """Return the stored rows, [..., D], in a type that is exact for each input."""
         return x.long() if self.whole else x.to(dtype)
 
+    @cached_property
+    def sequences(self) -> tuple[Input, ...]:
+        """The inputs (N, T) that are token ids, and their masks: those of the longest T that integers have."""
+        longest = max((p.shape for p in self.parts if p.kind == "integers" and len(p.shape) == 1), default=None)
+        return tuple(p for p in self.parts if p.kind != "numbers" and p.shape == longest)
+
+    def places(self, x: Tensor) -> int:
+        """Return the number of places of `sequences`; 0 where there are none."""
+        return self.sequences[0].size if self.sequences else 0
+
+    def ends(self, x: Tensor) -> Tensor:
+        """Return the number of places of `sequences` before their padding, [...] int64, of stored rows [..., D].
+
+        Padding has the id of padding; in masks and truth values it is 0.
+        """
+        there = torch.zeros((*x.shape[:-1], self.places(x)), dtype=torch.bool, device=x.device)
+        for part, own in zip(self.parts, self._split(x), strict=True):
+            if part in self.sequences:
+                there |= torch.ne(own, -1 if (fill := self._fill(part)) is None else fill)
+        return _ends(there)
+
+    def _fill(self, part: Input) -> int | None:
+        """Return what stands behind the end of one of `sequences`; None: nothing does."""
+        return self.padding if part.kind == "integers" and not part.name.endswith("mask") else 0
+
+    def ended(self, x: Tensor, length: int) -> Tensor:
+        """Return stored rows [..., D] in which only the first `length` places of `sequences` are no padding."""
+        out = []
+        for part, own in zip(self.parts, self._split(x), strict=True):
+            fill = self._fill(part) if part in self.sequences else None
+            behind = own[..., length:] if fill is None else torch.full_like(own[..., length:], fill)
+            out += [own[..., :length], behind]
+        return torch.cat(out, -1)
+
+    def shortened(self, x: Tensor, length: int) -> Tensor:
+        """Return stored rows [..., D] with the first `length` places of `sequences` alone; `unpack` takes them too."""
+        split = zip(self.parts, self._split(x), strict=True)
+        return torch.cat([own[..., :length] if part in self.sequences else own for part, own in split], -1)
+
+    def _split(self, x: Tensor) -> tuple[Tensor, ...]:
+        """Return the values of each input, [..., size], of rows [..., D] whose sequences may have been shortened."""
+        missing, count = sum(part.size for part in self.parts) - x.shape[-1], max(1, len(self.sequences))
+        sizes = [part.size - missing // count * (part in self.sequences) for part in self.parts]
+        return torch.split(x, sizes, -1)
+
     def unpack(self, x: Tensor) -> dict[str, Tensor]:
         """Return the inputs by name, [B, ...], of rows [B, D]."""
         out = {}
-        for part, own in zip(self.parts, torch.split(x, [part.size for part in self.parts], -1), strict=True):
-            values = own.reshape(*x.shape[:-1], *part.shape)
+        for part, own in zip(self.parts, self._split(x), strict=True):
+            values = own if part in self.sequences else own.reshape(*x.shape[:-1], *part.shape)
             if part.kind != "numbers":
                 values = values.long() if part.kind == "integers" else values != 0
             out[part.name] = values
         return out
 
 
-def pack(values: Mapping[str, Tensor], padding: int | None = 0) -> tuple[Tensor, Inputs]:
+def pack(values: Mapping[str, Tensor], padding: int | None = 0, cut: bool = True) -> tuple[Tensor, Inputs]:
     """Return several inputs [N, ...] side by side, [N, D], and how a network is given them.
 
     Raises:
@@ -128,7 +198,7 @@ def pack(values: Mapping[str, Tensor], padding: int | None = 0) -> tuple[Tensor,
         )
         for name, t in values.items()
     )  # fmt: skip
-    made = Inputs(parts, padding)
+    made = Inputs(parts, padding, cut)
     whole = [t for part, t in zip(parts, values.values(), strict=True) if part.kind == "integers" and t.numel()]
     if made.whole:
         dtype = next(
@@ -158,3 +228,14 @@ def next_tokens(tokens: Tensor | npt.NDArray[np.integer], padding: int | None = 
     y = torch.full(tokens.shape, IGNORED, dtype=torch.int64)
     y[:, :-1] = tokens[:, 1:].long()
     return y if padding is None else y.masked_fill(y == padding, IGNORED)
+
+
+def counts_padding(x: Tensor, y: Tensor, how: Tokens | Inputs) -> bool:
+    """Return whether a target y [N, T] counts at a place of padding, or stands at other places than sequences have."""
+    if y.ndim < 2 or y.is_floating_point():
+        return False
+    places = how.places(x)
+    if y.shape[1:] != (places,):
+        return True
+    behind = torch.arange(places, device=x.device) >= how.ends(x)[:, None]
+    return bool(((y != IGNORED) & behind).any())

@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from fedloom.data.examples import MAX_CLASSES, Dataset
 from fedloom.data.formats import FormatError, check_link, read_whole, refuse
-from fedloom.data.memory import from_arrays, missing_classes
+from fedloom.data.in_memory import from_arrays, missing_classes
 
 _KEYS = ("users", "num_samples", "user_data")
 Names = tuple[str, ...]

@@ -19,7 +19,7 @@ from fedloom.data.arrays import read_arrays
 from fedloom.data.constants import NORMALISE
 from fedloom.data.examples import Dataset, Examples
 from fedloom.data.formats import Bytes, check_labels, find_files, read_whole, refuse
-from fedloom.data.memory import from_arrays
+from fedloom.data.in_memory import from_arrays
 from fedloom.data.stand_ins import VEHICLE
 
 Array = npt.NDArray[Any]

@@ -10,7 +10,7 @@ from fedloom.data.constants import CLASSES, NORMALISE
 from fedloom.data.download import Download, Remote
 from fedloom.data.examples import Dataset, Examples
 from fedloom.data.formats import check_labels, find_files, read_idx
-from fedloom.data.memory import from_arrays
+from fedloom.data.in_memory import from_arrays
 from fedloom.data.normalise import Normalise
 
 _PARTS = ("images-idx3-ubyte", "labels-idx1-ubyte")

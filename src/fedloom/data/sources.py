@@ -43,7 +43,7 @@ class Source:
     """The files that were read in tests."""
     download: Download | None = None
     is_format: bool = False
-    """Whether the name says how files are written, and not what is in them."""
+    """True if the name says how files are written, and not what is in them."""
     says: Mapping[str, type] = field(default_factory=dict)
     """Arguments of `load` that may be said, and their types: `NAME:FOLDER?roles=60`."""
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from fedloom.data.examples import Dataset
-from fedloom.data.memory import from_arrays
+from fedloom.data.in_memory import from_arrays
 
 VEHICLE = (23, 43_695)  # clients and examples of the whole data set
 _MEAN_STD = 1899.8, 349.0  # of the clients' sizes

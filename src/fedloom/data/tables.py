@@ -19,8 +19,8 @@ from fedloom.data.examples import Dataset, Examples
 from fedloom.data.formats import FormatError, refuse
 from fedloom.data.groups import split_whole_groups
 from fedloom.data.hold_out import split as split_rows
+from fedloom.data.in_memory import from_arrays
 from fedloom.data.inputs import Tokens
-from fedloom.data.memory import from_arrays
 from fedloom.data.normalise import Normalise
 from fedloom.data.partition import pooled
 from fedloom.data.preparation import MISSING, Preparation, asked, spelt

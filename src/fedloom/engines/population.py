@@ -19,13 +19,14 @@ from fedloom.core.batches import Batches, plan
 from fedloom.core.client import Public
 from fedloom.core.cutting import cutting
 from fedloom.core.errors import SettingError
+from fedloom.core.masking import masking
 from fedloom.core.model import Model
 from fedloom.core.optimiser import Local
 from fedloom.core.random import derive
 from fedloom.core.task import NeedsLabelStatistics, Task, notes_of
 from fedloom.core.task_measures import chosen_measures
 from fedloom.core.types import replace
-from fedloom.data import Examples, Federation, Tokens
+from fedloom.data import Examples, Federation
 from fedloom.engines.message import Request, Rows
 from fedloom.tasks import Classification
 
@@ -60,8 +61,8 @@ class Population:
             raise SettingError("a population needs at least one model")
         inputs = self.federation.train.normalise
         bound = {n: model.reading(inputs).bind(seed, self.dtype, self.device) for n, model in self.models.items()}
-        if isinstance(inputs, Tokens):
-            train = self.federation.train
+        if (train := self.federation.train).has_tokens:
+            bound = {n: masking(model, seed, self.dtype, self.device, train) for n, model in bound.items()}
             bound = {n: cutting(model, seed, self.dtype, self.device, train) for n, model in bound.items()}
         object.__setattr__(self, "models", bound)
         n = self.federation.num_clients

@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 from fedloom.core import tree
-from fedloom.core.batch import cut_length, probe
+from fedloom.core.batch import Padded, cut_length, of_places, probe
 from fedloom.core.layout import by_pixels
 from fedloom.core.model import Model
 from fedloom.core.network_makers import own_defaults
@@ -29,7 +29,7 @@ from fedloom.core.task_measures import (
 )
 from fedloom.core.types import Weights
 from fedloom.data import Examples
-from fedloom.data.inputs import IGNORED
+from fedloom.data.inputs import Inputs, Tokens, counts_padding
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
@@ -197,21 +197,23 @@ def _pass(
     task: Task,
     measures: Sequence[str],
     examples: Examples,
-    padding: int | None = None,
+    cut: Padded | None = None,
 ) -> RowResults:
     """Return what a function of inputs makes of examples, on the CPU. It may overwrite its inputs.
 
-    `padding`: the id of padding of sequences that are cut to about the longest of their batch; None: they are whole.
+    `cut`: how sequences are cut to about the longest of their batch; None: they are whole.
     """
     if not len(examples):
         raise ValueError("there are no examples to evaluate on: give at least one")
     parts, total, count = [], *torch.zeros(2, dtype=torch.float64, device=device)
-    if examples.y.ndim > 1 and padding is not None and bool((examples.y[examples.x == padding] != IGNORED).any()):
-        padding = None  # whose answers at padding count
+    if isinstance(cut, Tokens | Inputs) and counts_padding(examples.x, examples.y, cut):
+        cut = None
     images = examples.x.ndim == 4 and device.type == "cpu"
 
     def inputs(rows: slice, length: int | None = None) -> Tensor:
-        stored = examples.x[rows, :length]
+        stored = examples.x[rows]
+        if cut is not None and length is not None:
+            stored = cut.shortened(stored, length)
         x = examples.normalise(stored.to(device), dtype)
         if images:
             return by_pixels(x)
@@ -221,9 +223,9 @@ def _pass(
     with torch.no_grad():
         for start in range(0, len(examples), batch_size):
             rows = slice(start, start + batch_size)
-            length = None if padding is None else cut_length(examples.x[rows], padding)
+            length = None if cut is None else cut_length(examples.x[rows], cut)
             x, y = inputs(rows, length), examples.y[rows].to(device)
-            if length is not None and y.ndim > 1:
+            if length is not None and of_places(y):
                 y = y[:, :length]
             logits = predict(x)
             weight = places_of(task, y).sum()

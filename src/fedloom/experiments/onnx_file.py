@@ -15,7 +15,9 @@ from torch import Tensor, nn
 from fedloom.core.batch import Prepare
 from fedloom.core.errors import SettingError
 from fedloom.core.model import Model
+from fedloom.core.network_inputs import Arguments, logits_alone
 from fedloom.core.task import Task, targets_of
+from fedloom.data.inputs import Inputs, Tokens
 from fedloom.data.statistics import CommonPreparation
 from fedloom.tasks import Binary
 
@@ -31,6 +33,18 @@ class _Stored(nn.Module):
 
     def forward(self, x: Tensor) -> Any:
         return self.network(self.normalise(x, self.dtype))
+
+
+class _Named(nn.Module):
+    """Takes the inputs that a forward is called with, each by itself."""
+
+    def __init__(self, network: nn.Module, how: Arguments) -> None:
+        super().__init__()
+        self.network, self.how = network, how
+
+    def forward(self, *inputs: Tensor) -> Any:
+        args, named = self.how.given(self.network, inputs)
+        return self.network(*args, **named)
 
 
 class _Columns(nn.Module):
@@ -90,7 +104,9 @@ def as_onnx(
 
     With `columns`, inputs are those of a table instead: its numbers as `x` [B, N] float64, and where it has words, the
     place of each in its list as `words` [B, W] int64. With a `task` of numbers, the output is `prediction`, in their
-    unit; with the task `Binary` the output is `logits` [B, 1], the log-odds of class 1.
+    unit; with the task `Binary` the output is `logits` [B, 1], the log-odds of class 1. A model that `reads` several
+    inputs takes these by their names, [B, ...] each: integers as int64, truth values as bool. Token ids are int64 `x`
+    [B, T]; their mask is computed inside.
 
     Raises:
         SettingError: a package is missing, a setting contradicts the weights, or PyTorch cannot write the network.
@@ -111,8 +127,16 @@ def as_onnx(
     size = sum(t.nbytes for t in network.state_dict().values() if isinstance(t, Tensor))
     if size >= _LIMIT:
         raise SettingError(f"one ONNX file holds less than 2 GiB, {model.name} has {size:,} bytes: use safetensors")
-    wrapped = network if normalise is None else _Stored(network, normalise, dtype).eval()
+    how = model.arguments
+    network.register_forward_hook(logits_alone)
+    taken = torch.int64 if isinstance(normalise, Tokens) else taken
+    wrapped = network if normalise is None or how is not None else _Stored(network, normalise, dtype).eval()
     given = {} if columns is not None else {"x": torch.zeros((2, *(example or ())), dtype=taken)}  # one would fix B
+    if how is not None:
+        wrapped = _Named(network, how).eval()
+    if how is not None and isinstance(how.inputs, Inputs):
+        kinds = {"integers": torch.int64, "truths": torch.bool, "numbers": dtype}
+        given = {part.name: torch.zeros((2, *part.shape), dtype=kinds[part.kind]) for part in how.inputs.parts}
     if columns is not None:
         wrapped = _Columns(wrapped, columns).eval()
         given |= {"x": torch.zeros((2, len(columns.numbers)), dtype=torch.float64)} if columns.numbers else {}
@@ -143,7 +167,7 @@ def as_onnx(
                 wrapped,
                 tuple(given.values()),
                 dynamo=True,
-                dynamic_shapes=_any_batch(len(given), isinstance(wrapped, _Columns | _InUnit | _OneLogit)),
+                dynamic_shapes=_any_batch(len(given), isinstance(wrapped, _Named | _Columns | _InUnit | _OneLogit)),
                 input_names=list(given),
                 output_names=[output],
                 verbose=False,

@@ -56,7 +56,7 @@ class DataSettings:
     """Give public examples their labels, as `fedmd` and the validation of `feddf` need them; they are of the clients'
     classes."""
     arrives: str = setting("all", "--arrives RULE")
-    """Which training examples of a client [are there in a round](data.md#data-that-change): `all`, `growing:START:BY`,
+    """Training examples of a client that [are there in a round](data.md#data-that-change): `all`, `growing:START:BY`,
     from the share START in round 1 to all from round BY on, or `window:SHARE:BY`, a stretch of that share, which moves
     to the last examples by round BY."""
     drift: str = setting("none", "--drift RULE")
@@ -92,7 +92,7 @@ class ClientSettings:
     joins: int | None = setting(None, "--joins ROUND")
     """Round, from 1, from which on new clients may be selected; none: never."""
     new_judged_by: tuple[Way, ...] = WAYS
-    """How new clients are evaluated after the last round."""
+    """Ways to evaluate new clients after the last round."""
 
     def __post_init__(self) -> None:
         check_choices(self)

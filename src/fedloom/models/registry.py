@@ -64,11 +64,13 @@ class Reads:
         tokens: how many token ids there are, padding among them; 0 where examples are no tokens.
         next_token: whether the targets are, at each place, the token that follows.
         categories: how many ids each of the last columns has, where these are ids of categories.
+        words: how many columns of 0 and 1 each column of words of a prepared table has become, the last of an example.
     """
 
     tokens: int = 0
     next_token: bool = False
     categories: tuple[int, ...] = ()
+    words: tuple[int, ...] = ()
 
     def __str__(self) -> str:
         if self.tokens:
@@ -91,9 +93,9 @@ class Network:
     shape: Shape = (3, 32, 32)
     num_classes: int = 10
     reads: Reads = Reads()
-    """What beside the shape it is made for; `parameters` are those of this."""
+    """Vocabulary, length and the like, for which it is made; `parameters` are those of this."""
     settings: Mapping[str, Any] = field(default_factory=dict)
-    """What may be said behind its name, `NAME?hidden=128`, and the defaults."""
+    """Settings that may stand behind its name, `NAME?hidden=128`, with their defaults."""
 
     @property
     def inputs(self) -> str:
@@ -163,7 +165,9 @@ def _tokens(kind: Callable[..., FeatureClassifier], predicts: bool = True) -> Ma
 
 
 def _categories(shape: Shape, num_classes: int, reads: Reads, **settings: Any) -> FeatureClassifier:
-    return CategoryMLP(math.prod(shape) - len(reads.categories), reads.categories, num_classes, **settings)
+    sizes = reads.categories or reads.words
+    numbers = math.prod(shape) - (len(sizes) if reads.categories else sum(sizes))
+    return CategoryMLP(numbers, sizes, num_classes, one_hot=not reads.categories, **settings)
 
 
 _GREY = (1, 28, 28)
@@ -251,7 +255,7 @@ MODELS: dict[str, Network] = {
         Network(
             "category_mlp", _categories,
             "one hidden layer of 200 units over numbers and embeddings of categories (Guo and Berkhahn, 2016)", 6_562,
-            (8,), 2, Reads(categories=(10, 50)), _settings(CategoryMLP),
+            (8,), 2, Reads(categories=(10, 50)), _settings(CategoryMLP, "one_hot"),
         ),
     )
 }  # fmt: skip
@@ -272,16 +276,21 @@ def build(name: str, shape: Shape, num_classes: int, reads: Reads = Reads()) -> 
     """
     bare, question, written = name.partition("?")
     if bare.startswith(PREFIX):
-        if reads != Reads():
+        if reads.tokens or reads.categories:
             raise ValueError(f"{bare} takes images, got {reads}: networks of these are {_those(reads)}")
         return torchvision_network(named(name), _channels(shape), num_classes)
     if bare not in MODELS:
         raise ValueError(f"model must be one of {', '.join(MODELS)}, got {name!r}: choose one, or pass a module")
     network = MODELS[bare]
-    if (bool(network.reads.tokens), bool(network.reads.categories)) != (bool(reads.tokens), bool(reads.categories)):
-        raise ValueError(f"{bare} reads {network.reads}, got {reads}: networks of these are {_those(reads)}")
+    categories = bool(reads.categories or (network.reads.categories and reads.words))
+    if (bool(network.reads.tokens), bool(network.reads.categories)) != (bool(reads.tokens), categories):
+        hint = "columns of words of a table are categories with prepare=standard or prepare=federated; "
+        raise ValueError(
+            f"{bare} reads {network.reads}, got {reads}: {hint * bool(network.reads.categories)}networks of these are "
+            f"{_those(reads)}"
+        )
     given = _given(network, written) if question else {}
-    return network.make(shape, num_classes, reads, **given) if reads != Reads() else network.make(shape, num_classes)
+    return network.make(shape, num_classes, *([] if network.reads == Reads() else [reads]), **given)
 
 
 def _those(reads: Reads) -> str:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Literal
+from typing import Literal, cast
 
 import torch
 import torch.nn.functional as F
@@ -283,9 +283,11 @@ class TextCNN(FeatureClassifier):
 class _CategoryBody(nn.Module):
     """Numbers (B, N) beside embeddings of categories (B, K), and hidden layers: features (B, F)."""
 
-    def __init__(self, numbers: int, categories: Sequence[int], hidden: Sequence[int], dropout: float) -> None:
+    def __init__(
+        self, numbers: int, categories: Sequence[int], hidden: Sequence[int], dropout: float, one_hot: bool
+    ) -> None:
         super().__init__()
-        self.numbers = numbers
+        self.numbers, self.sizes, self.one_hot = numbers, [*categories], one_hot
         widths = [embedding_width(size) for size in categories]
         self.embeddings = nn.ModuleList(nn.Embedding(size, w) for size, w in zip(categories, widths, strict=True))
         layers: list[nn.Module] = []
@@ -298,8 +300,12 @@ class _CategoryBody(nn.Module):
     def forward(self, numbers: Tensor, categories: Tensor | None = None) -> Tensor:
         if categories is None:
             numbers, categories = numbers[:, : self.numbers], numbers[:, self.numbers :]
-        ids = categories.long().unbind(1)
-        embedded = [embedding(column) for embedding, column in zip(self.embeddings, ids, strict=True)]
+        if self.one_hot:
+            blocks = zip(torch.split(categories, self.sizes, 1), self.embeddings, strict=True)
+            embedded = [block @ cast(nn.Embedding, embedding).weight for block, embedding in blocks]
+        else:
+            ids = categories.long().unbind(1)
+            embedded = [embedding(column) for embedding, column in zip(self.embeddings, ids, strict=True)]
         out: Tensor = self.layers(torch.cat([numbers.to(embedded[0].dtype), *embedded], 1))
         return out
 
@@ -321,6 +327,9 @@ class CategoryMLP(FeatureClassifier):
         num_classes: C.
         hidden: widths of the hidden layers; the last one is the feature size.
         dropout: probability with which units of hidden layers are zeroed in training, in [0, 1).
+        one_hot: whether a category is columns of 0 and 1, as in a prepared table, in the place of its id: (B, sum of
+            `categories`) for (B, K). One that is 0 in all of them, a word that no training example has, is embedded as
+            zeros.
 
     Raises:
         ValueError: there is no column of categories or no hidden layer, or a number is out of range.
@@ -334,6 +343,7 @@ class CategoryMLP(FeatureClassifier):
         *,
         hidden: Sequence[int] = (200,),
         dropout: float = 0.0,
+        one_hot: bool = False,
     ) -> None:
         if not categories or not hidden:
             raise ValueError(
@@ -341,7 +351,7 @@ class CategoryMLP(FeatureClassifier):
                 f"{tuple(hidden)}: use MLP for numbers alone"
             )
         _check("an MLP", dropout, categories=min(categories), hidden=min(hidden))
-        super().__init__(_CategoryBody(numbers, categories, hidden, dropout), hidden[-1], num_classes)
+        super().__init__(_CategoryBody(numbers, categories, hidden, dropout, one_hot), hidden[-1], num_classes)
 
     def features(self, numbers: Tensor, categories: Tensor | None = None) -> Tensor:
         """Return the input of the classifier, (B, F)."""

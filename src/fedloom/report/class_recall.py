@@ -11,6 +11,7 @@ import numpy.typing as npt
 from fedloom.data.rare_classes import rare_classes
 from fedloom.report.methods import Method, Run
 from fedloom.report.number_table import Column, Table, percent
+from fedloom.report.over_seeds import of_methods
 from fedloom.report.printable import class_names
 
 _MOST = 10  # classes in a table; of more the rare ones
@@ -46,7 +47,7 @@ def class_recall(methods: Sequence[Method], *, rare_alone: bool = False) -> tupl
         f"Recall in %: how many test examples of a class the global model finds after the last round{of_examples}."
         f"{marked}"
     )
-    return caption, Table("recall_by_class", columns, rows, [m.number for m in methods])
+    return caption, Table("recall_by_class", columns, rows, *of_methods(methods))
 
 
 def _last(run: Run) -> list[float | None]:

@@ -14,8 +14,17 @@ from fedloom.coordinator.history import newest
 from fedloom.core.task_measures import TaskMeasure, sign
 from fedloom.evaluate.measure import Measure
 from fedloom.report.grouping import differences
-from fedloom.report.methods import Floats, Method, Run, evaluation_seconds, is_local_only, training_seconds
+from fedloom.report.methods import (
+    Floats,
+    Method,
+    Run,
+    evaluation_seconds,
+    is_local_only,
+    reference_numbers,
+    training_seconds,
+)
 from fedloom.report.number_table import Column, Table, amount, format_of, percent, signed, whole, with_unit
+from fedloom.report.over_seeds import of_methods
 from fedloom.report.printable import class_names, client_names, part, printable
 
 _MOST_NAMED = 40  # rows of clients in a table
@@ -30,9 +39,9 @@ def headline(methods: Sequence[Method]) -> Table:
     last_rounds = newest(min(run.rounds for m in methods for run in m.counted_runs))
     measured_columns = [
         *(_column(known[n], of_all) for n in (of_global, f"personal_{main.name}", "personal_worst_tenth")),
-        Column(f"{of_global}_last_{last_rounds}", f"global, mean of last {last_rounds}", show, main.better, of_all),
+        Column(f"{of_global}_last_{last_rounds}", f"last {last_rounds}", show, main.better, of_all),
         *(column for other in others for column in _beside(other, known)),
-        Column("forgetting", "forgetting, points", percent, "low"),
+        Column("forgetting", "forgetting", percent, "low"),
         *(_column(known[f"new_{way}_{main.name}"], of_new) for way in ("global", "fine_tuned", "personalised")),
         _column(known["better_than_global"], "clients better off, %"),
     ]
@@ -41,14 +50,13 @@ def headline(methods: Sequence[Method]) -> Table:
         row: list[Any] = [m.last(c.name) for c in measured_columns]
         row[3] = m.last(of_global, last_rounds)
         better = m.spread(lambda run: share_better_than_local_only(run, methods))
-        cells.append([m.label, *row, better, *map(m.spread, (megabytes, seconds, evaluation)), len(m.counted_runs)])
+        cells.append([m.label, *row, better, *map(m.spread, (megabytes, seconds)), len(m.counted_runs)])
     columns = [
         Column("method", "method"),
         *measured_columns,
         Column("better_than_local_only", "than alone", percent, "high", "clients better off, %"),
         Column("mb_per_round", "MB", amount, "low", "a round"),
-        Column("seconds_per_round", "s, training", amount, "low", "a round"),
-        Column("evaluation_seconds_per_round", "s, evaluation", amount, group="a round"),
+        Column("seconds_per_round", "training, s", amount, "low", "a round"),
         Column("runs", "runs", whole),
     ]
     shown_columns = [
@@ -59,7 +67,7 @@ def headline(methods: Sequence[Method]) -> Table:
         and (c.name != "runs" or len({len(m.counted_runs) for m in methods}) > 1)
     ]
     rows = [[row[i] for i in shown_columns] for row in cells]
-    return Table("summary", [columns[i] for i in shown_columns], rows, [m.number for m in methods])
+    return Table("summary", [columns[i] for i in shown_columns], rows, *of_methods(methods))
 
 
 def _column(measure: Measure, group: str) -> Column:
@@ -121,14 +129,14 @@ def gains_table(methods: Sequence[Method]) -> Table | None:
     gain = "gain, points" if main.unit == "%" else f"gain in {main.title}"
     columns = [
         Column("method", "method"),
-        Column("better", "better off than alone", percent, "high", "clients, %"),
+        Column("better", "better off", percent, "high", "clients, %"),
         Column("worse", "worse off", percent, "low", "clients, %"),
-        Column("median", "median client", show, "high", gain),
+        Column("median", "median", show, "high", gain),
         Column("least", "least", show, "high", gain),
         Column("most", "most", show, "high", gain),
-        Column("clients", "clients of all runs", whole),
+        Column("clients", "clients", whole),
     ]
-    return Table("gains", columns, rows, numbers) if rows else None
+    return Table("gains", columns, rows, numbers, reference_numbers(methods)) if rows else None
 
 
 def share_better_than_local_only(run: Run, methods: Sequence[Method]) -> float | None:
@@ -225,7 +233,7 @@ def targets(methods: Sequence[Method], metric: str) -> Table | None:
             row += [float(np.mean([r.rounds for r in costs])), float(np.mean([r.bytes for r in costs])) / 1e6]
             row.append(None if math.isnan(spent) else spent)
         rows.append(row)
-    return Table(f"targets_{metric}", columns, rows, [m.number for m in measured])
+    return Table(f"targets_{metric}", columns, rows, *of_methods(measured))
 
 
 def settings(methods: Sequence[Method]) -> tuple[dict[str, str], Table | None]:
@@ -276,8 +284,8 @@ def failures(methods: Sequence[Method]) -> Table | None:
         Column("method", "method"),
         Column("reason", "reason"),
         Column("times", "times", whole),
-        Column("share", "of selected, %", percent),
-        Column("clients", "different clients", whole),
+        Column("share", "share, %", percent),
+        Column("clients", "clients", whole),
     ]
     return Table("failures", columns, rows, numbers) if rows else None
 
@@ -304,6 +312,7 @@ def facts(methods: Sequence[Method]) -> tuple[Table, str]:
                     run.seed,
                     f"{run.rounds}{total}",
                     total_seconds(run) if h.timing else None,
+                    evaluation(run),
                     max(peaks) if peaks else None,
                     printable(f"{h.engine}: {h.engine_reason}") if h.engine else None,
                     printable(versions_used) or None,
@@ -315,8 +324,9 @@ def facts(methods: Sequence[Method]) -> tuple[Table, str]:
         Column("method", "method"),
         Column("seed", "seed"),
         Column("rounds", "rounds"),
-        Column("seconds", "seconds, evaluation included", amount),
-        Column("peak_rss_mib", "peak memory, MiB", whole),
+        Column("seconds", "seconds", amount),
+        Column("evaluation_seconds_per_round", "evaluation, s", amount),
+        Column("peak_rss_mib", "memory, MiB", whole),
         Column("engine", "engine"),
         Column("versions", "versions"),
     ]

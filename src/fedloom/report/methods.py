@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -176,6 +176,11 @@ class Spread:
         return {"": self.mean, "_std": "" if np.isnan(self.std) else self.std, "_runs": self.count}
 
 
+def is_reference(algorithm: str) -> bool:
+    """Return whether an algorithm, by its name or its class, is a reference: local-only or centralised training."""
+    return is_local_only(algorithm) or algorithm.lower() == "centralised"
+
+
 def is_local_only(algorithm: str) -> bool:
     """Return whether a run with this algorithm, by its name or its class, trains every client alone."""
     return algorithm.lower().replace("_", "") == "localonly"
@@ -202,6 +207,11 @@ class Method:
     def is_local_only(self) -> bool:
         """True for local-only training."""
         return is_local_only(self.first.history.algorithm)
+
+    @property
+    def is_reference(self) -> bool:
+        """True for local-only and centralised training, which methods are read against and which are never best."""
+        return is_reference(self.first.history.algorithm)
 
     @property
     def headline(self) -> TaskMeasure:
@@ -251,6 +261,11 @@ class Method:
     def last(self, name: str, count: int = 1) -> Spread | None:
         """Return a number after the last round, or its mean over the last `count` rounds, as `History.last` does."""
         return self.spread(lambda run: run.history.last(name, count))
+
+
+def reference_numbers(methods: Sequence[Method]) -> frozenset[int]:
+    """Return the numbers of the methods that are references."""
+    return frozenset(m.number for m in methods if m.is_reference)
 
 
 def free_in_a_method(name: str) -> bool:

@@ -37,19 +37,22 @@ class Column:
     show: Callable[[float], str] | None = None  # None: text
     best: Literal["high", "low"] | None = None
     group: str = ""
+    brief: str = ""  # heading on the page, where a group above it and a caption say the rest
 
 
 @dataclass(frozen=True)
 class Table:
     """Columns, and rows of texts, numbers, Spreads and None.
 
-    `name` is that of the CSV file. `numbers` are those of the methods in the rows, for their colours.
+    `name` is that of the CSV file. `numbers` are those of the methods in the rows, for their colours; `references`
+    those of methods that are never best.
     """
 
     name: str
     columns: Sequence[Column]
     rows: list[list[Any]]
     numbers: list[int] = field(default_factory=list)  # of the method in each row, for its colour
+    references: frozenset[int] = frozenset()
 
     @property
     def groups(self) -> list[tuple[str, int]]:
@@ -134,11 +137,20 @@ class Table:
         std = amount(value.std, value.mean) if column.show is amount else column.show(value.std)
         return f"{column.show(value.mean)} ± {std}"
 
+    def is_reference(self, k: int) -> bool:
+        """Return whether row k is of a reference."""
+        return bool(self.numbers) and self.numbers[k] in self.references
+
     def winners(self, i: int) -> set[int]:
-        """Return the rows that are best in column i, equal ones included; none where all are equal."""
+        """Return the rows that are best in column i, equal ones included; none where all are equal.
+
+        References are left out: training alone, or on pooled data, is no method that could be chosen.
+        """
         column = self.columns[i]
         means = {
-            k: v.mean if isinstance(v, Spread) else v for k, row in enumerate(self.rows) if (v := row[i]) is not None
+            k: v.mean if isinstance(v, Spread) else v
+            for k, row in enumerate(self.rows)
+            if (v := row[i]) is not None and not self.is_reference(k)
         }
         if column.best is None or len(set(means.values())) < 2:
             return set()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,7 @@ import numpy.typing as npt
 
 from fedloom.coordinator.history import newest
 from fedloom.evaluate.measure import Measure
-from fedloom.report.methods import Method, Run, Spread
+from fedloom.report.methods import Method, Run, Spread, reference_numbers
 from fedloom.report.number_table import Column, Interval, Table, format_of, whole, with_unit
 
 WAYS = {  # field of Summaries: its meaning
@@ -21,6 +22,7 @@ WAYS = {  # field of Summaries: its meaning
     "best": "best on test (optimistic)",
     "mean": "mean over rounds",
 }
+BRIEF = {"last": "last", "tail": "last {many}", "validated": "validated", "best": "best test", "mean": "all rounds"}
 _T = (  # 97.5 % quantile of Student's t with 1, 2, ... degrees of freedom
     *(12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228),
     *(2.201, 2.179, 2.160, 2.145, 2.131, 2.120, 2.110, 2.101, 2.093, 2.086),
@@ -54,7 +56,8 @@ def readings(
                 of = known[kind]
                 group = with_unit(f"{of.title[:1].lower()}{of.title[1:]}", of.unit, ", ") if len(kinds) > 1 else ""
                 show = format_of(of.unit)
-                columns.append(Column(f"{kind}_{way}", heading.format(many=last_rounds), show, of.better, group))
+                brief = BRIEF[way].format(many=last_rounds)
+                columns.append(Column(f"{kind}_{way}", heading.format(many=last_rounds), show, of.better, group, brief))
                 cells.append(spreads)
     if not columns:
         return None
@@ -63,14 +66,14 @@ def readings(
         columns.append(Column("validated_round", "round", whole, group=group))
         cells.append([m.spread(lambda run: run.history.validated_round) for m in methods])
         name, heading = f"val_{main.name}", with_unit(f"validation {main.title}", main.unit, ", ")
-        columns.append(Column(f"{name}_validated", heading, format_of(main.unit), main.better, group))
+        columns.append(Column(f"{name}_validated", heading, format_of(main.unit), main.better, group, main.title))
         cells.append([reading_of(m, name, "validated", last_rounds) for m in methods])
     head, rows = [Column("method", "method")], [list[Any]([m.label]) for m in methods]
     if with_seeds and len(kinds) == 1 and any(len(m.counted_runs) > 1 for m in methods):
         head.append(Column("seeds", "seeds", whole))
         rows = [[*row, len(m.counted_runs)] for row, m in zip(rows, methods, strict=True)]
     rows = [[*row, *values] for row, *values in zip(rows, *cells, strict=True)]
-    return Table(kinds[0] if len(kinds) == 1 else "readings", [*head, *columns], rows, [m.number for m in methods])
+    return Table(kinds[0] if len(kinds) == 1 else "readings", [*head, *columns], rows, *of_methods(methods))
 
 
 def reading_of(method: Method, name: str, way: str, last_rounds: int) -> Spread | None:
@@ -99,7 +102,13 @@ def paired_difference(method: Method, other: Method, name: str, way: str, last_r
     )
     if len(gaps) < 2 or np.isnan(gaps).any():
         return None
-    return interval(gaps)
+    return _possible(interval(gaps), method.measures[name])
+
+
+def _possible(gap: Interval, measure: Measure) -> Interval:
+    """Return an interval without values that no difference of the measure can have: shares differ by at most 100 %."""
+    most = {"%": 1.0, "points": 2.0}.get(measure.unit, math.inf)
+    return replace(gap, low=max(gap.low, -most), high=min(gap.high, most))
 
 
 def interval(gaps: Sequence[float] | npt.NDArray[np.float64]) -> Interval:
@@ -114,6 +123,11 @@ def interval(gaps: Sequence[float] | npt.NDArray[np.float64]) -> Interval:
 
 def _reading(run: Run, name: str, way: str, last_rounds: int) -> float:
     return float(getattr(run.history.summaries(name, last_rounds), way))
+
+
+def of_methods(methods: Sequence[Method]) -> tuple[list[int], frozenset[int]]:
+    """Return the numbers of methods, a row each in a table, and those of references."""
+    return [m.number for m in methods], reference_numbers(methods)
 
 
 def seeds_text(methods: Sequence[Method]) -> str:

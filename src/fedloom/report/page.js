@@ -12,7 +12,7 @@
       if (!button) return;
       const shown = button.getAttribute("aria-pressed") === "false";
       button.setAttribute("aria-pressed", shown);
-      for (const part of all(`main [data-method="${button.dataset.method}"]:not(button)`)) part.toggleAttribute("hidden", !shown);
+      for (const part of all(`[data-method="${button.dataset.method}"]:not(button)`)) part.toggleAttribute("hidden", !shown);
     });
   }
 
@@ -88,6 +88,11 @@
   boxes.forEach((box) => box.addEventListener("scroll", tell, { passive: true }));
   addEventListener("resize", tell);
   tell();
+
+  // A link into what is folded opens it.
+  const open = () => document.getElementById(location.hash.slice(1))?.closest("section")?.querySelector(":scope > details")?.setAttribute("open", "");
+  addEventListener("hashchange", open);
+  open();
 
   addEventListener("beforeprint", () => all("details").forEach((part) => (part.open = true)));
 }

@@ -26,13 +26,22 @@ _SERIES = range(7)  # colours of figures of one method or of none
 class Section(NamedTuple):
     """Section of the page: its blocks are names of the template's macros with their arguments.
 
-    `begins`: whether a part of the page begins with it.
+    `begins`: whether a part of the page begins with it. `folded`: whether it is shown when its heading is opened.
     """
 
     name: str
     heading: str
     blocks: list[tuple[str, Any]]
     begins: bool
+    folded: bool
+
+
+class ShownTable(NamedTuple):
+    """Table on the page, its caption, and the name that links to it and that its CSV has."""
+
+    table: Table
+    caption: str
+    name: str
 
 
 class PageFigure(NamedTuple):
@@ -55,21 +64,25 @@ class Page:
     methods: Mapping[int, str]
     lead: str
     remarks: Sequence[str] = ()
-    findings: Sequence[str] = ()
+    verdict: Sequence[str] = ()
+    first: PageFigure | None = None
+    standing: ShownTable | None = None
     sections: list[Section] = field(default_factory=list)
     files: dict[str, bytes] = field(default_factory=dict)
     prefix: str = ""  # of names in the part of the page that was begun
 
-    def part(self, prefix: str, heading: str, lead: str, findings: Sequence[str]) -> None:
+    def part(self, prefix: str, heading: str) -> None:
         """Begin a part of the page: names of its sections, figures and tables begin with `prefix`."""
         self.prefix = prefix
         self.section("part", heading, begins=True)
-        self.text(lead)
-        self._add("points", findings)
 
-    def section(self, name: str, heading: str, *, begins: bool = False) -> None:
+    def begin(self, lead: str, verdict: Sequence[str], first: PageFigure | None, standing: ShownTable | None) -> None:
+        """Add the first screen of a part: a curve, what ran, and what is established."""
+        self._add("opening", (lead, (), verdict, first, standing))
+
+    def section(self, name: str, heading: str, *, begins: bool = False, folded: bool = False) -> None:
         """Begin a section; later blocks go into it."""
-        self.sections.append(Section(self.prefix + name, heading, [], begins))
+        self.sections.append(Section(self.prefix + name, heading, [], begins, folded))
 
     def _add(self, kind: str, shown: Any) -> None:
         self.sections[-1].blocks.append((kind, shown))
@@ -93,8 +106,12 @@ class Page:
 
     def table(self, table: Table, caption: str) -> None:
         """Add a table and its caption, and keep its CSV."""
+        self._add("table", self.keep(table, caption))
+
+    def keep(self, table: Table, caption: str) -> ShownTable:
+        """Keep a table's CSV, and return the table as the page shows it."""
         self.add_csv(table)
-        self._add("table", (table.filled(), caption))
+        return ShownTable(table.filled(), caption, self.prefix + table.name)
 
     def figure(
         self,

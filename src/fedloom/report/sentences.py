@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -12,11 +12,11 @@ from fedloom.evaluate.measure import Measure
 from fedloom.experiments.trials import LAST
 from fedloom.report.comparison import total_seconds
 from fedloom.report.figures import MOST_BANDS, class_accuracy
+from fedloom.report.first_screen import spread_text, value_text
 from fedloom.report.grouping import by_problem
 from fedloom.report.heterogeneity import Heterogeneity
-from fedloom.report.methods import Method, Spread
-from fedloom.report.number_table import amount, format_of, percent, signed, whole, with_unit
-from fedloom.report.over_seeds import paired_difference
+from fedloom.report.methods import Method
+from fedloom.report.number_table import amount, format_of, percent, whole, with_unit
 from fedloom.report.printable import class_names, part, printable
 from fedloom.report.problems import UNKNOWN
 from fedloom.report.sweeps import SweepResult
@@ -84,53 +84,10 @@ def _sized(name: str, trained: Any, frozen: Any) -> str:
     return f"{printable(name)} ({trained:,} trained of {trained + frozen:,} parameters)"
 
 
-def findings(methods: Sequence[Method]) -> Iterator[str]:
-    """Yield the headline numbers in sentences, and the limits of their evidence."""
-    main, known = methods[0].headline.name, methods[0].measures
-    names = (f"global_{main}", "forgetting", f"personal_{main}", "personal_worst_tenth")
-    for measure in (known[name] for name in names if name in known):
-        name, title, high, unit = measure.name, measure.title, measure.better == "high", measure.unit
-        show = format_of(unit)
-        by_method = [(m, s) for m in methods if (s := m.last(name)) is not None]
-        if not by_method:
-            continue
-        by_method.sort(key=lambda item: -item[1].mean if high else item[1].mean)
-        first, best = by_method[0]
-        if len(methods) == 1:
-            yield f"{title} ends at {_value(best, unit)}."
-        elif len(by_method) == 1:
-            yield f"{title} was measured for {first.label} only: {_value(best, unit)}."
-        elif show(best.mean) == show(by_method[-1][1].mean):
-            yield f"{title} is {with_unit(show(best.mean), unit)} with every method."
-        else:
-            ends, (second, next_best) = "is highest" if high else "is lowest", by_method[1]
-            yield (
-                f"{title} {ends} with {first.label}: {_value(best, unit)}; the runner-up, {second.label}, has "
-                f"{_text(next_best, show)}{_ahead(first, second, measure)}."
-            )
-    if len(methods) > 1:
-        fewest_seeds = min(len(m.counted_runs) for m in methods)
-        if fewest_seeds == 1:
-            yield "Some methods ran with one seed only: differences between them may be chance."
-        elif fewest_seeds < 5:
-            yield f"With {fewest_seeds} seeds, differences of the size of a standard deviation may be chance."
-
-
-def _ahead(first: Method, second: Method, measure: Measure) -> str:
-    """Describe the difference of the best to the runner-up over common seeds; "" with fewer than two."""
-    gap = paired_difference(first, second, measure.name, "last", 1)
-    if gap is None:
-        return ""
-    verdict = ", which leaves open which is better" if gap.low <= 0 <= gap.high else ""
-    low, mean, high = (signed(value, format_of(measure.unit)) for value in (gap.low, gap.mean, gap.high))
-    span = f"95 % interval {low} to {high}"
-    return f" ({mean}{' points' * (measure.unit in ('%', 'points'))} over {gap.count} common seeds, {span}{verdict})"
-
-
 def describe_choice(sweep: SweepResult) -> str:
     """Name the best trial, its measure and the runner-up; or the reason why there is no best trial."""
     of = sweep.trials[0].method.measures[sweep.measure]
-    measure, show = of.title[:1].lower() + of.title[1:], format_of(of.unit)
+    measure = of.title[:1].lower() + of.title[1:]
     if sweep.problems:
         return (
             f"{len(sweep.trials)} trials by {measure} (mean of the last {LAST}). They "
@@ -140,23 +97,23 @@ def describe_choice(sweep: SweepResult) -> str:
     caution = "" if of.tunable == "local_val" else " This was chosen by test examples, which is optimistic."
     return (
         f"Best of {len(sweep.trials)} by {measure} (mean of the last {LAST}): {best.method.label}, "
-        f"{_value(best.result, of.unit)}; the runner-up, {second.method.label}, has "
-        f"{_text(second.result, show)}.{caution}"
+        f"{value_text(best.result, of.unit)}; the runner-up, {second.method.label}, has "
+        f"{spread_text(second.result, of.unit)}.{caution}"
     )
 
 
 def describe_ending(methods: Sequence[Method], name: str) -> str:
-    """Name the method with the best end and, of shares, the one with the largest drop from one point to the next."""
+    """Name the method with the best end and, of shares, the one with the largest drop between points; no reference."""
     measure = methods[0].measures[name]
     high, unit = measure.better == "high", measure.unit
-    found = [(s.mean, m.label) for m in methods if (s := m.last(name)) is not None]
+    found = [(s.mean, m.label) for m in methods if (s := m.last(name)) is not None and not m.is_reference]
     if not found:
         return ""
     best, label = max(found) if high else min(found)
     out = f"{'Highest' if high else 'Lowest'} at the end: {label}, {with_unit(format_of(unit)(best), unit)}."
     drops = []
     for m in methods if high and unit == "%" else ():
-        curve = m.curve(name)
+        curve = None if m.is_reference else m.curve(name)
         if curve is not None and len(curve.mean) > 1:
             drops.append((float(np.max(-np.diff(curve.mean))), m.label))
     if drops and max(drops)[0] >= 0.05:
@@ -238,14 +195,6 @@ def describe_holders(federation: dict[str, Any], heterogeneity: Heterogeneity) -
         f"Distance between a client's classes and those of all{' of these' * is_part} (total variation): "
         f"{heterogeneity.distance:.2f} on average; 0 is alike, 1 disjoint."
     )
-
-
-def _value(spread: Spread, unit: str) -> str:
-    return with_unit(_text(spread, format_of(unit)), unit)
-
-
-def _text(spread: Spread, show: Callable[[float], str]) -> str:
-    return show(spread.mean) + ("" if np.isnan(spread.std) else f" ± {show(spread.std)}")
 
 
 def _same(values: Iterator[object]) -> str:

@@ -21,7 +21,7 @@ from fedloom.experiments.catalogue import label
 from fedloom.report.class_recall import class_recall
 from fedloom.report.console import fit_terminal
 from fedloom.report.grouping import by_problem, methods_of, read_methods, remarks_of
-from fedloom.report.methods import Method, Run, free_in_a_method
+from fedloom.report.methods import Method, Run, free_in_a_method, reference_numbers
 from fedloom.report.number_table import Column, Table, format_of, literal, with_unit
 from fedloom.report.over_seeds import (
     PARTITION,
@@ -222,7 +222,8 @@ class Summary:
             ]
             if any(cell is not None for cell in values):
                 name, heading = f"{kind}_{self.reading}_less_{other.label}", f"{kinds[kind].label} minus {other.label}"
-                columns.append(Column(name, heading, format_of(first.headline.unit)))
+                group, show = f"minus {other.label}", format_of(first.headline.unit)
+                columns.append(Column(name, heading, show, group=group, brief=kinds[kind].label))
                 cells.append(values)
         rows = [
             [m.label, *values]
@@ -339,7 +340,8 @@ def across_problems(summary_: Summary, measure: Measure) -> Table | None:
     if len(columns) == 1:
         return None
     numbers = {m.label: m.number for m in summary_.methods}
-    return Table(f"{kind}_by_problem", columns, list(rows.values()), list(numbers.values()))
+    references = reference_numbers(summary_.methods)
+    return Table(f"{kind}_by_problem", columns, list(rows.values()), list(numbers.values()), references)
 
 
 def differing_settings(methods: Sequence[Method]) -> str:

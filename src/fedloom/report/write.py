@@ -13,6 +13,7 @@ from fedloom.core.errors import SettingError
 from fedloom.experiments.trials import LAST
 from fedloom.report import comparison, figures, sentences
 from fedloom.report.class_recall import class_recall
+from fedloom.report.first_screen import standing_table, verdict
 from fedloom.report.grouping import by_problem, read_methods
 from fedloom.report.heterogeneity import draw_federation, heterogeneity
 from fedloom.report.methods import Method
@@ -25,7 +26,7 @@ from fedloom.report.tuned_methods import describe_tuning, tuning_table
 from fedloom.storage.output import path_below, publish
 
 if TYPE_CHECKING:
-    from fedloom.report.page import Page, PageFigure
+    from fedloom.report.page import Page, PageFigure, ShownTable
 
 Paths = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
 
@@ -70,15 +71,17 @@ def _page(methods: Sequence[Method], remarks: Sequence[str], folders: Sequence[s
 
     labels, problems = {m.number: m.label for m in methods}, by_problem(methods)
     several = len(problems) > 1
-    findings = [] if several else list(sentences.findings(methods))
-    page = Page(sentences.title(methods), labels, sentences.introduction(methods), remarks, findings)
+    page = Page(sentences.title(methods), labels, sentences.introduction(methods), remarks)
     reference = next((m.label for m in methods if not m.is_local_only), methods[0].label)
     summary = Summary(tuple(methods), reference)
     if several:
         _problems(page, summary)
+    else:
+        page.verdict, page.first, page.standing = _first_screen(page, methods)
     for place, (problem, methods_) in enumerate(problems, 1):
         if several:
-            page.part(f"p{place}-", problem.title, sentences.introduction(methods_), list(sentences.findings(methods_)))
+            page.part(f"p{place}-", problem.title)
+            page.begin(sentences.introduction(methods_), *_first_screen(page, methods_))
         _summary(page, methods_)
         _tuning(page, methods_, folders)
         _sweeps(page, methods_)
@@ -89,12 +92,21 @@ def _page(methods: Sequence[Method], remarks: Sequence[str], folders: Sequence[s
             _classes(page, methods_)
         _clients(page, methods_)
         _federation(page, methods_)
+        page.section("how", "How it was run", folded=True)
         _failures(page, methods_)
         _settings(page, methods_)
-    page.prefix = ""
-    _runs(page, methods)
+    if several:
+        page.prefix = ""
+        page.section("runs", "Runs, engines and versions", folded=True)
+    _runs(page, methods, is_part=not several)
     page.files |= summary.files()
     return page
+
+
+def _first_screen(page: Page, methods: Sequence[Method]) -> tuple[list[str], PageFigure | None, ShownTable | None]:
+    """Return what is established, the first curve, and the best methods by measure."""
+    found = standing_table(methods)
+    return list(verdict(methods)), _first_curve(page, methods), None if found is None else page.keep(*found)
 
 
 def _problems(page: Page, summary: Summary) -> None:
@@ -111,14 +123,18 @@ def _summary(page: Page, methods: Sequence[Method]) -> None:
     spread_note = (
         f"mean ± standard deviation over {seeds_text(methods)}, {partitions_text(methods)}; " if several else ""
     )
-    bold_note = " Bold: the best mean of a column, which is no test of significance." if len(methods) > 1 else ""
+    bold_note = (
+        " Bold: the best mean of a column without references; no test of significance." if len(methods) > 1 else ""
+    )
     table = comparison.headline(methods)
     forgetting = any(c.name == "forgetting" for c in table.columns)
+    tails = [c.heading for c in table.columns if "_last_" in c.name]
+    tail_note = f" {tails[0].capitalize()}: global, mean of the {tails[0]} rounds." if tails else ""
     explained = " Forgetting: drop of a class from its best earlier round, mean over classes, in points." * forgetting
     page.table(
         table,
         f"After the last round ({spread_note}training: all phases except evaluation; MB: downloads and uploads of all "
-        f"clients of a round).{explained}{bold_note}",
+        f"clients of a round).{tail_note}{explained}{bold_note}",
     )
     summary = Summary(tuple(methods), next((m.label for m in methods if not m.is_local_only), methods[0].label))
     if (gaps := summary.differences()) is not None:
@@ -196,27 +212,46 @@ def _curves(page: Page, methods: Sequence[Method]) -> None:
     asked = ["personal_train_loss"] * any(m.has("personal_train_loss") for m in methods)
     main, known, losses = methods[0].headline, compared(methods), ["train_loss", *asked, "global_loss"]
     beside = [name for name in known if name not in compared(methods, headline=True)]
+    first = _first_measure(methods)
+    if first is not None:
+        shown = methods[0].measures[first].title if len(methods) > 1 else _heading(main.title)
+        page.text(f"{shown} by round stands at the beginning of {'this part' if page.prefix else 'the page'}.")
     if len(methods) > 1:
-        _grid(page, methods, [*compared(methods, headline=True), *losses])
-        _beside(page, methods, beside)
-        return
-    measures = sentences.series(methods[0])
+        _grid(page, methods, [name for name in compared(methods, headline=True) if name != first])
+    elif first is None:
+        page.note_missing(f"{_heading(several_of(main.title))} are not shown: none was measured.")
+    _grid(page, methods, losses)
+    _beside(page, methods, beside)
+
+
+def _first_measure(methods: Sequence[Method]) -> str | None:
+    """Return the measure of the first curve: of global models, else of personal ones; None where none was measured.
+
+    Of a single method it stands for all accuracies, which its figure has together.
+    """
+    names = compared(methods, headline=True) if len(methods) > 1 else sentences.series(methods[0])
+    return next((name for name in names if any(m.curve(name) is not None for m in methods)), None)
+
+
+def _first_curve(page: Page, methods: Sequence[Method]) -> PageFigure | None:
+    """Return the curve of the first screen; None where no accuracy was measured."""
+    name = _first_measure(methods)
+    if name is None:
+        return None
+    if len(methods) > 1:
+        return _over_rounds(page, methods, name)
+    main, measures = methods[0].headline, sentences.series(methods[0])
     series, share = {name: measure.label for name, measure in measures.items()}, main.unit == "%"
     figure = figures.together(methods[0], series, measures[f"global_{main.name}"].axis, percent=share)
     if figure is None:
-        page.note_missing(f"{_heading(several_of(main.title))} are not shown: none was measured.")
-    else:
-        meanings = [
-            f"{label.capitalize()}: {measures[name].meaning}"
-            for name, label in series.items()
-            if methods[0].curve(name)
-        ]
-        caption = f"{' '.join(meanings)}{sentences.describe_bands(methods)}"
-        names = dict(enumerate(series.values()))
-        heading, digits = _heading(main.title), 1 if share else 3
-        page.grid(page.figure(figure, main.name, heading, caption, wide=True, names=names, digits=digits))
-    _grid(page, methods, losses)
-    _beside(page, methods, beside)
+        return None
+    meanings = [
+        f"{label.capitalize()}: {measures[name].meaning}" for name, label in series.items() if methods[0].curve(name)
+    ]
+    caption = f"{' '.join(meanings)}{sentences.describe_bands(methods)}"
+    names = dict(enumerate(series.values()))
+    heading, digits = _heading(main.title), 1 if share else 3
+    return page.figure(figure, main.name, heading, caption, wide=True, names=names, digits=digits)
 
 
 def _beside(page: Page, methods: Sequence[Method], names: Sequence[str]) -> None:
@@ -342,7 +377,7 @@ def _federation(page: Page, methods: Sequence[Method]) -> None:
 
 
 def _failures(page: Page, methods: Sequence[Method]) -> None:
-    page.section("failures", "Lost responses")
+    page.heading("Lost responses")
     table = comparison.failures(methods)
     if table is None:
         page.text("Every selected client responded, in every round of every run.")
@@ -351,41 +386,48 @@ def _failures(page: Page, methods: Sequence[Method]) -> None:
 
 
 def _settings(page: Page, methods: Sequence[Method]) -> None:
-    page.section("settings", "Settings")
+    page.heading("Settings")
     shared, other = comparison.settings(methods)
     if other is not None:
         page.table(other, "Settings that differ between methods.")
-        page.heading("The same for all")
+        page.heading("Settings that all share")
     if shared:
         page.listing(shared)
     else:
         page.note_missing("The runs share no settings, or recorded none.")
 
 
-def _runs(page: Page, methods: Sequence[Method]) -> None:
-    page.section("runs", "Runs, engines and versions")
+def _runs(page: Page, methods: Sequence[Method], *, is_part: bool) -> None:
+    if is_part:
+        page.heading("Runs, engines and versions")
     facts, versions = comparison.facts(methods)
     versions_note = f" All of them with {versions}." if versions else ""
-    page.table(facts, f"Each run, its engine and its cost.{versions_note}")
+    page.table(
+        facts,
+        "Each run, its engine and its cost. Seconds: of the whole run; evaluation: seconds of it a round, which they "
+        f"include.{versions_note}",
+    )
     page.add_csv(comparison.all_settings(methods))
     page.add_csv(comparison.rounds(methods))
 
 
 def _grid(page: Page, methods: Sequence[Method], names: Sequence[str], *, first: Sequence[PageFigure] = ()) -> None:
     """Add figures of measures over rounds, after those in `first`, and a note for each measure that no run has."""
-    drawn_figures, notes = list(first), []
-    for name in names:
-        measure = methods[0].measures[name]
-        heading, caption, share = measure.title, measure.caption, measure.unit in ("%", "points")
-        figure = figures.curves(methods, name, measure.axis, percent=share)
-        if figure is None:
-            notes.append(f"{heading} is not shown: no run has measured it.")
-            continue
-        if (name == "personal_worst_tenth" or name in compared(methods)) and len(methods) > 1:
-            caption += f" {sentences.describe_ending(methods, name)}"
-        caption = caption.rstrip() + undefined(methods, name) + sentences.describe_missing(methods, name)
-        caption += sentences.describe_bands(methods)
-        drawn_figures.append(page.figure(figure, name, heading, caption, digits=1 if share else 3))
-    page.grid(*drawn_figures)
-    for sentence in notes:
-        page.note_missing(sentence)
+    drawn = {name: _over_rounds(page, methods, name) for name in names}
+    page.grid(*first, *(figure for figure in drawn.values() if figure is not None))
+    for name in (name for name, figure in drawn.items() if figure is None):
+        page.note_missing(f"{methods[0].measures[name].title} is not shown: no run has measured it.")
+
+
+def _over_rounds(page: Page, methods: Sequence[Method], name: str) -> PageFigure | None:
+    """Return the figure of a measure over rounds, a line per method; None where no run has measured it."""
+    measure = methods[0].measures[name]
+    caption, share = measure.caption, measure.unit in ("%", "points")
+    figure = figures.curves(methods, name, measure.axis, percent=share)
+    if figure is None:
+        return None
+    if (name == "personal_worst_tenth" or name in compared(methods)) and len(methods) > 1:
+        caption += f" {sentences.describe_ending(methods, name)}"
+    caption = caption.rstrip() + undefined(methods, name) + sentences.describe_missing(methods, name)
+    caption += sentences.describe_bands(methods)
+    return page.figure(figure, name, measure.title, caption, digits=1 if share else 3)

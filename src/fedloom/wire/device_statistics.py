@@ -1,6 +1,7 @@
 """Statistics of devices' training rows, as messages in JSON; every value of a message is checked before it counts.
 
-    device --- first:  rows; of each column count, sum, smallest, largest, or its words; sums of targets ---> server
+    device --- first:  rows; of each column count, sum, smallest, largest, or its words, or the tokens of a column of
+                       texts; sums of targets --------------------------------------------------------------> server
     device <-- common: the same of all devices together; means of targets ----------------------------------- server
     device --- second: squared distances from the means, numbers counted in bins -----------------------------> server
 
@@ -14,20 +15,87 @@ import hashlib
 import json
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, cast, get_args
 
 import numpy as np
 
 from fedloom.core.errors import RefusedError
 from fedloom.data.columns import MOST_CATEGORIES
 from fedloom.data.statistics import BINS, CommonPreparation, Scale, Spread, Summary, Total
+from fedloom.data.vocabulary import TextPreparation, TokenKind, Vocabulary, tokens_of
 
 MAX_BYTES = 1 << 24  # of a message with statistics
 MAX_COLUMNS = 1024  # of numbers, whose bins fit such a message; and of words
+MAX_TOKENS = 200_000  # different ones of a device, and of a vocabulary
+MAX_LENGTH = 1 << 16  # tokens of a text
 _LONGEST = 1000  # characters of a name or a word
 _LARGEST = 3.5e38  # of a value; float32 ends before
 _ROUNDING = 1e-14  # of a value, relative: what adding up in another way changes
+
+
+@dataclass(frozen=True)
+class TextCounts:
+    """Tokens of a column of texts: how they are made, without a vocabulary, and how often there is each."""
+
+    how: TextPreparation
+    counts: Mapping[str, int]
+
+    def described(self) -> dict[str, Any]:
+        """Return the counts as JSON has them.
+
+        Raises:
+            RefusedError: there are more tokens than a message may have.
+        """
+        if len(self.counts) > MAX_TOKENS:
+            raise RefusedError(
+                f"a device counts at most {MAX_TOKENS:,} different tokens, got {len(self.counts):,} in "
+                f"{self.how.column!r:.80}: leave rare ones out (least=2), or count characters (tokens=characters)"
+            )
+        how = self.how
+        said = {"column": how.column, "tokens": how.tokens, "length": how.length, "most": how.most, "least": how.least}
+        return said | {"counts": dict(self.counts)}
+
+    @classmethod
+    def read(cls, fields: Any) -> TextCounts:
+        """Return the counts in an object of JSON.
+
+        Raises:
+            RefusedError: no texts can have them.
+        """
+        fields = _object(fields, "counts of tokens", (*_SAID, "counts"))
+        how, counts = _read_text(fields), _object(fields.get("counts"), "tokens", limit=MAX_TOKENS)
+        for token, n in counts.items():
+            _check_token(token, how)
+            if type(n) is not int or not how.least <= n < 1 << 40:
+                raise RefusedError(
+                    f"tokens are counted in whole numbers from {how.least} (least) to 2**40, got {n!r:.40} of "
+                    f"{token!r:.40}: count them"
+                )
+        return cls(how, dict(sorted(counts.items())))
+
+
+_SAID = ("column", "tokens", "length", "most", "least")
+
+
+def _read_text(fields: Mapping[str, Any]) -> TextPreparation:
+    """Return how token ids are made of texts, without a vocabulary."""
+    column = _text(fields.get("column"), "a column")
+    tokens = fields.get("tokens")
+    if not isinstance(tokens, str) or tokens not in get_args(TokenKind):
+        raise RefusedError(f"tokens that are counted are words or characters, got {tokens!r:.40}: name one of these")
+    for name, most in (("length", MAX_LENGTH), ("most", MAX_TOKENS), ("least", 1 << 40)):
+        if type(fields.get(name)) is not int or not 1 <= fields[name] <= most:
+            raise RefusedError(
+                f"{name} of a text is a whole number from 1 to {most:,}, got {fields.get(name)!r:.40}: name another"
+            )
+    return TextPreparation(column, cast(TokenKind, tokens), fields["length"], fields["most"], fields["least"])
+
+
+def _check_token(token: Any, how: TextPreparation) -> None:
+    assert isinstance(how.tokens, str)
+    if tokens_of(_text(token, "a token"), how.tokens) != [token]:
+        raise RefusedError(f"a token is one of the {how.tokens} of a text, got {token!r:.80}: send what texts have")
 
 
 @dataclass(frozen=True)
@@ -39,12 +107,14 @@ class FirstStatistics:
         summary: of the columns of a table that is prepared by the statistics of all devices; None: there is none.
         least: how often a device must have a word to name it.
         targets: sum of each target; None where no task asks for it.
+        text: how often a column of texts has each token; None: there is none whose tokens are counted.
     """
 
     rows: int
     summary: Summary | None = None
     least: int = 1
     targets: tuple[float, ...] | None = None
+    text: TextCounts | None = None
 
     def described(self) -> dict[str, Any]:
         """Return the statistics as JSON has them."""
@@ -52,6 +122,8 @@ class FirstStatistics:
         if self.summary is not None:
             out |= {"least": self.least, "numbers": _described_totals(self.summary.numbers)}
             out["words"] = {name: dict(counts) for name, counts in self.summary.words.items()}
+        if self.text is not None:
+            out["text"] = self.text.described()
         return out | ({} if self.targets is None else {"targets": list(self.targets)})
 
     def digest(self) -> str:
@@ -66,7 +138,7 @@ class FirstStatistics:
         Raises:
             RefusedError: no such rows can have them.
         """
-        fields = _object(fields, "statistics of a device", ("rows", "least", "numbers", "words", "targets"))
+        fields = _object(fields, "statistics of a device", ("rows", "least", "numbers", "words", "targets", "text"))
         if type(fields.get("rows")) is not int or fields["rows"] != rows:
             raise RefusedError(
                 f"statistics are over all {rows} training examples that a device registers, got "
@@ -74,7 +146,9 @@ class FirstStatistics:
             )
         sums = None if "targets" not in fields else _sums(fields["targets"], rows, outputs)
         if "numbers" not in fields:
-            return cls(rows, targets=sums)
+            return cls(rows, targets=sums, text=TextCounts.read(fields["text"]) if "text" in fields else None)
+        if "text" in fields:
+            raise RefusedError("a text is prepared alone, got columns beside it: name the text (text=NAME), or columns")
         least = fields.get("least")
         if type(least) is not int or least < 1:
             raise RefusedError(f"least is a whole number from 1, got {least!r:.40}: write least=5")
@@ -169,12 +243,14 @@ class SecondStatistics:
         return cls(spreads, squares)
 
 
-def read_preparation(fields: Any) -> CommonPreparation:
+def read_preparation(fields: Any) -> CommonPreparation | TextPreparation:
     """Return the preparation in an object of JSON.
 
     Raises:
         RefusedError: it is none.
     """
+    if isinstance(fields, dict) and "vocabulary" in fields:
+        return _read_vocabulary(_object(fields, "a preparation", (*_SAID, "size", "vocabulary")))
     fields = _object(fields, "a preparation", ("least", "numbers", "words"))
     numbers, least = dict[str, Scale](), fields.get("least")
     for name, scale in _object(fields.get("numbers"), "scales of columns").items():
@@ -198,6 +274,19 @@ def read_preparation(fields: Any) -> CommonPreparation:
     if type(least) is not int or least < 1:
         raise RefusedError(f"least is a whole number from 1, got {least!r:.40}: send another preparation")
     return CommonPreparation(least, numbers, words)
+
+
+def _read_vocabulary(fields: Mapping[str, Any]) -> TextPreparation:
+    how, tokens = _read_text(fields), fields["vocabulary"]
+    if not isinstance(tokens, list) or not 1 <= len(tokens) <= how.most:
+        raise RefusedError(f"a vocabulary is a list of 1 to {how.most:,} tokens, got {tokens!r:.80}: send another")
+    for token in tokens:
+        _check_token(token, how)
+    try:
+        assert isinstance(how.tokens, str)
+        return replace(how, vocabulary=Vocabulary(how.tokens, tuple(tokens)))
+    except ValueError as error:
+        raise RefusedError(str(error)) from None
 
 
 def read_moments(fields: Any, outputs: int) -> tuple[tuple[float, ...], tuple[float, ...]]:
@@ -348,10 +437,12 @@ def _number(value: Any, what: str, count: int = 1, power: int = 1) -> float:
     return float(value)
 
 
-def _object(fields: Any, what: str, names: Sequence[str] | None = None) -> dict[str, Any]:
-    """Return an object of JSON, whose entries have some of these names."""
+def _object(fields: Any, what: str, names: Sequence[str] | None = None, limit: int | None = None) -> dict[str, Any]:
+    """Return an object of JSON, whose entries have some of these names, and are at most so many."""
     if not isinstance(fields, dict):
         raise RefusedError(f"{what} are an object of JSON, got {fields!r:.80}: send one")
+    if limit is not None and len(fields) > limit:
+        raise RefusedError(f"{what} are at most {limit:,}, got {len(fields):,}: leave some out")
     for name in fields:
         _text(name, f"a name in {what}")
         if names is not None and name not in names:

@@ -1,4 +1,4 @@
-"""Which class each neuron prefers, and how far two models agree on it (FedNTD, section 5.1 and eq. 19)."""
+"""The class that each neuron prefers, and the agreement of two models on it (FedNTD, section 5.1 and eq. 19)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How far clients drift, against how unlike their classes are what the global model knows (FedNTD, fig. 8)."""
+"""The drift of clients, beside how unlike their classes are what the global model knows (FedNTD, fig. 8)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How much the gradients of clients, and those of classes, disagree (FedNTD, definition 2)."""
+"""The disagreement of the gradients of clients, and of classes (FedNTD, definition 2)."""
 
 from __future__ import annotations
 

@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.func import vmap
 
 from fedloom.core import tree
-from fedloom.core.batch import Batch, Lazy, Schedule, at_batch, cut_length
+from fedloom.core.batch import Batch, Lazy, Schedule, at_batch, cut_length, of_places
 from fedloom.core.errors import EngineWarning, first_line, warn
 from fedloom.core.fold.execution import Compilation, current
 from fedloom.core.fold.steps import Descent, Plain, Step, tracing, vmap_trees
@@ -263,7 +263,8 @@ class _Lockstep:
         x = x.index_select(0, rows.reshape(-1)).reshape(*rows.shape, *x.shape[1:])
         y = y.index_select(0, rows.reshape(-1)).reshape(*rows.shape, *y.shape[1:])
         if length is not None:
-            x, y = x[..., :length], y if b.y.ndim == 1 else y[..., :length]
+            assert b.cut is not None
+            x, y = b.cut.shortened(x, length), y[..., :length] if of_places(b.y) else y
         if b.prepare is not None:
             x = b.prepare(x, b.dtype)
         plain = Batch(x=x, y=y, mask=mask, key=key, notes=notes, progress=done, full=full)

@@ -1,4 +1,4 @@
-"""Which clients of a stack run in a narrower lock-step of their own."""
+"""The choice of clients of a stack that run in a narrower lock-step of their own."""
 
 from __future__ import annotations
 

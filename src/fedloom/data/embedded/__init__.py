@@ -10,7 +10,7 @@ import numpy as np
 
 from fedloom.data.constants import CLASSES, NORMALISE
 from fedloom.data.examples import Examples
-from fedloom.data.memory import from_arrays
+from fedloom.data.in_memory import from_arrays
 
 _FILE = "fashion_mnist_small.npz"
 _SHA256 = "7d658da13f6a7784d795c8564248442deaf01b19cdce9e0b6be7671d7c5fc852"

@@ -119,7 +119,8 @@ def _read(train: Examples) -> Reads:
             )
         ids = train.x[:, kinds["numbers"].size :]
         return Reads(categories=tuple(int(n) + 1 for n in ids.amax(0)))
-    return Reads()
+    made = train.preparation and train.preparation.constants
+    return Reads(words=tuple(map(len, made.words.values()))) if made else Reads()
 
 
 def task(text: str) -> Task:

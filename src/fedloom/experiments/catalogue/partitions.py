@@ -52,9 +52,9 @@ class NamedPartition:
     what: str = ""
     """Its description in Markdown, in the place of the first sentence of `function`."""
     paper: str = "-"
-    """Where it is from."""
+    """Its source."""
     needs_classes: bool = True
-    """Whether it divides classes, and so refuses targets that are none."""
+    """True if it divides classes, and so refuses targets that are none."""
 
     @property
     def sentence(self) -> str:

@@ -1,4 +1,4 @@
-"""How good the personal models are by architecture, in a run with several."""
+"""The accuracy of personal models by architecture, in a run with several."""
 
 from __future__ import annotations
 

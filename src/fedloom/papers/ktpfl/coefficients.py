@@ -1,4 +1,4 @@
-"""Who learns from whom in a run of KT-pFL: its coefficients over rounds, and how much lies between clients alike."""
+"""The coefficients of KT-pFL over rounds, which say who learns from whom, and their share between clients alike."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def figure(folders: Sequence[Path]) -> AnalysisResult:
 
 
 class Masses(NamedTuple):
-    """How much of a row of the coefficients lies on the client itself and on its group, by round, a mean."""
+    """Mean shares of a row of the coefficients that lie on the client itself and on its group, by round."""
 
     column: str
     row: str

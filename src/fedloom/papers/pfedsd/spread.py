@@ -1,4 +1,4 @@
-"""How accuracies of methods spread over label skew and participation, from runs of recipes (pFedSD's robustness)."""
+"""The spread of methods' accuracies over label skew and participation, from runs of recipes (pFedSD's robustness)."""
 
 from __future__ import annotations
 

@@ -150,7 +150,7 @@ def diverges(cell: Cell) -> Part:
 
 
 Observation = tuple[bool, str] | None
-"""Whether a claim is so of a run, and its numbers in words; None where the run does not tell."""
+"""A verdict on a claim in one run, True or False, and its numbers in words; None where the run does not tell."""
 
 
 def observed(cells: Sequence[Cell], observe: Callable[..., Observation]) -> Part:

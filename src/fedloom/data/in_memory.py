@@ -36,7 +36,7 @@ def from_arrays(
         num_classes: without it, the largest label + 1, or the number of outputs of floating point targets. Say it where
             a class has no example here.
         normalise: without it, uint8 values are divided by 255 and floating point values are left alone. `Tokens` says
-            that integers are token ids, and which id is padding.
+            that integers are token ids, and which id is padding; of several inputs too.
         name: what reports call these examples.
         classes: what they call the classes, in their order; says `num_classes` too.
 
@@ -94,7 +94,8 @@ def _packed(
 ) -> tuple[Tensor, Inputs]:
     if isinstance(how, Normalise):
         raise ValueError(f"several inputs by name are given as they are, got normalise={how}: scale the numbers given")
-    return pack({str(name): _tensor(values) for name, values in x.items()}, how.padding if how else 0)
+    given = {str(name): _tensor(values) for name, values in x.items()}
+    return pack(given, how.padding, how.cut) if how else pack(given)
 
 
 def whole_numbers(y: Tensor) -> Tensor | None:

@@ -1,0 +1,194 @@
+"""First screen of a report: the best method, the runner-up, and which difference is established."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from fedloom.evaluate.measure import Measure
+from fedloom.report.methods import Method, Spread
+from fedloom.report.number_table import Column, Interval, Table, format_of, signed, with_unit
+from fedloom.report.over_seeds import paired_difference, seeds_text
+
+
+@dataclass(frozen=True)
+class Standing:
+    """Methods by one measure after the last round, the best first, without references such as local-only training.
+
+    `gap`: the best minus the runner-up over common seeds; None with fewer than two. `references`: those measured.
+    """
+
+    measure: Measure
+    ranked: tuple[tuple[Method, Spread], ...]
+    references: tuple[tuple[Method, Spread], ...]
+    gap: Interval | None
+
+    @property
+    def is_established(self) -> bool:
+        """True where the interval of the difference does not contain 0."""
+        return self.gap is not None and not self.gap.low <= 0 <= self.gap.high
+
+    @property
+    def beaten_by(self) -> list[str]:
+        """Names of the references that are better than the best method."""
+        up = 1 if self.measure.better == "high" else -1
+        best = up * self.ranked[0][1].mean if self.ranked else -np.inf
+        return [m.label for m, spread in self.references if up * spread.mean > best] if self.ranked else []
+
+
+@dataclass(frozen=True)
+class _Cell:
+    """Cell that shows a text, and whose numbers stand in the CSV in full."""
+
+    text: str
+    number: Spread | Interval
+
+    def __str__(self) -> str:
+        return self.text.replace(" ", "\u00a0")  # which no line breaks
+
+    def full(self) -> dict[str, float | str]:
+        """Return the cells of a CSV, by the ends of the columns' names."""
+        return dict(self.number.full())
+
+
+def standings(methods: Sequence[Method]) -> list[Standing]:
+    """Return the standing by each headline measure and by forgetting that some method has."""
+    main, known = methods[0].headline.name, methods[0].measures
+    names = (f"global_{main}", f"personal_{main}", "personal_worst_tenth", "forgetting")
+    found = (_standing(methods, known[name]) for name in names if name in known)
+    return [one for one in found if one.ranked or one.references]
+
+
+def _standing(methods: Sequence[Method], measure: Measure) -> Standing:
+    measured = [(m, spread) for m in methods if (spread := m.last(measure.name)) is not None]
+    up = 1 if measure.better == "high" else -1
+    ranked = sorted((item for item in measured if not item[0].is_reference), key=lambda item: -up * item[1].mean)
+    gap = paired_difference(ranked[0][0], ranked[1][0], measure.name, "last", 1) if len(ranked) > 1 else None
+    return Standing(measure, tuple(ranked), tuple(item for item in measured if item[0].is_reference), gap)
+
+
+def verdict(methods: Sequence[Method]) -> Iterator[str]:
+    """Yield what the runs establish about the best methods, what their seeds leave open, and what to know of both."""
+    found = standings(methods)
+    compared = [one for one in found if len(one.ranked) > 1]
+    if len(methods) == 1:
+        for one in found:
+            _, spread = (*one.ranked, *one.references)[0]
+            yield f"{one.measure.title} ends at {value_text(spread, one.measure.unit)}."
+    elif compared:
+        yield from _of_differences(methods, compared)
+    elif len(candidates := [m.label for m in methods if not m.is_reference]) == 1:
+        yield f"{candidates[0]} beside references; no other method ran."
+    elif not candidates:
+        yield "Only references ran, which are never called best."
+    for one in found:
+        if len(methods) > 1 and len(one.ranked) == 1 and sum(not m.is_reference for m in methods) > 1:
+            yield f"{one.measure.title} was measured for {one.ranked[0][0].label} only."
+    by_reference: dict[str, list[str]] = {}
+    for one in found:
+        for label in one.beaten_by:
+            by_reference.setdefault(label, []).append(_named(one.measure))
+    for label, measures in by_reference.items():
+        yield f"{label}, a reference, is ahead of every method in {listed(measures)}."
+    lost, selected = _lost(methods)
+    if lost:
+        yield f"{lost:,} of {selected:,} selected clients did not respond: see How it was run."
+
+
+def _of_differences(methods: Sequence[Method], compared: Sequence[Standing]) -> Iterator[str]:
+    seeds = seeds_text([m for m in methods if not m.is_reference])
+    if all(one.gap is None for one in compared):
+        cause = "one seed each" if seeds == "1 seed" else f"{seeds} and fewer than two in common"
+        yield f"Nothing is established: with {cause}, a difference may be chance."
+        return
+    established = [one for one in compared if one.is_established]
+    if not established:
+        yield f"With {seeds}, no difference between the best method and the runner-up is established."
+        return
+    by_label: dict[str, list[str]] = {}
+    for one in established:
+        by_label.setdefault(one.ranked[0][0].label, []).append(_named(one.measure))
+    leads = "; ".join(f"{label} leads in {listed(measures)}" for label, measures in by_label.items())
+    yield f"Established over {seeds}: {leads}."
+    if still := [_named(one.measure) for one in compared if not one.is_established]:
+        yield f"Left open: {listed(still)}."
+
+
+def standing_table(methods: Sequence[Method]) -> tuple[Table, str] | None:
+    """Return best, runner-up and difference by measure, the references beside them, and the caption.
+
+    None for one method, whose numbers `verdict` has, and where nothing was measured.
+    """
+    found = standings(methods)
+    if len(methods) == 1 or not found:
+        return None
+    several = max(len(one.ranked) for one in found) > 1
+    references = [m for m in methods if m.is_reference]
+    columns = [
+        Column("measure", "measure"),
+        Column("best", "best" if several else "method"),
+        Column("best_value", "value"),
+        Column("second", "runner-up"),
+        Column("second_value", "value"),
+        Column("difference", "difference"),
+        *(Column(f"reference_{m.label}", m.label, group="references") for m in references),
+    ]
+    rows: list[list[object]] = []
+    for one in found:
+        unit = one.measure.unit
+        title = one.measure.label.capitalize() if one.measure.name == "personal_worst_tenth" else one.measure.title
+        row: list[object] = [with_unit(title, unit if unit in ("%", "points") else "", ", ")]
+        for place in (0, 1):
+            label, spread = one.ranked[place] if place < len(one.ranked) else (None, None)
+            row += [label and label.label, spread and _Cell(spread_text(spread, unit), spread)]
+        beside = {m.number: spread for m, spread in one.references}
+        row.append(one.gap and _Cell(_gap_text(one.gap, unit), one.gap))
+        row += [(s := beside.get(m.number)) and _Cell(spread_text(s, unit), s) for m in references]
+        rows.append(row)
+    return Table("standing", columns, rows), _caption(methods, found, several)
+
+
+def _caption(methods: Sequence[Method], found: Sequence[Standing], several: bool) -> str:
+    spread = f", mean ± standard deviation over {seeds_text(methods)}" * any(len(m.counted_runs) > 1 for m in methods)
+    caption = f"After the last round{spread}."
+    if any(one.gap is not None for one in found):
+        caption += (
+            " Difference: best minus runner-up over common seeds [95 % interval, Student's t, within what the measure "
+            "can be]; where it contains 0, either may be better. It is not corrected for choosing these two."
+        )
+    if several and any(m.is_reference for m in methods):
+        caption += " References show what training alone or on pooled data reaches, and are never called best."
+    return caption
+
+
+def _gap_text(gap: Interval, unit: str) -> str:
+    show = format_of(unit)
+    return f"{signed(gap.mean, show)} [{show(gap.low)}, {show(gap.high)}]"
+
+
+def _lost(methods: Sequence[Method]) -> tuple[int, int]:
+    """Count the selected clients without a response, and all selected, over all rounds of all runs."""
+    records = [record for m in methods for run in m.runs for record in run.history.metrics]
+    return sum(len(r.get("failed", ())) for r in records), sum(len(r.get("clients", ())) for r in records)
+
+
+def _named(measure: Measure) -> str:
+    return measure.title[:1].lower() + measure.title[1:]
+
+
+def listed(words: Sequence[str]) -> str:
+    """Join words: one, two and three."""
+    return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} and {words[-1]}"
+
+
+def value_text(spread: Spread, unit: str) -> str:
+    """Return a mean, its deviation and its unit as text."""
+    return with_unit(spread_text(spread, unit), unit)
+
+
+def spread_text(spread: Spread, unit: str) -> str:
+    """Return a mean and its deviation, if it has one, as text."""
+    show = format_of(unit)
+    return show(spread.mean) + ("" if np.isnan(spread.std) else f" ± {show(spread.std)}")

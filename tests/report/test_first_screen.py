@@ -1,0 +1,150 @@
+"""First screen: what is established, what few seeds leave open, and references that are never best."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from made import made_run, methods
+
+from fedloom.report import comparison, write_report
+from fedloom.report.first_screen import standing_table, standings, verdict
+from fedloom.report.methods import Method
+from fedloom.report.over_seeds import BRIEF, paired_difference
+from fedloom.report.sentences import describe_ending
+from fedloom.report.several_seeds import summary
+
+
+def ended(folder: Path, **ends: tuple[float, ...]) -> list[Method]:
+    """Runs of methods that end at these global accuracies, a seed each; personal ones are 10 points higher."""
+    for name, values in ends.items():
+        for seed, end in enumerate(values):
+            run = made_run(folder / name / str(seed), name, seed, rounds=2)
+            rows = [{"round": t, "global_accuracy": v, "personal_accuracy": v + 0.1} for t, v in enumerate((0.1, end))]
+            (run / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return methods(folder)
+
+
+def shown(of: list[Method]) -> list[list[str]]:
+    found = standing_table(of)
+    assert found is not None
+    return [[text.replace("\u00a0", " ") for text in row] for row in found[0].texts()]
+
+
+def test_the_best_is_compared_with_the_runner_up(tmp_path: Path) -> None:
+    of = ended(tmp_path, fedavg=(0.5, 0.7), fedntd=(0.6, 0.78), moon=(0.2, 0.2))
+    gap = paired_difference(*of[1::-1], "global_accuracy", "last", 1)
+    assert gap is not None
+    assert shown(of)[0] == [
+        "Global accuracy, %", "fedntd", "69.0 ± 12.7", "fedavg", "60.0 ± 14.1",
+        f"+9.0 [{100 * gap.low:.1f}, {100 * gap.high:.1f}]",
+    ]  # fmt: skip
+    assert list(verdict(of)) == [
+        "With 2 seeds, no difference between the best method and the runner-up is established."
+    ]
+
+
+def test_what_is_established_stands_before_what_is_open(tmp_path: Path) -> None:
+    of = ended(tmp_path, fedavg=(0.5, 0.6, 0.7), fedntd=(0.6, 0.7, 0.801))
+    assert list(verdict(of)) == [
+        "Established over 3 seeds: fedntd leads in global accuracy and personal accuracy.",
+    ]
+    run = of[0].runs[0]
+    rows = (tmp_path / run.folder / "metrics.jsonl").read_text().splitlines()
+    last = json.loads(rows[-1]) | {"personal_accuracy": 0.1}
+    (tmp_path / run.folder / "metrics.jsonl").write_text(f"{rows[0]}\n{json.dumps(last)}\n")
+    assert list(verdict(methods(tmp_path))) == [
+        "Established over 3 seeds: fedntd leads in global accuracy.",
+        "Left open: personal accuracy.",
+    ]
+
+
+def test_one_seed_establishes_nothing(tmp_path: Path) -> None:
+    of = [replace(m, runs=m.runs[:1]) for m in ended(tmp_path, fedavg=(0.5, 0.7), fedntd=(0.6, 0.8))]
+    assert list(verdict(of)) == ["Nothing is established: with one seed each, a difference may be chance."]
+    assert shown(of)[0][:5] == ["Global accuracy, %", "fedntd", "60.0", "fedavg", "50.0"]
+    assert list(verdict(of[:1])) == ["Global accuracy ends at 50.0 %.", "Personal accuracy ends at 60.0 %."]
+    assert standing_table(of[:1]) is None
+
+
+def test_references_are_never_best(tmp_path: Path) -> None:
+    of = ended(tmp_path, local_only=(0.9, 0.9), centralised=(0.8, 0.8), fedavg=(0.5, 0.6), moon=(0.4, 0.5))
+    by_name = {m.label: m for m in of}
+    assert [name for name, m in by_name.items() if m.is_reference] == ["centralised", "local_only"]
+    (measured, *_) = standings(of)
+    assert [m.label for m, _ in measured.ranked] == ["fedavg", "moon"]
+    assert measured.beaten_by == ["centralised", "local_only"]
+    assert shown(of)[0][-2:] == ["80.0 ± 0.0", "90.0 ± 0.0"]
+    assert "local_only, a reference, is ahead of every method in global accuracy and personal accuracy." in verdict(of)
+    table = comparison.headline(of)
+    assert [table.rows[k][0] for k in table.winners(1)] == ["fedavg"]
+    assert "Highest at the end: fedavg, 55.0 %." in describe_ending(of, "global_accuracy")
+    of_models = {t.name: t for t in summary(tmp_path).tables()}["global_accuracy"]
+    assert [[of_models.rows[k][0] for k in of_models.winners(i)] for i in (2, 3)] == [["fedavg"], ["fedavg"]]
+    only = [by_name["local_only"], by_name["centralised"]]
+    assert next(verdict(only)) == "Only references ran, which are never called best."
+    assert next(verdict([by_name["fedavg"], *only])) == "fedavg beside references; no other method ran."
+
+
+def test_no_interval_goes_beyond_what_an_accuracy_can_be(tmp_path: Path) -> None:
+    of = ended(tmp_path, fedavg=(0.9, 0.1), fedntd=(0.1, 0.8))
+    gap = paired_difference(of[0], of[1], "global_accuracy", "last", 1)
+    assert gap is not None
+    assert (gap.low, gap.high) == (-1.0, 1.0)
+    assert "[-100.0, 100.0]" in shown(of)[0][5]
+
+
+@pytest.fixture(scope="module")
+def page(tmp_path_factory: pytest.TempPathFactory) -> str:
+    folder = tmp_path_factory.mktemp("page")
+    for name in ("fedavg", "fedntd", "local_only"):
+        for seed in (0, 1):
+            made_run(folder / name / str(seed), name, seed, planned_rounds=4)
+    return write_report(folder).read_text(encoding="utf-8")
+
+
+def test_headings_of_columns_are_one_or_two_words(page: str) -> None:
+    labels = {"fedavg", "fedntd", "local_only"}
+    heads = {
+        re.sub(r"\(.*?\)|, (%|s|MiB)", "", head).strip() for head in re.findall(r'scope="col"[^>]*>([^<]*)<', page)
+    }
+    assert heads > labels & heads
+    assert [head for head in heads if len(head.split()) > 2] == []
+    assert all(len(heading.split()) <= 2 for heading in BRIEF.values())
+
+
+def test_the_first_curve_stands_before_prose_and_only_once(page: str) -> None:
+    first = page.index('id="figure-global_accuracy"')
+    assert page.index("<h1") < first < page.index('class="lead"') < page.index('class="verdict"')
+    assert page.count('id="figure-global_accuracy"') == 1
+    assert page.index('class="verdict"') < page.index('id="table-standing"') < page.index("<nav")
+
+
+def test_how_it_was_run_is_one_fold(page: str) -> None:
+    (how,) = re.findall(r'<section id="how".*?</section>', page, flags=re.DOTALL)
+    assert "<details>" in how
+    assert re.findall(r"<h3>([^<]*)</h3>", how) == [
+        "Lost responses", "Settings", "Settings that all share", "Runs, engines and versions",
+    ]  # fmt: skip
+    assert page.count("<h2") == page.count("<section ") + 1  # that of the first curve
+
+
+def test_every_figure_and_table_has_its_links(page: str) -> None:
+    figures, tables = (re.findall(rf'id="{kind}-([^"]*)"', page) for kind in ("figure", "table"))
+    assert len(figures) > 5
+    assert len(tables) > 5
+    for name in figures:
+        assert f'href="#figure-{name}"' in page
+        assert all(f'href="figures/{name}.{kind}" download' in page for kind in ("svg", "png", "pdf"))
+    for name in tables:
+        assert f'href="#table-{name}"' in page
+        assert f'href="tables/{name}.csv" download' in page
+
+
+def test_references_are_grey(page: str) -> None:
+    (summary_,) = re.findall(r'id="table-summary".*?</table>', page, flags=re.DOTALL)
+    rows = re.findall(r"<tr(| class=\"reference\")>\s*<th scope=\"row\".*?</svg>([^<]*)</th>", summary_, re.DOTALL)
+    assert {label: bool(kind) for kind, label in rows} == {"fedavg": False, "fedntd": False, "local_only": True}
