@@ -100,10 +100,10 @@ class Two:
 
 def hostile(sound: bytes, rng: random.Random, sealed: bytes) -> bytes:
     """Return other bytes than the sound ones, in which the sealed message is not whole."""
-    data = sound
-    while sealed in data:
+    while True:
         data = damaged(sound, rng) if rng.random() < 0.9 else rng.randbytes(rng.choice((0, 1, 30, 5000)))
-    return data
+        if sealed not in data:
+            return data
 
 
 def of_relay(cases: int, seed: str) -> Counts:
@@ -195,8 +195,8 @@ def of_answers(cases: int, seed: str) -> Counts:
         if what < 0.05:
             return _COMMAND.pack(FAILED, number, 0, 0) + rng.randbytes(50)
         if what < 0.15:  # the ServerApp itself
-            return hostile(_COMMAND.pack(ANSWER, number, 0, 0) + reply, rng, two.answer)
-        return _COMMAND.pack(ANSWER, number, 0, 0) + hostile(reply, rng, two.answer)
+            return hostile(_COMMAND.pack(ANSWER, number, 0, 0) + reply, rng, bytes(said[0]))
+        return _COMMAND.pack(ANSWER, number, 0, 0) + hostile(reply, rng, bytes(said[0]))
 
     pump = Pump(connections.path)
     pump.answer = answer

@@ -53,6 +53,7 @@ def results(device: Membership) -> Path:
     return folder
 
 
+@pytest.mark.some(1)
 @pytest.mark.parametrize(
     ("algorithm", "more", "models"),
     [
