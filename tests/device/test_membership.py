@@ -146,6 +146,13 @@ def test_a_device_has_the_name_of_its_key(tmp_path: Path) -> None:
     manager.keys = {1: "Kiel", manager.come(ours[1]): "Jena"}  # type: ignore[misc]
     fleet.admit(5, ours[1]._register(ours[1]._offer))
     assert log(tmp_path)[-1]["why"].endswith("and it says 'Kiel': join with --name Jena")
+    manager.keys |= {manager.come(ours[1]): "Kiel", manager.come(ours[1]): "Jena"}
+    fleet.admit(6, ours[1]._register(ours[1]._offer))  # who has the folder of Jena, and the key of Kiel
+    why = "has begun this run with the key of 'Jena', and this is that of 'Kiel'"
+    assert why in log(tmp_path)[-1]["why"]
+    ours[1].name = ""
+    fleet.admit(7, ours[1]._register(ours[1]._offer))
+    assert log(tmp_path)[-1]["event"] == "joined"
 
 
 def test_no_more_examples_count_than_are_allowed(tmp_path: Path) -> None:

@@ -88,7 +88,7 @@ def register_devices(
     for rank, registration in list(registrations.items()):
         try:
             counted = _with_cap(fleet, registration, max_examples)
-            registrations[rank] = counted if previous is None else previous.admit(counted)
+            registrations[rank] = counted if previous is None else _admitted(previous, fleet, rank, counted)
         except RefusedError as error:
             del registrations[rank]
             refusals[rank] = str(error)
@@ -132,7 +132,7 @@ def register_devices(
     def admit(rank: int, data: bytes) -> None:
         try:
             registration, _ = _read_new_registration(data, fleet.ranks, start, moments, fleet.manager.name_of(rank))
-            registration = registry.admit(_with_cap(fleet, registration, max_examples))
+            registration = _admitted(registry, fleet, rank, _with_cap(fleet, registration, max_examples))
             _send_welcome(fleet, registry, rank, registration.id, public, start)
         except RefusedError as error:
             fleet.note_refusal(rank, str(error))
@@ -179,6 +179,21 @@ def _read_new_registration(
     if registration.id in connected:
         raise RefusedError(f"device {registration.label} has joined at another rank")
     return registration, statistics
+
+
+def _admitted(registry: Registry, fleet: RankFleet, rank: int, registration: Registration) -> Registration:
+    """Return the entry of a device that joins a run again, by the key with which it began.
+
+    Raises:
+        RefusedError: as of `Registry.admit`, or its key is registered with another name.
+    """
+    entry, key_of = registry.admit(registration), fleet.manager.name_of(rank)
+    if key_of not in (None, entry.name):
+        raise RefusedError(
+            f"device {entry.label} has begun this run with the key of {entry.name!r}, and this is that of {key_of!r}: "
+            "bring its own state folder, or register its key with that name"
+        )
+    return entry
 
 
 def _with_cap(fleet: RankFleet, device: Registration, cap: int) -> Registration:
