@@ -133,7 +133,7 @@ class FlowerConnections(ThreadedConnections):
                     self._pump, self._commands = pump, queue.SimpleQueue()
                     sender = threading.Thread(target=_send_all, args=(pump, self._commands), daemon=True)
                     sender.start()
-                with contextlib.suppress(EOFError, OSError):
+                with contextlib.suppress(EOFError, OSError, ValueError):  # a pump that reports nonsense ends
                     while True:
                         self._take_report(pump.recv_bytes())
                 with self._lock:
@@ -253,7 +253,8 @@ class RelayedServer(ServerConnection):
             self._next = None
             if envelope.is_first:
                 self._link = envelope.link
-            if envelope.link != self._link or any(len(each) > self.limit for each in envelope.messages):
+            sizes = [len(each) for each in envelope.messages]
+            if envelope.link != self._link or not sizes or max(sizes) > self.limit:
                 self._send(relay, Reply(UNKNOWN, envelope.link, self._process, []))
                 continue
             self._relay, self._answers = relay, []

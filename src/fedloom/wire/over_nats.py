@@ -135,14 +135,15 @@ class NatsManager(ThreadedManager):
         self._send_later(rank, message)
 
     def _send_later(self, rank: int, message: bytes) -> None:
-        self._loop.call_soon_threadsafe(self._queues[rank].put_nowait, bytes(message))
+        if (queue := self._queues.get(rank)) is not None:  # else its session is over
+            self._loop.call_soon_threadsafe(queue.put_nowait, bytes(message))
 
     def end(self) -> None:
         """Send all posted messages, then leave."""
         atexit.unregister(self.end)
         if self._loop.is_closed():
             return
-        for queue in self._queues.values():
+        for queue in list(self._queues.values()):
             self._loop.call_soon_threadsafe(queue.put_nowait, None)
         for task in self._tasks:
             with contextlib.suppress(Exception):
@@ -155,6 +156,13 @@ class NatsManager(ThreadedManager):
             self._loop.close()
 
     # ---- in the thread
+
+    def _mark_gone(self, rank: int) -> None:
+        super()._mark_gone(rank)
+        if (session := self._sessions.get(rank)) is not None:
+            session.data = bytearray()  # of a message that will not be whole
+        if (queue := self._queues.pop(rank, None)) is not None:
+            self._loop.call_soon_threadsafe(queue.put_nowait, None)
 
     async def _open(self) -> None:
         self._nats = await self.door.connect()
@@ -179,6 +187,7 @@ class NatsManager(ThreadedManager):
     def _begin(self, rank: int, session: _Session) -> None:
         self._sessions[rank], self._queues[rank] = session, asyncio.Queue()
         self._add_rank(rank)
+        self._tasks = [task for task in self._tasks if not task.done()]
         self._tasks.append(asyncio.run_coroutine_threadsafe(self._send_all(rank, session), self._loop))
         asyncio.run_coroutine_threadsafe(self._watch(rank, session), self._loop)
 
@@ -190,8 +199,9 @@ class NatsManager(ThreadedManager):
 
     async def _send_all(self, rank: int, session: _Session) -> None:
         """Send what is posted to a rank, piece by piece."""
+        queue = self._queues[rank]
         try:
-            while rank not in self._gone and (message := await self._queues[rank].get()) is not None:
+            while rank not in self._gone and (message := await queue.get()) is not None:
                 for start in range(0, max(1, len(message)), PIECE):
                     head = {"size": str(len(message)), "start": str(start)}
                     await self._ask(session, head, message[start : start + PIECE])
