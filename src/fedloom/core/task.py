@@ -22,7 +22,12 @@ class Task(Protocol):
     """
 
     def loss(self, logits: Tensor, batch: Batch) -> Tensor:
-        """Return the mean loss over the real rows of the batch, []. `logits`: [B, ...]."""
+        """Return the mean loss over the real rows of a batch, [].
+
+        Args:
+            logits: outputs of the network, [B, ...].
+            batch: the examples, with targets `batch.y` and the number of real rows.
+        """
         ...
 
 
