@@ -181,7 +181,7 @@ class Averaging(Algorithm[Weights, S]):
 
 @state
 class Kept(Generic[S]):
-    """State of a client that keeps its last model too."""
+    """Client state that also stores the last local model."""
 
     inner: S  # what its algorithm keeps
     v: Maybe[Weights]  # the whole model with which its last training ended
