@@ -172,9 +172,11 @@ class Federation:
         return self.arrives is not None or self.drift is not None
 
     def at(self, round: int, first: int = 0) -> Federation:
-        """Return the federation of a round, from 0: the training examples that are there, as they are by then.
+        """Return the federation of a round: the training examples that are present, as they are by then.
 
-        `first`: the number that client 0 has elsewhere, where these are some clients of a larger federation.
+        Args:
+            round: from 0.
+            first: the number that client 0 has elsewhere, where these are some clients of a larger federation.
 
         Raises:
             ValueError: by a rule a client has no training example in this round, or an example another shape or type.
@@ -192,9 +194,14 @@ class Federation:
         return found
 
     def arrived(self, client: int, round: int) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-        """Return of each example that is there in a round its place in the order of arrival, and since which round.
+        """Return the place in the order of arrival of each example that is present, and the round since which it is.
 
-        They are in the order of the rows of `at(round).partition`.
+        Args:
+            client: number of the client.
+            round: from 0.
+
+        Returns:
+            Both of shape (n,), in the order of the rows of `at(round).partition`.
         """
         _, place, since, until = self._timetable
         own = slice(self.partition.indptr[client], self.partition.indptr[client + 1])
@@ -214,9 +221,15 @@ class Federation:
         return p.indices[order], place, since, until
 
     def check_changes(self, rounds: int) -> None:
-        """Raise ValueError where the rules fit the examples in none or not all of so many rounds, as far as is known.
+        """Refuse rules of arrival and drift that do not fit the examples, as far as is known before a run.
 
-        Drift is tried in the first alone.
+        Drift is tried in the first round alone.
+
+        Args:
+            rounds: number of rounds of the run.
+
+        Raises:
+            ValueError: a rule does not fit the examples, or not in every round.
         """
         self.at(0)
         if self.arrives is not None:
@@ -225,7 +238,10 @@ class Federation:
                 self.there(round)
 
     def there(self, round: int) -> Partition:
-        """Return the training rows of each client that are there in a round, from 0.
+        """Return the training rows of each client that are present in a round.
+
+        Args:
+            round: from 0.
 
         Raises:
             ValueError: a client that has training rows has none in this round.
