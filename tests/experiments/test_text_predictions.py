@@ -1,4 +1,4 @@
-"""Texts of site files from the command line to predictions, an exported file and a device."""
+"""Texts of site files from the command line to predictions and an exported file."""
 
 from __future__ import annotations
 
