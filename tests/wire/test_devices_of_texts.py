@@ -202,3 +202,23 @@ def test_a_device_that_lies_is_left_out_and_the_others_agree(tmp_path: Path) -> 
     assert isinstance(words, TextPreparation)
     assert words.vocabulary is not None
     assert "onlyrostock" not in words.vocabulary.tokens
+
+
+def test_devices_with_a_plain_text_each_predict_the_next_character(tmp_path: Path) -> None:
+    """Its targets are tokens too: the server learns how many there are from the vocabulary of all."""
+    (tmp_path / "all").mkdir()
+    sources = []
+    for k, site in enumerate(SITES):
+        text = "".join(np.random.default_rng(k).choice([*"ab cd", site[0].lower()], 900))
+        for folder in (tmp_path / "all", tmp_path / site):
+            folder.mkdir(exist_ok=True)
+            (folder / f"{site}.txt").write_text(text)
+        sources.append(f"texts:{tmp_path / site}?length=12&least=2")
+    words = WORDS | {"task": "next_token", "model": "lstm?hidden=8&layers=1", "run.cohort_size": 3}
+    simulation = {"data.source": f"texts:{tmp_path / 'all'}?length=12&least=2", "data.partition": "natural"}
+    alone = simulation | {"run.engine": "loop", "run.threads": 1}
+    want = Experiment().with_all(words | alone).job().run()
+    got = serve(tmp_path, words, InProcess([*members_of(tmp_path, sources)]), "").run()
+    same(want.server, got.server, "the server state")
+    made = Registry.read(tmp_path / "devices.json")
+    assert made.devices[0].vocabulary == 2 + len({*"ab cd", "k", "r"})
