@@ -16,7 +16,6 @@ from fedloom.core.errors import RefusedError
 from fedloom.data.statistics import BINS, CommonPreparation, Spread, Summary, Total
 from fedloom.storage.strict_json import parse
 from fedloom.wire.device_statistics import (
-    MAX_COLUMNS,
     CommonTotals,
     FirstStatistics,
     SecondStatistics,
@@ -24,6 +23,7 @@ from fedloom.wire.device_statistics import (
     read_preparation,
     to_bytes,
 )
+from fedloom.wire.statistics_fields import MAX_COLUMNS
 
 FRAME = pd.DataFrame(
     {
