@@ -116,6 +116,9 @@ def test_a_federation_of_two_folders_survives_its_server(tmp_path: Path) -> None
     assert audit.count('"joined"') == 4
     kept = list((tmp_path / "state0" / "runs").glob("*/*.safetensors"))
     assert 1 <= len(kept) <= 2
+    assert "2 of 2 devices have their models of round 30 in their folders" in found[0][1]
+    assert "round 30: train_loss " in found[1][1]
+    assert "personal model after round 30: " in found[1][1]
 
 
 @pytest.mark.slow
@@ -215,6 +218,13 @@ def test_a_start_goes_to_devices_once_and_the_numbers_are_those_of_the_loop(tmp_
     trained, began = (load_file(tmp_path / name) for name in ("model.safetensors", "start.safetensors"))
     moved = [name for name in began if not torch.equal(began[name], trained[name])]
     assert sorted(moved) == ["classifier.bias", "classifier.weight"]
+    results = [*(tmp_path / "state0" / "results").iterdir()]
+    assert len(results) == 2  # of the two runs; a device predicts by the frozen part that the server's file had
+    for k, run in enumerate((*results, tmp_path / "out")):
+        client = ["--client", "global"] * (run in results)
+        out = ["--out", str(tmp_path / f"{k}.csv")]
+        assert main(["predict", str(run), "--data", str(tmp_path / "test.npz"), *client, *out]) == 0
+    assert len({(tmp_path / f"{k}.csv").read_text() for k in range(3)}) == 1
 
 
 @pytest.mark.slow

@@ -10,11 +10,13 @@ from typing import Any
 import numpy as np
 import pytest
 
+from fedloom.cli.serve import hand_out_models
 from fedloom.core.errors import RefusedError, SettingError
 from fedloom.data.vocabulary import TextPreparation
 from fedloom.device import Membership
+from fedloom.device.device_results import model_of_device
 from fedloom.experiments.experiment import Experiment
-from fedloom.experiments.predictions import predict
+from fedloom.experiments.predictions import predict, predict_by
 from fedloom.testing.compare import same
 from fedloom.testing.in_process import InProcess
 from fedloom.wire.device_registry import Registry
@@ -85,6 +87,19 @@ def test_devices_have_the_vocabulary_and_the_bits_of_the_simulation(tmp_path: Pa
     assert np.allclose(found, expected, atol=1e-6)  # type: ignore[arg-type]
     registry = Registry.read(tmp_path / "devices.json")
     assert registry.preparation == theirs["federation"]["table"]["prepare"]
+
+
+@pytest.mark.filterwarnings("ignore:.*columns that are neither")
+def test_a_device_predicts_texts_by_the_vocabulary_of_all(tmp_path: Path) -> None:
+    write_notes(tmp_path)
+    devices = members(tmp_path)
+    job = serve(tmp_path, WORDS | {"run.rounds": 1}, InProcess([*devices]), of_server(tmp_path))
+    hand_out_models(job, tmp_path / "out", job.run(tmp_path / "out"))
+    new = write_table(tmp_path / "new.csv", [{"note": "calm onlyKiel"}, {"note": "restless pain!"}])
+    (folder,) = (devices[1].folder / "results").iterdir()
+    found, expected = predict_by(*model_of_device(folder, None), new), predict(tmp_path / "out", new)
+    assert np.array_equal(found.probabilities, expected.probabilities)  # type: ignore[arg-type]
+    assert found.names == expected.names == ("bad", "good")
 
 
 def killed(record: Any) -> None:

@@ -32,7 +32,7 @@ from fedloom.experiments.experiment import Experiment
 from fedloom.experiments.export import export
 from fedloom.experiments.new_rows import RowReader
 from fedloom.experiments.trained_model import ModelAfterRound
-from fedloom.experiments.weights_file import load_weights
+from fedloom.experiments.weights_file import load_network, load_weights
 from fedloom.storage import files
 from fedloom.storage.strict_json import parse, pretty
 from fedloom.wire.device_statistics import read_moments, read_preparation
@@ -141,6 +141,8 @@ def model_of_device(folder: Path, kind: Kind | None) -> tuple[ModelAfterRound, R
     if threshold is not None and isinstance(task, ChoosesThreshold):
         task = task.at(float(threshold))
     model = experiment.models(train)[name]
+    if experiment.frozen:  # the tensors that the server had, which no seed makes again
+        model = load_network(path, model)
     whose = f"{kind} model of device {content.get('name') or content['id']}" if kind == "personal" else "global model"
     reader = RowReader(train, replace(experiment, data=replace(experiment.data, source=source)))
     return ModelAfterRound(name, model, load_weights(path, model), whose, round), reader, (task, threshold)
