@@ -16,6 +16,7 @@ from commands import call, error, interrupted
 from fedloom import ALGORITHMS, FedNTD, __version__
 from fedloom.cli import main as cli
 from fedloom.cli.parser import parser
+from fedloom.cli.train import describe_shape
 from fedloom.coordinator import History, Job
 from fedloom.core.errors import ClientError, NonFiniteError
 from fedloom.experiments.experiment import Experiment
@@ -627,3 +628,11 @@ def test_usage_errors_have_status_2(argv: list[str], capsys: pytest.CaptureFixtu
         cli.main(argv)
     assert end.value.code == 2
     assert "usage: fedloom" in capsys.readouterr().err
+
+
+def test_shapes_are_told_in_words() -> None:
+    ids, y = np.ones((4, 7), np.int32), np.array([0, 1, 0, 1])
+    several = {"tokens": ids, "length": np.array([7, 7, 7, 7])}
+    given: list[Any] = [ids, ids.astype(np.float32), np.ones((4, 1, 8, 8), np.float32), several]
+    shapes = [describe_shape(fl.from_arrays(x, y)) for x in given]
+    assert shapes == ["7 tokens", "7 features", "1 x 8 x 8", "tokens 7, length 1"]

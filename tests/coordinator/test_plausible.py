@@ -44,7 +44,7 @@ def federation(x: np.ndarray, y: np.ndarray = Y, test: Examples | None = None, *
 def check(federation: Federation, build: Callable[[], nn.Module] | None = None, task: Task | None = None) -> None:
     width = int(np.prod(federation.train.shape))
     model = fl.Model(build or (lambda: nn.Sequential(nn.Flatten(), nn.Linear(width, 10))), name="net")
-    check_plausible(federation, [model], task or Classification())
+    check_plausible(federation, [model.reading(federation.train.normalise)], task or Classification())
 
 
 # ---- scales of features
@@ -281,6 +281,38 @@ def test_a_run_of_scaled_tokens_is_refused() -> None:
     )  # fmt: skip
     with pytest.raises(SettingError, match="token ids must reach"):
         job.check()
+
+
+class Both(nn.Module):
+    """Ids up to 90, their mask, and perhaps numbers beside."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embedding, self.head = nn.Embedding(100, 4), nn.Linear(4, 10)
+
+    def forward(self, input_ids: Tensor, attention_mask: Tensor, ages: Tensor | None = None) -> Tensor:
+        words = self.embedding(input_ids) * attention_mask[..., None]
+        return self.head(words.sum(-2))  # type: ignore[no-any-return]
+
+
+def several(**more: np.ndarray) -> Federation:
+    ids = RNG.integers(1, 91, (60, 5))
+    return federation({"input_ids": ids, "attention_mask": np.ones((60, 5), np.int64), **more})  # type: ignore[arg-type]
+
+
+def test_of_several_inputs_only_numbers_have_a_scale() -> None:
+    check(several(), Both)
+    with pytest.warns(SettingWarning, match=r"column ages\[0\] \(mean"):
+        check(several(ages=RNG.normal(5000, 1, (60, 1))), Both)
+    check(several(ages=RNG.normal(0, 1, (60, 1))), Both)
+
+
+def test_a_mask_has_a_token_of_each_sequence() -> None:
+    parts = several()
+    column = [part.name for part in parts.train.normalise.parts].index("attention_mask")  # type: ignore[union-attr]
+    parts.train.x[3, 5 * column : 5 * column + 5] = 0
+    with pytest.raises(SettingError, match="attention_mask 0 everywhere in example 3"):
+        check(parts, Both)
 
 
 # ---- answers

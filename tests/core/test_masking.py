@@ -56,12 +56,13 @@ class AddingAround(Adding):
 
 
 class Counting(Looking):
-    """Needs the number of tokens, which a ready mask does not tell."""
+    """Needs the share of tokens, which a ready mask does not tell; without padding it is 1."""
 
     def forward(self, tokens: Tensor, attention_mask: Tensor | None = None) -> Tensor:
         assert attention_mask is not None
         found = super().forward(tokens, attention_mask)
-        return found * (attention_mask.sum(-1)[:, None, None] if attention_mask.ndim == 2 else 1.0)  # type: ignore[no-any-return]
+        share = attention_mask.to(found.dtype).mean(-1)[:, None, None] if attention_mask.ndim == 2 else 1.0
+        return found * share  # type: ignore[no-any-return]
 
 
 FORMS: Any = [

@@ -44,12 +44,15 @@ def test_a_federation_with_tls_and_keys_has_the_bits_of_the_loop(algorithm: str,
     folder = federation.folder
     simulated = written(folder, rounds=2)
     (folder / "fed.toml").write_text((folder / "fed.toml").read_text().replace('"pfedsd"', f'"{algorithm}"'))
-    federation.serve(*secured(folder, [0, 1]))
-    for k in (0, 1):
-        federation.join(k)  # which wait for the server
+    certs = secured(folder, [0])
+    federation.serve(*certs)
+    federation.join(0)  # which waits for the server
+    invited = ["invite", "device1", "--certs", certs[1], "--server", f"127.0.0.1:{federation.port}"]
+    assert main([*invited, "--out", f"{folder}/one"]) == 0
+    federation.join(1, "--invite", f"{folder}/one")
     assert federation.ended() == {"server": 0, "device0": 0, "device1": 0}, federation.text("server")
     assert (folder / "out" / "metrics.jsonl").read_bytes() == of_loop(folder, simulated)
-    assert events(folder).count("joined") == 2
+    assert [event for event in events(folder) if event in ("enrolled", "joined")] == ["enrolled", "joined", "joined"]
     assert "the run is over" in federation.text("device0")
     assert federation.left() == []
     assert not [*(folder / "out").glob("*.db")]

@@ -116,6 +116,38 @@ def test_who_is_refused_hears_why_and_the_others_go_on(tmp_path: Path) -> None:
     assert ended(late) == [f"the server does not take this device: the run has begun without device {other.id}"]
 
 
+class Keyed(InProcess):
+    """Ranks whose keys are registered with names, as over Flower and NATS."""
+
+    keys: ClassVar[dict[int, str]] = {}
+
+    def name_of(self, rank: int) -> str | None:
+        return self.keys.get(rank)
+
+
+def test_a_device_has_the_name_of_its_key(tmp_path: Path) -> None:
+    """One that says none has it; one that says another is refused, also when it joins again; so is a revoked key."""
+    ours = members(tmp_path, 4)
+    ours[1].name, ours[2].name = "Jena", "Kiel"
+    manager = Keyed([*ours])
+    manager.keys = {1: "Kiel", 2: "Jena", 3: "Ulm", 4: ""}  # type: ignore[misc]
+    fleet = RankFleet(manager, Audit(tmp_path / "audit.jsonl"))
+    registry = register_devices(fleet, tmp_path / "devices.json", settings(), ["logistic"])
+    assert {device.id: device.name for device in registry.devices} == {ours[0].id: "Kiel", ours[1].id: "Jena"}
+    why = "the key of this device is registered with the name 'Ulm', and it says 'Kiel': join with --name Ulm"
+    assert [(line["device"], line["why"]) for line in log(tmp_path) if line["event"] == "refused"] == [
+        ("rank 3", why),
+        ("rank 4", f"device {ours[3].id} has no key that is registered any more: register it again"),
+    ]
+    assert [line.get("key") for line in log(tmp_path) if line["event"] == "refused"] == ["Ulm", None]
+    ours[1].name = "Kiel"
+    fleet.ranks.clear()
+    assert fleet.admit is not None
+    manager.keys = {1: "Kiel", manager.come(ours[1]): "Jena"}  # type: ignore[misc]
+    fleet.admit(5, ours[1]._register(ours[1]._offer))
+    assert log(tmp_path)[-1]["why"].endswith("and it says 'Kiel': join with --name Jena")
+
+
 def test_no_more_examples_count_than_are_allowed(tmp_path: Path) -> None:
     (one,) = members(tmp_path, 1)
     registry = register_devices(fleet_of([one], tmp_path), tmp_path / "devices.json", settings(), ["logistic"], cap=4)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -34,12 +35,12 @@ def federation(tmp_path: Path) -> Iterator[Federation]:
     federation.end()
 
 
-def secured(folder: Path) -> list[str]:
-    """Make certificates and keys, and register two devices."""
+def secured(folder: Path, devices: Sequence[int] = (0, 1)) -> list[str]:
+    """Make certificates and keys, and register devices."""
     certs = str(folder / "certs")
     assert main(["certs", "authority", certs]) == 0
     assert main(["certs", "server", certs, "--name", "127.0.0.1"]) == 0
-    for k in (0, 1):
+    for k in devices:
         public = make_key(folder / f"state{k}" / "nats.nk")
         (folder / f"state{k}" / "authority.crt").write_bytes((folder / "certs" / "authority.crt").read_bytes())
         assert main(["devices", "add", certs, f"device{k}", public]) == 0
@@ -51,11 +52,20 @@ def test_a_federation_with_tls_and_keys_has_the_bits_of_the_loop(algorithm: str,
     folder = federation.folder
     simulated = written(folder, rounds=2)
     (folder / "fed.toml").write_text((folder / "fed.toml").read_text().replace('"pfedsd"', f'"{algorithm}"'))
-    certs = secured(folder)
-    for k in (0, 1):
-        federation.join(k)  # which wait for the server
+    certs, log = secured(folder, [0]), folder / "out" / "audit.jsonl"
+    invited = ["invite", "device1", "--certs", certs[1], "--server", f"127.0.0.1:{federation.port}"]
+    assert main([*invited, "--transport", "nats", "--out", f"{folder}/one"]) == 0
+    federation.join(1, "--invite", f"{folder}/one")  # which waits for the server
     federation.serve(*certs)
-    assert federation.ended() == {"server": 0, "device0": 0, "device1": 0}, federation.text("server")
+    federation.until(lambda: log.exists() and '"enrolled"' in log.read_text())
+    (folder / "data2").symlink_to(folder / "data1")
+    federation.join(2, "--invite", f"{folder}/one", "--name", "device1")
+    federation.until(lambda: federation.processes["device2"].poll() is not None)
+    assert "the invitation of device1 was used on " in federation.text("device2")
+    federation.join(0)
+    assert federation.ended() == {"server": 0, "device0": 0, "device1": 0, "device2": 2}, federation.text("server")
+    refused = [line for line in map(json.loads, log.read_text().splitlines()) if line["event"] == "refused"]
+    assert [line["device"] for line in refused] == ["invitation-device1"]
     assert (folder / "out" / "metrics.jsonl").read_bytes() == of_loop(folder, simulated)
     assert events(folder).count("joined") == 2
     assert "the run is over" in federation.text("device0")

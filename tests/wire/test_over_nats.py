@@ -48,7 +48,11 @@ class Place:
         self.authority = certificates.make_authority(self.folder, 9)
         certificates.make_server(self.folder, ["127.0.0.1"], 2)
         (_, *own), _ = certificates.server_files(self.folder)
-        self.server = NatsServer(self.folder, "127.0.0.1", self.port, lambda: self.keys, (own[0], own[1]))
+        self.refused: list[tuple[str, str]] = []
+        self.server = NatsServer(
+            self.folder, "127.0.0.1", self.port, lambda: self.keys, (own[0], own[1]),
+            lambda who, why: self.refused.append((who, why)),
+        )  # fmt: skip
         self.ends: list[NatsManager] = []
         self.manager = self.come(SERVER)
 
@@ -226,6 +230,10 @@ def test_whoever_has_no_key_or_trusts_another_server_is_not_connected(
     with pytest.raises(RankError, match=f"was not reached .*{reason}|{reason}"):
         NatsManager(door(place))
     assert place.manager.arrivals() == []
+    if reason == "Authorization Violation":
+        until(lambda: place.refused)
+        ulm = (f"key {make_key(place.path('Ulm'))}", "its key is not registered")
+        assert place.refused[0] in (ulm, ("key none, 127.0.0.1", "it has no key"))
 
 
 def test_nothing_goes_without_encryption(place: Place) -> None:
@@ -255,6 +263,8 @@ def test_a_device_cannot_speak_for_another(place: Place, others: str) -> None:
     session = jena._sessions[0].id  # though it had stolen the session
     problems = _as("Kiel", place, lambda nats: nats.publish(others, b"lie", headers={"session": session}))
     assert any("permissions violation" in problem for problem in problems)
+    until(lambda: place.refused)
+    assert place.refused == [(f"key {place.keys['Kiel']}", f"it would speak in the place of another device, {others}")]
 
 
 @pytest.mark.parametrize("others", ["fedloom.>", "fedloom.down.>", "fedloom.down.Jena.*", "_INBOX.>", "_INBOX.Jena.>"])
@@ -292,11 +302,16 @@ def test_a_key_that_is_revoked_is_cut_off_at_once_and_others_are_not(place: Plac
     for name in ("Kiel", "Jena"):
         place.serve(name, named(name))
     fleet = greeted(place.manager, 2)
+    rank = fleet.ranks["Jena"]
     del place.keys["Jena"]
-    assert place.manager.wait([fleet.ranks["Jena"]], 20)
+    assert place.manager.wait([rank], 20)
     assert asked(fleet, "Kiel") == {"Kiel": b"Kiel request"}
+    key, place.manager.registered = make_key(place.path("Jena")), lambda: place.keys
+    assert place.manager.reason(rank) == "its key is not registered any more"
     with pytest.raises(RankError, match="Authorization Violation"):
         place.come("Jena")
+    until(lambda: place.refused)
+    assert place.refused == [(f"key {key}", "its key is not registered; it was that of Jena, which was removed")]
 
 
 @pytest.mark.parametrize(
@@ -329,7 +344,7 @@ def test_what_no_device_of_ours_sends_ends_its_session(place: Place, heads: list
         end._run(end._ask(end._sessions[0], heads[-1], b"abc")).result(20)
     over = reason not in ("the session is over", "no session is named")
     assert bool(place.manager.wait([1], 0.0)) == over
-    assert sum(len(each.data) for each in place.manager._sessions.values()) <= 6
+    assert sum(len(each.data) for each in place.manager._sessions.values()) <= (0 if over else 6)
 
 
 def test_a_seed_is_private_and_stays(tmp_path: Path) -> None:

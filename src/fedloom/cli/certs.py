@@ -1,4 +1,4 @@
-"""`fedloom certs` and `fedloom devices`: certificates of a server, keys of devices, and who may connect."""
+"""`fedloom certs`, `devices` and `invite`: certificates of a server, keys of devices, and who may connect."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from pathlib import Path
 from rich.console import Console
 
 from fedloom.core.errors import SettingError
-from fedloom.wire import certificates
+from fedloom.wire import certificates, invitations
+from fedloom.wire.invitations import address_of
 
 
 def make(args: argparse.Namespace, console: Console) -> int:
@@ -44,6 +45,9 @@ def devices(args: argparse.Namespace, console: Console) -> int:
             console.print(
                 f"{name}  {certificates.fingerprint(its['key'])}  since {its['added']}", soft_wrap=True, highlight=False
             )
+        for name, its in certificates.invitations(folder).items():
+            state = f"used on {its['used']}" if its["used"] else "not used"
+            console.print(f"{name}  invited until {its['until']}, {state}", soft_wrap=True, highlight=False)
         return 0
     if args.name is None:
         raise SettingError(
@@ -59,6 +63,20 @@ def devices(args: argparse.Namespace, console: Console) -> int:
     digest = certificates.add_device(folder, args.name, text)
     console.print(
         f"{args.name} may connect with the key {digest}: compare it with what the device prints", soft_wrap=True
+    )
+    return 0
+
+
+def invite(args: argparse.Namespace, console: Console) -> int:
+    """Write the file by which one device joins."""
+    _check_library()
+    address_of(args.server)
+    to = Path(args.out or f"{args.name}.invitation")
+    invitations.invite(Path(args.certs), args.name, args.server, args.transport, args.days, to)
+    console.print(
+        f"{to} lets one device register as {args.name}, once, within {args.days} days. Bring it there as you would a "
+        f"password, and there: fedloom join --invite {to.name} --data DATA --state DIR",
+        soft_wrap=True,
     )
     return 0
 

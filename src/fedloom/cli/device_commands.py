@@ -66,6 +66,10 @@ def add_device_commands(command: Any) -> None:
     add("--abort-memory", type=float, metavar="MIB", help="lowest free memory to continue with")
     add("--server", metavar="HOST:PORT", help="over Flower and NATS: where the server is")
     add(
+        "--invite", metavar="FILE",
+        help="what fedloom invite made: says transport, server, authority and name, and registers this device's key",
+    )  # fmt: skip
+    add(
         "--authority", metavar="FILE",
         help="over Flower and NATS: certificate of the server's authority (default: authority.crt in --state)",
     )  # fmt: skip
@@ -90,3 +94,10 @@ def add_device_commands(command: Any) -> None:
     devices.add_argument("directory", type=directory, help="the server's certificates")
     devices.add_argument("name", nargs="?", help="of a device, such as Kiel")
     devices.add_argument("key", nargs="?", help="its public key, as a file or a line; - for standard input")
+    invite = command("invite", "write the file by which one device joins, once; see docs/flower.md", "certs.invite")
+    invite.add_argument("name", help="of the device, such as Kiel")
+    invite.add_argument("--certs", required=True, type=directory, metavar="DIR", help="the server's certificates")
+    invite.add_argument("--server", required=True, metavar="HOST:PORT", help="by which devices reach the server")
+    invite.add_argument("--transport", choices=("flower", "nats"), default="flower", help="default: flower")
+    invite.add_argument("--days", type=int, default=14, metavar="N", help="how long it is valid (default: 14)")
+    invite.add_argument("--out", metavar="FILE", help="the file (default: NAME.invitation)")

@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import NoReturn
 
@@ -19,7 +20,9 @@ from rich.console import Console
 from fedloom.core.errors import EngineWarning, RankError, SettingError, warn
 from fedloom.device import Membership, take_part
 from fedloom.wire import certificates
+from fedloom.wire.fleet import Audit
 from fedloom.wire.flower_processes import SuperLink, SuperNode, check_installed, private_folder
+from fedloom.wire.invitations import Enrolment, Joining, address_of
 from fedloom.wire.over_flower import FlowerConnections, RelayedServer
 
 PORT = 8443
@@ -34,7 +37,9 @@ _PAUSE = 2.0  # seconds between two tries to reach it
 
 
 @contextmanager
-def flower_connections(args: argparse.Namespace, out: Path, console: Console) -> Iterator[FlowerConnections]:
+def flower_connections(
+    args: argparse.Namespace, out: Path, console: Console, audit: Audit
+) -> Iterator[FlowerConnections]:
     """Start Flower's SuperLink beside the server, and end it."""
     check_installed()
     tls = None
@@ -59,9 +64,11 @@ def flower_connections(args: argparse.Namespace, out: Path, console: Console) ->
         stack.callback(connections.close)
         link = SuperLink(
             out / "flower.log", args.port, connections.path, lambda: connections.is_carried, tls,
-            (lambda: certificates.keys(Path(args.certs))) if tls else dict,
+            (lambda: certificates.keys(Path(args.certs))) if tls else dict, partial(audit, "refused"),
         )  # fmt: skip
         stack.callback(link.close)
+        if tls is not None:
+            connections.registered = lambda: link.registered
         console.print(
             f"waiting for {args.least} devices at 127.0.0.1:{args.port}, {args.wait:g} s at most (--wait); devices on "
             "other hosts reach it through a proxy (docs/flower.md)",
@@ -70,12 +77,18 @@ def flower_connections(args: argparse.Namespace, out: Path, console: Console) ->
         yield connections
 
 
-def join_over_flower(args: argparse.Namespace, member: Callable[[], Membership], console: Console) -> bool:
-    """Take part over Flower until the run is over; return True if the device leaves before (SIGTERM)."""
+def join_over_flower(
+    args: argparse.Namespace, member: Callable[[], Membership], console: Console, joining: Joining | None = None
+) -> bool:
+    """Take part over Flower until the run is over; return True if the device leaves before (SIGTERM).
+
+    `joining`: by an invitation, whose key is used first if it was not yet.
+    """
     check_installed()
     host, port = address_of(args.server)
     state = Path(args.state)
     authority = key = None
+    public = ""
     if args.insecure or args.insecure_anywhere:
         if host not in _LOOPBACK and not args.insecure_anywhere:
             raise SettingError(
@@ -92,9 +105,6 @@ def join_over_flower(args: argparse.Namespace, member: Callable[[], Membership],
     with ExitStack() as stack:
         folder = private_folder()
         stack.callback(_remove, folder)
-        server = RelayedServer(folder / "device")
-        stack.callback(server.close)
-        own = member()
         said = set[str]()
 
         def say(text: str) -> None:
@@ -102,8 +112,24 @@ def join_over_flower(args: argparse.Namespace, member: Callable[[], Membership],
                 said.add(text)
                 console.print(text, soft_wrap=True, highlight=False)
 
-        node = SuperNode(state / "flower.log", f"{host}:{port}", server.path, authority, key, say)
-        stack.callback(node.close)
+        def connect(name: str, key: Path | None, stack: ExitStack) -> RelayedServer:
+            server = RelayedServer(folder / name)
+            stack.callback(server.close)
+            node = SuperNode(state / "flower.log", f"{host}:{port}", server.path, authority, key, say)
+            stack.callback(node.close)
+            return server
+
+        own = member()
+        if joining is not None and joining.key is not None:
+            console.print(f"registering the key of {joining.name} at {args.server}", soft_wrap=True)
+            with ExitStack() as once:
+                if take_part(connect("invited", joining.key, once), enrolment := Enrolment(public)):
+                    return True
+                if not enrolment.is_done:
+                    return False
+            joining.used()
+            console.print(f"the key of {joining.name} is registered; the invitation is used, and can be deleted")
+        server = connect("device", key, stack)
         console.print(own.waits_at(args.server), markup=False, soft_wrap=True)
         while True:
             try:
@@ -139,14 +165,6 @@ def wait_for_server(host: str, port: int, authority: Path | None, console: Conso
                 console.print(f"{error}; trying again", soft_wrap=True, highlight=False)
             is_said = True
             time.sleep(_PAUSE)
-
-
-def address_of(server: str | None) -> tuple[str, int]:
-    """Return (host, port) of --server."""
-    host, _, port = (server or "").rpartition(":")
-    if not host or not port.isdecimal() or not 0 < int(port) < 1 << 16:
-        raise SettingError(f"over Flower a device is given the server's place, got {server!r}: --server HOST:PORT")
-    return host.strip("[]"), int(port)
 
 
 def check_reachable(host: str, port: int, authority: Path | None) -> None:

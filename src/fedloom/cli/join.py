@@ -12,12 +12,22 @@ from rich.console import Console
 from fedloom.core.errors import SettingError
 from fedloom.device import Limits, Membership, Reading, system_monitor, take_part
 from fedloom.device.data_manager import default_name
+from fedloom.wire import invitations
 from fedloom.wire.fleet import TRUSTED
 from fedloom.wire.launched import communication, meeting_point, rank_here
 
 
 def join(args: argparse.Namespace, console: Console) -> int:
     """Join the run of a server, and answer requests until it ends."""
+    joining = None
+    if args.invite is not None:
+        joining = invitations.accept(Path(args.invite), Path(args.state))
+        if args.name not in (None, joining.name):
+            raise SettingError(f"this device is invited as {joining.name}, got --name {args.name}: leave --name out")
+        args.name, args.transport, args.server = joining.name, joining.transport, joining.server
+        args.authority, args.insecure, args.insecure_anywhere = joining.authority, False, False
+    elif args.transport == "flower" and not (args.insecure or args.insecure_anywhere):
+        args.name = args.name or ""  # that of its key
     if args.transport in ("gloo", "mpi"):
         console.print(TRUSTED, soft_wrap=True)
         if not rank_here(args.transport):
@@ -36,17 +46,20 @@ def join(args: argparse.Namespace, console: Console) -> int:
             start_limits=start_limits,
             abort_limits=abort_limits,
             steps=args.most_steps,
+            say=lambda text: console.print(text, markup=False, highlight=False, soft_wrap=True),
         )
 
     if args.transport == "flower":
         from fedloom.cli.flower import join_over_flower
 
-        console.print("left" if join_over_flower(args, new_member, console) else "the run is over")
+        left = join_over_flower(args, new_member, console, joining)
+        console.print("left" if left else "the run is over")
         return 0
     if args.transport == "nats":
         from fedloom.cli.nats_command import join_over_nats
 
-        console.print("left" if join_over_nats(args, new_member, console) else "the run is over")
+        left = join_over_nats(args, new_member, console, joining)
+        console.print("left" if left else "the run is over")
         return 0
     member = new_member()
     console.print(member.waits_at(meeting_point(args.transport)), markup=False, soft_wrap=True)

@@ -6,14 +6,18 @@ import argparse
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from pathlib import Path
 
 from rich.console import Console
 
-from fedloom.cli.flower import address_of, authority_of, sigterm_interrupts, wait_for_server
+from fedloom.cli.flower import authority_of, sigterm_interrupts, wait_for_server
 from fedloom.core.errors import EngineWarning, RankError, SettingError, warn
 from fedloom.device import Membership, take_part
 from fedloom.wire import certificates
+from fedloom.wire.certificates import INVITED
+from fedloom.wire.fleet import Audit
+from fedloom.wire.invitations import Enrolment, Joining, address_of
 from fedloom.wire.nats_server import NatsServer, make_key
 from fedloom.wire.over_nats import SERVER, Door, NatsManager
 
@@ -21,7 +25,7 @@ _PAUSE = 2.0  # seconds between two tries to connect
 
 
 @contextmanager
-def nats_connections(args: argparse.Namespace, out: Path, console: Console) -> Iterator[NatsManager]:
+def nats_connections(args: argparse.Namespace, out: Path, console: Console, audit: Audit) -> Iterator[NatsManager]:
     """Start nats-server beside the server, and end it."""
     if args.insecure or args.certs is None:
         raise SettingError(
@@ -40,12 +44,14 @@ def nats_connections(args: argparse.Namespace, out: Path, console: Console) -> I
         server = NatsServer(
             out / "nats", args.host, args.port,
             lambda: {SERVER: public} | certificates.keys(folder, over_nats=True), (own[0], own[1]),
+            partial(audit, "refused"),
         )  # fmt: skip
         stack.callback(server.close)
         here = "127.0.0.1" if args.host == "0.0.0.0" else args.host
         certified = certificates.name_of_server(folder)
         connections = NatsManager(Door(f"tls://{here}:{args.port}", SERVER, key, authority, certified))
         stack.callback(connections.end)
+        connections.registered = lambda: certificates.keys(folder, over_nats=True)
         console.print(
             f"waiting for {args.least} devices at {args.host}:{args.port}, {args.wait:g} s at most (--wait)",
             soft_wrap=True,
@@ -53,23 +59,47 @@ def nats_connections(args: argparse.Namespace, out: Path, console: Console) -> I
         yield connections
 
 
-def join_over_nats(args: argparse.Namespace, member: Callable[[], Membership], console: Console) -> bool:
-    """Take part over NATS until the run is over; return True if the device leaves before (SIGTERM)."""
+def join_over_nats(
+    args: argparse.Namespace, member: Callable[[], Membership], console: Console, joining: Joining | None = None
+) -> bool:
+    """Take part over NATS until the run is over; return True if the device leaves before (SIGTERM).
+
+    `joining`: by an invitation, whose key is used first if it was not yet.
+    """
     host, port = address_of(args.server)
     authority, key, own = authority_of(args), Path(args.state) / "nats.nk", member()
-    door = Door(f"tls://{host}:{port}", own.name, key, authority)
-    console.print(f"key of this device: {make_key(key)}", soft_wrap=True)
+    url, public = f"tls://{host}:{port}", make_key(key)
+    console.print(f"key of this device: {public}", soft_wrap=True)
     said = set[str]()
-    while True:
-        wait_for_server(host, port, authority, console)
+
+    def connected(door: Door) -> NatsManager:
+        while True:
+            wait_for_server(host, port, authority, console)
+            try:
+                return NatsManager(door)
+            except RankError as error:
+                if str(error) not in said:
+                    said.add(str(error))
+                    console.print(f"{error}; trying again", soft_wrap=True, highlight=False)
+                time.sleep(_PAUSE)
+
+    while joining is not None and joining.key is not None:
+        manager = connected(Door(url, INVITED + joining.name, joining.key, authority))
+        enrolment = Enrolment(public)
         try:
-            manager = NatsManager(door)
-        except RankError as error:
-            if str(error) not in said:
-                said.add(str(error))
-                console.print(f"{error}; trying again", soft_wrap=True, highlight=False)
-            time.sleep(_PAUSE)
-            continue
+            left = take_part(manager, enrolment)
+        except RankError:
+            continue  # the server was ended meanwhile
+        finally:
+            manager.end()
+        if left or not enrolment.is_done:
+            return left
+        joining.used()
+        console.print(f"the key of {joining.name} is registered; the invitation is used, and can be deleted")
+        time.sleep(_PAUSE)  # nats-server reads the new key
+        break
+    while True:
+        manager = connected(Door(url, own.name, key, authority))
         console.print(own.waits_at(args.server), markup=False, soft_wrap=True)
         try:
             return take_part(manager, own)

@@ -4,21 +4,26 @@ from __future__ import annotations
 
 import argparse
 import math
+from pathlib import Path
 
 from rich.console import Console
 from rich.table import Table
 
 from fedloom.cli.options import print_code
+from fedloom.core.errors import SettingError
 from fedloom.core.task_measures import TaskMeasure
+from fedloom.device.device_results import is_of_device, model_of_device
 from fedloom.display.terminal import table
 from fedloom.evaluate.bootstrap import LEAST_ROWS, Interval
-from fedloom.experiments.predictions import check_new, predict as predict_rows
+from fedloom.experiments.predictions import Predictions, check_new, predict as predict_rows, predict_by
 from fedloom.experiments.run_evaluation import evaluate_run
 
 
 def predict(args: argparse.Namespace, console: Console) -> int:
     """Write what a model of a run says of new rows."""
     check_new(args.out, args.overwrite)
+    if is_of_device(Path(args.directory)):
+        return _write(_of_device(args), args, console)
     print_code(args.directory, args, console)
     said = predict_rows(
         args.directory,
@@ -28,6 +33,20 @@ def predict(args: argparse.Namespace, console: Console) -> int:
         model=args.model,
         allow_code=args.allow_code,
     )
+    return _write(said, args, console)
+
+
+def _of_device(args: argparse.Namespace) -> Predictions:
+    """Return what a model says that a device has of a finished run."""
+    if args.at is not None or args.model is not None or args.client not in (None, "global", "personal"):
+        raise SettingError(
+            f"{args.directory} is of a device, which has the models of the last round: leave --at and --model out, and "
+            "give --client global or --client personal"
+        )
+    return predict_by(*model_of_device(Path(args.directory), args.client), args.data)
+
+
+def _write(said: Predictions, args: argparse.Namespace, console: Console) -> int:
     path = said.csv(args.out, overwrite=args.overwrite)
     text = f"{said.whose} after round {said.round}{_by(said.threshold)} on {len(said):,} rows: {path}"
     console.print(text, markup=False, soft_wrap=True)

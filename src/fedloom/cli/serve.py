@@ -6,6 +6,7 @@ import argparse
 import dataclasses
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from rich.console import Console
 from fedloom.cli.train import print_setup, train
 from fedloom.coordinator import Job, RunSettings, check_free
 from fedloom.coordinator.directory import RunDirectory
+from fedloom.coordinator.history import History
 from fedloom.core.errors import CodecError, SettingError
 from fedloom.core.naming import forbid_imports
 from fedloom.core.task import needs_moments
@@ -28,7 +30,9 @@ from fedloom.report import comparison_table
 from fedloom.storage import files
 from fedloom.wire.communication import Connections
 from fedloom.wire.device_registry import Registry
+from fedloom.wire.devices import Devices
 from fedloom.wire.fleet import TRUSTED, Audit, RankFleet
+from fedloom.wire.invitations import enrol
 from fedloom.wire.launched import communication, meeting_point, rank_here
 from fedloom.wire.reception import register_devices, send_public
 from fedloom.wire.start import Start
@@ -76,10 +80,10 @@ def serve(args: argparse.Namespace, console: Console) -> int:
                 source, catalogue.data(source, whole=True)
             )  # a wrong name shows before devices are asked
     files.make(out)
-    with (
-        _connections(args, out, console) as connections,
-        closing(RankFleet(connections, Audit(out / "audit.jsonl"))) as fleet,
-    ):
+    audit = Audit(out / "audit.jsonl")
+    with _connections(args, out, console, audit) as connections, closing(RankFleet(connections, audit)) as fleet:
+        if args.certs is not None:
+            fleet.enrol = partial(enrol, Path(args.certs))
         local = {f"data.{name}": getattr(DataSettings(), name) for name in _OF_SERVER}
         settings = experiment.with_all(local | {"start": None, "start_only": "*"}).described()
         jobs = list[Job]()
@@ -119,22 +123,35 @@ def serve(args: argparse.Namespace, console: Console) -> int:
         print_setup(job.federation, job.population.models, job.settings, console)
         name = experiment.algorithm
         history = train(name, job, console, out, resume=args.resume)
+        console.print(hand_out_models(job, out, history))
     console.print(comparison_table([(name, history)]))
     return 0
 
 
+def hand_out_models(job: Job, out: Path, history: History) -> str:
+    """Send the connected devices their models of the finished run, and say how many have them."""
+    restored = job.restore(out)
+    engine, fleet = restored.engine, job.fleet
+    assert isinstance(engine, Devices)
+    assert fleet is not None
+    connected = sorted(fleet.names.index(name) for name in fleet.connected())
+    threshold = history.metrics[-1].get("threshold")
+    have = engine.hand_out(restored.server, connected, max(0, restored.round - 1), threshold)
+    return f"{len(have)} of {len(fleet.names)} devices have their models of round {restored.round} in their folders"
+
+
 @contextmanager
-def _connections(args: argparse.Namespace, out: Path, console: Console) -> Iterator[Connections]:
+def _connections(args: argparse.Namespace, out: Path, console: Console, audit: Audit) -> Iterator[Connections]:
     """Open the server's end of the transport."""
     if args.transport == "flower":
         from fedloom.cli.flower import flower_connections
 
-        with flower_connections(args, out, console) as connections:
+        with flower_connections(args, out, console, audit) as connections:
             yield connections
     elif args.transport == "nats":
         from fedloom.cli.nats_command import nats_connections
 
-        with nats_connections(args, out, console) as manager:
+        with nats_connections(args, out, console, audit) as manager:
             yield manager
     else:
         where = meeting_point(args.transport)

@@ -19,7 +19,7 @@ from fedloom.coordinator.history import showing
 from fedloom.coordinator.rounds import OnHistory
 from fedloom.core.errors import FedloomError, NonFiniteError, SettingError
 from fedloom.core.model import Model
-from fedloom.data import Examples, Federation
+from fedloom.data import Examples, Federation, Inputs
 from fedloom.display.progress import RunSequence, progress
 from fedloom.experiments.catalogue import label
 from fedloom.experiments.experiment import Experiment
@@ -255,8 +255,11 @@ def describe_outputs(examples: Examples) -> str:
 
 
 def describe_shape(examples: Examples) -> str:
-    """Describe one example: "3 x 32 x 32", "54 features"."""
-    return " x ".join(map(str, examples.shape)) + " features" * (len(examples.shape) == 1)
+    """Describe one example: "3 x 32 x 32", "54 features", "24 tokens", "tokens 24, prices 3"."""
+    if isinstance(examples.normalise, Inputs):
+        return ", ".join(f"{p.name} {' x '.join(map(str, p.shape or (1,)))}" for p in examples.normalise.parts)
+    what = " tokens" if examples.has_tokens else " features"
+    return " x ".join(map(str, examples.shape)) + what * (len(examples.shape) == 1)
 
 
 def _trials(console: Console) -> Train:

@@ -15,10 +15,11 @@ from torch.overrides import TorchFunctionMode
 from fedloom.core.batch import probe
 from fedloom.core.errors import SettingError, SettingWarning, warn
 from fedloom.core.model import Model
+from fedloom.core.network_inputs import MASK
 from fedloom.core.network_makers import own_defaults
 from fedloom.core.optimiser import Local
 from fedloom.core.task import Task
-from fedloom.data import Examples, Federation, Tokens
+from fedloom.data import Examples, Federation, Inputs, Tokens
 from fedloom.data.rare_classes import RARE, rare_classes
 from fedloom.tasks import Binary, Classification, ClassTask
 from fedloom.wire.device_registry import RemoteExamples
@@ -58,16 +59,21 @@ def check_plausible(federation: Federation, models: Iterable[Model], task: Task,
 def _check_sequences(federation: Federation) -> None:
     """Refuse sequences without a token."""
     for part in (federation.train, federation.test, federation.public):
-        if part is None or isinstance(part, RemoteExamples) or not isinstance(part.normalise, Tokens):
+        if part is None or isinstance(part, RemoteExamples):
             continue
-        if (padding := part.normalise.padding) is None:
+        if isinstance(part.normalise, Tokens) and (padding := part.normalise.padding) is not None:
+            empty = torch.eq(part.x.flatten(1), padding).all(1)
+            told = f"none but padding, {padding},"
+            remedy = "write normalise=fedloom.data.Tokens(padding=None)"
+        elif isinstance(part.normalise, Inputs) and MASK in [each.name for each in part.normalise.parts]:
+            empty = (part.normalise.unpack(part.x)[MASK].flatten(1) == 0).all(1)
+            told, remedy = f"{MASK} 0 everywhere", f"give {MASK} 1 for each token"
+        else:
             continue
-        empty = torch.eq(part.x.flatten(1), padding).all(1)
         if bool(empty.any()):
             raise SettingError(
-                f"a sequence has a token at least, got none but padding, {padding}, in example "
-                f"{int(empty.nonzero()[0])} of {part.name}: leave such examples out, or write "
-                "normalise=fedloom.data.Tokens(padding=None)"
+                f"a sequence has a token at least, got {told} in example {int(empty.nonzero()[0])} of {part.name}: "
+                f"leave such examples out, or {remedy}"
             )
 
 
@@ -216,19 +222,28 @@ def _wants_scale(model: Model, train: Examples, task: Task) -> bool:
             return False
     if not watch.calls:
         return True
+    if isinstance(train.normalise, Inputs):
+        return True  # which of them its first layer is given is not known
     name, given = watch.calls[0]
     return not name.endswith("_norm") and bool(given.abs().max() > _LARGE)
 
 
 def _check_scales(train: Examples) -> None:
     rows = _spread(len(train), _ROWS).to(train.x.device)
-    columns = train.normalise(train.x[rows], torch.float64).transpose(0, 1).flatten(1)
+    columns, names = train.normalise(train.x[rows], torch.float64), list(train.columns)
+    if isinstance(how := train.normalise, Inputs):  # ids and truth values have no scale
+        numbers = {part.name: part.size for part in how.parts if part.kind == "numbers"}
+        if not numbers:
+            return
+        columns = torch.cat([how.unpack(columns)[name].flatten(1) for name in numbers], 1)
+        names = [f"{name}[{i}]" for name, size in numbers.items() for i in range(size)]
+    columns = columns.transpose(0, 1).flatten(1)
     mean, std = columns.mean(1), columns.std(1, correction=0)
     size = (mean.square() + std.square()).sqrt()
     large = [int(i) for i in size.argsort(descending=True) if size[i] > _LARGE]
     if large:
         what = "channel" if train.x.dim() > 2 else "column"
-        named = [train.columns[i] if train.columns else str(i) for i in large[:5]]
+        named = [names[i] if names else str(i) for i in large[:5]]
         listed = [f"{n} (mean {mean[i]:.3g}, deviation {std[i]:.3g})" for i, n in zip(large, named, strict=False)]
         more = f" and {len(large) - 5} more" if len(large) > 5 else ""
         low, high = train.x.aminmax()

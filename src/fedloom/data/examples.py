@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from fedloom.data.changes import Drift
-from fedloom.data.inputs import IGNORED, KINDS, Input, Inputs, Tokens
+from fedloom.data.inputs import IGNORED, Inputs, Tokens
 from fedloom.data.normalise import AS_STORED, Normalise
 from fedloom.data.preparation import Preparation
 
@@ -291,33 +291,6 @@ class Examples:
             if tensor.numel():  # PyTorch cannot always view nothing as bytes
                 digest.update(tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().data)
         return digest.hexdigest()[:16]
-
-
-def describe_inputs(how: Normalise | Tokens | Inputs) -> Any:
-    """Return how stored values become inputs, as JSON has it."""
-    if isinstance(how, Normalise):
-        return [how.mean, how.std, how.scale]
-    if isinstance(how, Tokens):
-        return {"padding": how.padding, "cut": how.cut, "vocabulary": how.vocabulary}
-    parts = [[name, [*shape], kind] for name, shape, kind in how.parts]
-    return {"inputs": parts, "padding": how.padding, "cut": how.cut}
-
-
-def read_inputs(found: Any) -> Normalise | Tokens | Inputs:
-    """Return what `describe_inputs` has described.
-
-    Raises:
-        ValueError: it is none of these; TypeError and KeyError likewise.
-    """
-    if not isinstance(found, Mapping):
-        mean, std, scale = found
-        return Normalise(tuple(map(float, mean)), tuple(map(float, std)), float(scale))
-    if "inputs" not in found:
-        return Tokens(found["padding"], found["cut"] is True, found["vocabulary"])
-    parts = [Input(str(name), tuple(map(int, shape)), kind) for name, shape, kind in found["inputs"]]
-    if wrong := [part for part in parts if part.kind not in KINDS or min(part.shape, default=1) < 1]:
-        raise ValueError(f"inputs of a network are {', '.join(KINDS)} of some shape, got {wrong[0]!r:.80}")
-    return Inputs(tuple(parts), found["padding"], found.get("cut", True) is True)
 
 
 class Dataset(NamedTuple):

@@ -15,7 +15,7 @@ from fedloom.data.changes import Arrival, Drift
 from fedloom.data.drawing import starts
 from fedloom.data.examples import Dataset, Examples
 from fedloom.data.groups import split_whole_groups
-from fedloom.data.hold_out import split
+from fedloom.data.hold_out import set_aside, split
 from fedloom.data.partition import Partition
 
 _SHOWN = 20  # clients in a notebook
@@ -350,7 +350,7 @@ def federate(
     part = split if train.groups is None else partial(split_whole_groups, groups=train.groups)
     local_test: Partition | None
     if held_out is not None:
-        training, local_test = _set_aside(partition, held_out, len(train))
+        training, local_test = set_aside(partition, held_out, len(train))
     else:
         training, local_test = part(partition, labels, test_fraction=test_fraction, seed=seed)
         local_test = local_test if test_fraction > 0 else None
@@ -379,27 +379,3 @@ def _check_kinds(train: object, partition: object, test: object, public: object)
             f"partition must be a fedloom.Partition, got {type(partition).__name__}: make one with "
             "fedloom.iid(train.y, 10, seed=0), or of lists of rows with fedloom.Partition.from_lists(lists)"
         )
-
-
-def _set_aside(partition: Partition, held_out: npt.NDArray[np.bool_], length: int) -> tuple[Partition, Partition]:
-    """Return the training rows and the held-out rows of the clients that have training rows."""
-    if held_out.dtype != np.bool_ or held_out.shape != (length,):
-        raise ValueError(
-            f"held_out must be a boolean for each of the {length} training examples, got {held_out.dtype} of shape "
-            f"{held_out.shape}: pass that of the same Dataset"
-        )
-    if partition.indices.max(initial=0) >= length:
-        raise ValueError(f"partition must hold rows of train, 0..{length - 1}, got {partition.indices.max()}")
-    out = held_out[partition.indices]
-    client = np.repeat(np.arange(partition.num_clients), partition.sizes)
-    training, testing = (np.bincount(client[rows], minlength=partition.num_clients) for rows in (~out, out))
-    stays = training > 0
-    if not stays.any():
-        raise ValueError("a client needs a row that is not held out, got none that has one: use test_fraction")
-    name = partition.name
-    if left_out := int((~stays).sum()):
-        name += f", {left_out} of {len(stays)} clients without training rows left out"
-    names = tuple(n for n, there in zip(partition.clients, stays, strict=True) if there) if partition.clients else ()
-    kept = Partition(starts(training[stays]), partition.indices[~out], name, partition.seed, names)
-    tested = partition.indices[out & stays[client]]
-    return kept, Partition(starts(testing[stays]), tested, f"{name}, held out", partition.seed)

@@ -113,8 +113,15 @@ class Preparation:
         facts = {**self.read, "fitted_on": len(rows), "columns": _described(made, self.frame.iloc[rows])}
         return Preparation(self.frame, made, self.read, facts)
 
+    @property
+    def common(self) -> CommonPreparation | TextPreparation | None:
+        """The transformer, where it follows from the statistics of all clients; else None."""
+        made = self.transformer
+        counts = isinstance(made, CommonPreparation) or (isinstance(made, TextPreparation) and not made.is_own)
+        return made if counts else None
+
     @classmethod
-    def without_rows(cls, common: CommonPreparation, fitted_on: int) -> Preparation:
+    def without_rows(cls, common: CommonPreparation | TextPreparation, fitted_on: int) -> Preparation:
         """Return a common preparation of rows that are elsewhere: none of them is here.
 
         Raises:
@@ -124,7 +131,11 @@ class Preparation:
             import pandas as pd
         except ImportError:
             raise ValueError("to prepare a table takes pandas: pip install 'fedloom[tables]'") from None
-        kinds = {**dict.fromkeys(common.numbers, float), **dict.fromkeys(common.words, object)}
+        kinds: dict[str, type] = (
+            {common.column: object}
+            if isinstance(common, TextPreparation)
+            else {**dict.fromkeys(common.numbers, float), **dict.fromkeys(common.words, object)}
+        )
         frame = pd.DataFrame({name: pd.Series([], dtype=kind) for name, kind in kinds.items()})
         return cls(frame, common, {}, _facts_of(common, fitted_on))
 

@@ -177,11 +177,23 @@ class TextPreparation:
 
     def fit(self, clients: Sequence[Any]) -> TextPreparation:
         """Return the same with the vocabulary that some clients' rows have, a data frame of each."""
-        if not isinstance(self.tokens, str):
-            return self
+        return self if self.is_own else self.agree([self.counts(frame) for frame in clients])
+
+    @property
+    def is_own(self) -> bool:
+        """True if a tokeniser of somebody's own makes the ids: nothing is counted."""
+        return not isinstance(self.tokens, str)
+
+    def counts(self, frame: Any) -> dict[str, int]:
+        """Return how often a client's rows, a data frame, have each token, those below `least` left out."""
+        assert isinstance(self.tokens, str)
         kind = self.tokens
-        counts = [counted((_own(cell, kind) for cell in frame[self.column]), self.least) for frame in clients]
-        made = agreed(kind, counts, self.most)
+        return counted((_own(cell, kind) for cell in frame[self.column]), self.least)
+
+    def agree(self, clients: Sequence[dict[str, int]]) -> TextPreparation:
+        """Return the same with the vocabulary that follows from the counts of clients, in their order."""
+        assert isinstance(self.tokens, str)
+        made = agreed(self.tokens, clients, self.most)
         if not made.tokens:
             told = f" that occur at least {self.least} times at a client" if self.least > 1 else ""
             raise ValueError(
@@ -204,6 +216,19 @@ class TextPreparation:
                 assert not isinstance(self.tokens, str)
                 rows.append(self._by_tokeniser(_whole(cell), self.tokens))
         return narrow(padded(rows, self.length, self.padding), self.size)
+
+    def conform(self, frame: Any) -> Any:
+        """Return a data frame with the column of texts alone.
+
+        Raises:
+            ValueError: it has none of that name.
+        """
+        if self.column not in frame.columns:
+            raise ValueError(
+                f"the column of texts is called {self.column!r:.80} at all clients together, got "
+                f"{', '.join(map(repr, frame.columns))!s:.200}: name it alike in all files"
+            )
+        return frame[[self.column]]
 
     def _by_tokeniser(self, text: str, tokeniser: Tokeniser) -> list[int]:
         found: Any = tokeniser.encode(text) if hasattr(tokeniser, "encode") else tokeniser(text)

@@ -7,10 +7,12 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+from fedloom.core import tree
 from fedloom.core.errors import DeclinedError, RefusedError
+from fedloom.device.device_results import KINDS, DeviceResults
 from fedloom.device.model_manager import ModelManager
 from fedloom.device.monitor import Limits, Reading, SystemMonitor
-from fedloom.engines.message import EVALUATING
+from fedloom.engines.message import EVALUATING, Answer, Request
 from fedloom.engines.runtime import Runtime
 from fedloom.wire.devices import INVITATION
 from fedloom.wire.service import LIMIT, Service, integer, problem
@@ -28,7 +30,8 @@ class Controller(Service):
     the `token` from the server, is newer than all before, and its round is not over; and if the reading of `monitor`
     violates none of `start_limits`. A reading that violates one of `abort_limits` ends a request while it is computed.
     One request is answered at a time, with at most `steps` training steps. `models` stores the states; None for a
-    stateless device. `leave_reason()` returns why the device wants to leave, or None.
+    stateless device. `results` has the numbers of this device and its models of the finished run, which a request with
+    `final` brings; these are not sent back. `leave_reason()` returns why the device wants to leave, or None.
     """
 
     def __init__(
@@ -44,9 +47,11 @@ class Controller(Service):
         leave_reason: Callable[[], str | None] = lambda: None,
         limit: int = LIMIT,
         steps: int = STEPS,
+        results: DeviceResults | None = None,
     ) -> None:
         super().__init__(runtime, keeper=models, limit=limit)
         self.steps, self._steps_taken = steps, 0  # of the request at hand
+        self.results = results
         runtime.between = self._check_between_steps
         self.name, self.token, self.models, self.monitor, self.leave_reason = name, token, models, monitor, leave_reason
         self.start_limits, self.abort_limits = start_limits or Limits(), abort_limits or Limits()
@@ -79,8 +84,12 @@ class Controller(Service):
         data, self._steps_taken = unseal(data, self.token, self.limit), 0
         head = head_of(data, self.limit)
         self._check_request(head)
-        if (reason := self.leave_reason() or self.start_limits.violation(self.monitor())) is not None:
+        final = head.get("final")
+        limited = None if final is not None else self.start_limits.violation(self.monitor())
+        if (reason := self.leave_reason() or limited) is not None:
             raise DeclinedError(reason)
+        if final is not None:
+            return self._keep(final, head, super()._answer(data)[1])
         if head.get("method") == INVITATION:
             return {"problem": None, "steps": []}, {}
         answer = super()._answer(data)
@@ -89,6 +98,21 @@ class Controller(Service):
         if self.models is not None:
             self.models.prune(head["durable"])
         return answer
+
+    def note(self, request: Request, answer: Answer) -> None:
+        if self.results is not None:
+            self.results.note(request, answer)
+
+    def _keep(self, final: Any, head: dict[str, Any], parts: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+        """Keep a model of the finished run, and return an answer without it."""
+        kind, threshold = (final.get("kind"), final.get("threshold")) if isinstance(final, dict) else (None, None)
+        if kind not in KINDS or head.get("exchange") != EVALUATING or type(threshold) not in (float, type(None)):
+            raise RefusedError(f"a model of a finished run is the global or the personal one, got {final!r:.80}")
+        if self.results is not None:
+            p = self.runtime.population
+            model, round = p.models[p.assignment[0]], integer(head, "round") + 1
+            self.results.keep(kind, model, tree.take(parts["upload"], 0), round, threshold)
+        return {"problem": None, "steps": []}, {}
 
     def _check_request(self, head: dict[str, Any]) -> None:
         """Raise RefusedError unless this device may answer the request now."""

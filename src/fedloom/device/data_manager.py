@@ -11,11 +11,12 @@ import numpy.typing as npt
 
 from fedloom.core.errors import RefusedError, SettingError, SettingWarning, warn
 from fedloom.data import Dataset, Examples, Federation, Partition, by_lists, federate
-from fedloom.data.examples import describe_inputs
+from fedloom.data.inputs import describe_inputs
 from fedloom.data.statistics import CommonPreparation, Spread, Summary, target_columns
+from fedloom.data.vocabulary import TextPreparation
 from fedloom.experiments import catalogue
 from fedloom.experiments.sections import DataSettings
-from fedloom.wire.device_statistics import CommonTotals, FirstStatistics, SecondStatistics
+from fedloom.wire.device_statistics import CommonTotals, FirstStatistics, SecondStatistics, TextCounts
 from fedloom.wire.registration import Registration, check_device_name, check_names
 
 _MOST_VALUES = 1 << 30  # that the server's preparation makes of a table
@@ -70,13 +71,17 @@ class DataManager:
         f = self.federation
         rows = f.partition.rows(0)
         sums = tuple(map(float, self._targets[rows].sum(0))) if moments else None
-        summary, least = None, 1
+        summary, least, text = None, 1, None
         if self.is_prepared_by_all:
             assert f.train.preparation is not None
-            least = f.train.preparation.transformer.least
-            summary = Summary.of(self._frame, least)
-        if summary is not None or sums is not None:
-            self._statistics = FirstStatistics(len(rows), summary, least, sums)
+            how = f.train.preparation.common
+            if isinstance(how, TextPreparation):
+                text = TextCounts(replace(how, vocabulary=None), how.counts(self._frame))
+            elif how is not None:
+                least = how.least
+                summary = Summary.of(self._frame, least)
+        if summary is not None or sums is not None or text is not None:
+            self._statistics = FirstStatistics(len(rows), summary, least, sums, text)
         return self._statistics
 
     def second_statistics(self, fields: Any) -> SecondStatistics:
@@ -100,7 +105,7 @@ class DataManager:
         squares = np.square(own - np.array(common.targets)).sum(0) if common.targets else ()
         return SecondStatistics(spreads, tuple(map(float, squares)))
 
-    def prepare(self, common: CommonPreparation) -> None:
+    def prepare(self, common: CommonPreparation | TextPreparation) -> None:
         """Make features of the columns by the statistics of all devices.
 
         Raises:
@@ -109,6 +114,15 @@ class DataManager:
         f = self.federation
         made = f.train.preparation
         assert made is not None
+        asked = made.common
+        alike = type(asked) is type(common)
+        if isinstance(asked, TextPreparation) and isinstance(common, TextPreparation):
+            alike = replace(asked, vocabulary=None) == replace(common, vocabulary=None)
+        if not alike:
+            raise RefusedError(
+                "the server's preparation is of another kind than this table's: name the same text=, or prepare=, on "
+                "all devices"
+            )
         if (count := len(made.frame) * len(common.get_feature_names_out())) > _MOST_VALUES:
             raise RefusedError(
                 f"a table has at most {_MOST_VALUES:,} features of all rows together, got {count:,} by the preparation "
@@ -137,12 +151,6 @@ def load_examples(source: str) -> Dataset:
     if catalogue.is_sites(source):
         raise SettingError(f"a device holds the table of one site, got {source!r}: name one file with --data")
     dataset = catalogue.data(_resolve_source(source), whole=True)
-    made = dataset.train.preparation
-    if made is not None and made.text is not None and made.text.vocabulary is not None:
-        raise SettingError(
-            f"devices number tokens alike, and each would count a vocabulary of its own rows, got {source!r}: name a "
-            "tokeniser of your own that all of them have (tokens=module:name), or give token ids (FILE.npz)"
-        )
     warn_about_own_scale(source, dataset)
     return dataset
 
@@ -162,7 +170,7 @@ def default_name(source: str) -> str:
 def by_common_statistics(examples: Examples) -> bool:
     """Return whether a table is prepared by the statistics of all clients."""
     made = examples.preparation
-    return made is not None and isinstance(made.transformer, CommonPreparation)
+    return made is not None and made.common is not None
 
 
 def warn_about_own_scale(source: str, dataset: Dataset) -> None:

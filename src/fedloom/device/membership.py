@@ -6,11 +6,11 @@ import json
 import secrets
 import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 
@@ -20,6 +20,7 @@ from fedloom.core.naming import forbid_imports
 from fedloom.core.task import FitsTargets, TargetMoments, Task, needs_moments
 from fedloom.device.controller import STEPS, Controller, too_many_steps
 from fedloom.device.data_manager import DataManager, load_examples
+from fedloom.device.device_results import DeviceResults
 from fedloom.device.model_manager import ModelManager
 from fedloom.device.monitor import Limits, Reading, SystemMonitor
 from fedloom.device.start_file import StartFile
@@ -58,7 +59,7 @@ class Membership:
 
     `folder`: its id, its states in a folder for each run, and the initial tensors of networks. `source`: of its
     examples. `model`: its architecture; "" lets the server choose. `name`: what the server shows beside its id, see
-    `default_name`. `steps`: the most training steps of a request.
+    `default_name`. `steps`: the most training steps of a request. `say`: called with lines for people.
     """
 
     def __init__(
@@ -72,11 +73,12 @@ class Membership:
         start_limits: Limits | None = None,
         abort_limits: Limits | None = None,
         steps: int = STEPS,
+        say: Callable[[str], object] = lambda text: None,
     ) -> None:
         if steps < 1:
             raise SettingError(f"a device takes at least 1 training step, got {steps}: raise --most-steps")
         self.source, self.folder, self.model, self.steps = source, folder, model, steps
-        self.name = check_device_name(name)
+        self.name, self.say = check_device_name(name), say
         self._examples = load_examples(source)  # a wrong name fails before it joins
         self.monitor, self.start_limits, self.abort_limits = monitor, start_limits, abort_limits
         self.id = device_id(folder)
@@ -242,10 +244,16 @@ class Membership:
         )
         folder = self.folder / "runs" / check_id(self._offer["run"], "a run")
         models = None if e.run.stateless else ModelManager(folder, runtime.fresh(0))
+        facts = {
+            "id": self.id, "name": self.name, "source": self.source, "model": name, "client": int(welcome["client"]),
+            "settings": e.described(), "preparation": welcome.get("preparation"), "moments": welcome.get("moments"),
+        }  # fmt: skip
+        self.say(f"joined as client {int(welcome['client'])}: {e.algorithm}, {e.run.rounds} rounds, {name}")
         self.controller = Controller(
             self.id, str(welcome["token"]), runtime, models,
             monitor=self.monitor, start_limits=self.start_limits, abort_limits=self.abort_limits,
             leave_reason=lambda: self.leave_reason, steps=self.steps,
+            results=DeviceResults(self.folder / "results", self._offer["run"], self.task, facts, self.say),
         )  # fmt: skip
 
 
@@ -288,7 +296,17 @@ def device_id(folder: Path) -> str:
     return check_id(files.load(path).decode(errors="replace").strip(), "a device")
 
 
-def take_part(manager: ServerConnection, member: Membership) -> bool:
+class Participant(Protocol):
+    """Answer the messages of a server until `is_over`; `leave_reason`: why this process leaves before, if it does."""
+
+    is_over: bool
+    leave_reason: str | None
+
+    def __call__(self, data: bytes) -> bytes:
+        """Return the answer to a message."""
+
+
+def take_part(manager: ServerConnection, member: Participant) -> bool:
     """Answer the server until the server closes the run or this process gets SIGTERM; return True for SIGTERM.
 
     Python handles a signal between two of its calls, so another thread waits for messages. A request that is being

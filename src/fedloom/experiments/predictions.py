@@ -21,7 +21,7 @@ from fedloom.data import Examples
 from fedloom.evaluate.accuracy import evaluate_rows
 from fedloom.experiments.experiment import Experiment
 from fedloom.experiments.new_rows import RowReader
-from fedloom.experiments.trained_model import TrainedModel, job_of, task_of, trained_model
+from fedloom.experiments.trained_model import ModelAfterRound, job_of, task_of, trained_model
 from fedloom.storage.output import as_csv, publish
 from fedloom.tasks import Hinge
 
@@ -127,7 +127,7 @@ def _none(outputs: Tensor, y: Tensor, real: Tensor) -> Tensor:
     raise NotImplementedError
 
 
-def logits_of(found: TrainedModel, examples: Examples) -> Tensor:
+def logits_of(found: ModelAfterRound, examples: Examples) -> Tensor:
     """Return the outputs of a trained model, [N, ...]."""
     try:
         return evaluate_rows(found.model, found.weights, _Logits(), ("logits",), examples).outputs["logits"]
@@ -179,13 +179,18 @@ def predict(
     """
     job, experiment = opened(run, job, allow_code)
     found = trained_model(run, job, client=client, at=at, model=model)
-    train, (task, threshold) = job.federation.train, task_of(found, run)
+    return predict_by(found, RowReader(job.federation.train, experiment), task_of(found, run), data)
+
+
+def predict_by(found: ModelAfterRound, reader: RowReader, by: tuple[Task, float | None], data: Any) -> Predictions:
+    """Return what a trained model says of new rows; `by`: the task with its threshold, as `task_of` returns them."""
+    train, (task, threshold) = reader.train, by
     if not hasattr(task, "predicted") and not hasattr(task, "probabilities"):
         raise SettingError(
             f"the task {type(task).__name__} does not say what a model predicts: give it a method predicted(logits), "
             "and probabilities(logits) where classes have them"
         )
-    new = RowReader(train, experiment).read(data, with_targets=False)
+    new = reader.read(data, with_targets=False)
     logits = logits_of(found, new.examples)
     values = _predicted(task, logits)
     # a margin is no probability

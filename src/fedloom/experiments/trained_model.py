@@ -22,10 +22,9 @@ _SHOWN = 8  # names in a message
 
 
 @dataclass(frozen=True)
-class TrainedModel:
-    """A model of a run, and the job that trained it."""
+class ModelAfterRound:
+    """A model of a run."""
 
-    job: Job
     name: str
     """The architecture."""
     model: Model
@@ -33,6 +32,13 @@ class TrainedModel:
     whose: str
     """"global model", or "model of client 3"."""
     round: int
+
+
+@dataclass(frozen=True)
+class TrainedModel(ModelAfterRound):
+    """A model of a run, and the job that trained it."""
+
+    job: Job
 
 
 def validated_round(directory: str | os.PathLike[str]) -> int:
@@ -106,7 +112,7 @@ def trained_model(
         weights, name = restored.personal_weights(number), p.assignment[number]
         names = job.federation.partition.clients
         whose = f"model of client {names[number] if names else number}"
-        return TrainedModel(job, name, p.models[name], weights, whose, restored.round)
+        return TrainedModel(name, p.models[name], weights, whose, restored.round, job)
     models = restored.global_weights()
     if not models:
         raise SettingError(f"{type(job.algorithm).__name__} has no global model; name a client with --client 0")
@@ -115,7 +121,7 @@ def trained_model(
     name = model or next(iter(models))
     if name not in models:
         raise SettingError(f"the run has no model {name!r}; it has {', '.join(models)}")
-    return TrainedModel(job, name, p.models[name], models[name], "global model", restored.round)
+    return TrainedModel(name, p.models[name], models[name], "global model", restored.round, job)
 
 
 def _round(directory: str | os.PathLike[str], at: int | str | None) -> int | None:

@@ -284,10 +284,10 @@ def build(name: str, shape: Shape, num_classes: int, reads: Reads = Reads()) -> 
     network = MODELS[bare]
     categories = bool(reads.categories or (network.reads.categories and reads.words))
     if (bool(network.reads.tokens), bool(network.reads.categories)) != (bool(reads.tokens), categories):
-        hint = "; columns of words of a table are categories with prepare=standard or prepare=federated"
+        hint = "columns of words of a table are categories with prepare=standard or prepare=federated; "
         raise ValueError(
-            f"{bare} reads {network.reads}, got {reads}: networks of these are {_those(reads)}"
-            + hint * bool(network.reads.categories)
+            f"{bare} reads {network.reads}, got {reads}: {hint * bool(network.reads.categories)}networks of these are "
+            f"{_those(reads)}"
         )
     given = _given(network, written) if question else {}
     return network.make(shape, num_classes, *([] if network.reads == Reads() else [reads]), **given)

@@ -2,7 +2,7 @@
 
     authority.crt, authority.key    made once; devices get the first, and nobody the second
     server.crt, server.key          for the names and addresses by which devices reach the server
-    devices.json                    the public keys of the devices that may connect, by name
+    devices.json                    the public keys of the devices that may connect, by name, and of invitations
     key, key.pub                    of a device, in its state folder; the first never leaves it
 
 Files that are secret can be read by their user alone.
@@ -11,13 +11,15 @@ Files that are secret can be read by their user alone.
 from __future__ import annotations
 
 import base64
+import fcntl
 import hashlib
 import ipaddress
 import json
 import os
 import re
 import stat
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -32,6 +34,8 @@ _NAME = re.compile(r"[\w][\w.-]{0,63}")
 _PUBLIC = re.compile(r"ecdsa-sha2-nistp384 ([A-Za-z0-9+/=]{100,400})(?: .*)?")
 _NKEY = re.compile(r"U[A-Z2-7]{55}")  # a device's public key over NATS
 _DEVICES = 1 << 24  # bytes of the file of devices
+_LOCK = "devices.lock"
+INVITED = "invitation-"  # before the name of a device, in the name under which its invitation connects
 
 
 def make_authority(folder: Path, days: int) -> Path:
@@ -114,8 +118,8 @@ def device_key(folder: Path) -> tuple[Path, str]:
     if not private.exists():
         key = _new_key()
         line = key.public_key().public_bytes(s.Encoding.OpenSSH, s.PublicFormat.OpenSSH)
-        _write_file(public, line + b"\n", 0o644)
-        _write_file(private, key.private_bytes(s.Encoding.PEM, s.PrivateFormat.OpenSSH, s.NoEncryption()), 0o600)
+        write_file(public, line + b"\n", 0o644)
+        write_file(private, key.private_bytes(s.Encoding.PEM, s.PrivateFormat.OpenSSH, s.NoEncryption()), 0o600)
     check_private(private)
     return private, public.read_text(encoding="ascii").strip()
 
@@ -146,27 +150,28 @@ def fingerprint(public: str) -> str:
 
 def registered(folder: Path) -> dict[str, dict[str, str]]:
     """Return the devices that may connect by name: their public keys, and since when."""
-    path = folder / DEVICES
-    if not path.exists():
-        return {}
-    try:
-        devices = parse(path.read_bytes(), _DEVICES).get("devices")
-        if not isinstance(devices, dict):
-            raise ValueError("there is no list of devices")
-        for name, its in devices.items():
-            if not isinstance(its, dict) or not all(isinstance(its.get(word), str) for word in ("key", "added")):
-                raise ValueError(f"{name!r:.80} has no key")
-            _check_name(name)
-            fingerprint(its["key"])
-    except ValueError as error:
-        raise SettingError(f"{path} does not name devices ({error}): bring it back") from None
-    return devices
+    return _read_devices(folder)["devices"]
+
+
+def invitations(folder: Path) -> dict[str, dict[str, str]]:
+    """Return the invitations by the names of their devices: public key, last day, and when and by which key used."""
+    return _read_devices(folder)["invitations"]
 
 
 def keys(folder: Path, *, over_nats: bool = False) -> dict[str, str]:
-    """Return the public keys of the devices that may connect, by name: those of Flower, or those of NATS."""
+    """Return the public keys that may connect, by name: those of Flower, or those of NATS.
+
+    The key of an invitation has the name of its device after `INVITED`. It stays until its last day, so that a second
+    use is told from a wrong key; all that it lets its holder do is to register a key.
+    """
     its = {name: device["key"] for name, device in registered(folder).items()}
+    its |= {INVITED + name: each["key"] for name, each in invitations(folder).items() if each["until"] >= today()}
     return {name: key for name, key in its.items() if (_NKEY.fullmatch(key) is not None) == over_nats}
+
+
+def today() -> str:
+    """Return the date, in UTC."""
+    return f"{datetime.now(UTC):%Y-%m-%d}"
 
 
 def name_of_server(folder: Path) -> str:
@@ -184,28 +189,36 @@ def add_device(folder: Path, name: str, public: str) -> str:
     Raises:
         SettingError: the name or the key is registered already.
     """
-    _check_name(name)
-    devices, its = registered(folder), fingerprint(public)
-    for other, known in devices.items():
-        if other == name or fingerprint(known["key"]) == its:
-            raise SettingError(
-                f"a device has a name and a key of its own, got those of {other}, {fingerprint(known['key'])}: take "
-                f"another name, or remove that device (fedloom devices remove {folder} {other})"
-            )
-    key = " ".join(public.split()[:2])
-    _save(folder, devices | {name: {"key": key, "added": f"{datetime.now(UTC):%Y-%m-%d}"}})
+    check_name(name)
+    its, key = fingerprint(public), " ".join(public.split()[:2])
+    with changed(folder) as lists:
+        check_new(lists, name, key, folder)
+        lists["devices"][name] = {"key": key, "added": today()}
     return its
 
 
 def remove_device(folder: Path, name: str) -> None:
-    """Let a device connect no longer, also in a run that goes on."""
-    devices = registered(folder)
-    if name not in devices:
-        raise SettingError(
-            f"no device {name!r:.80} is registered in {folder}; there are {', '.join(devices) or 'none'}"
-        )
-    del devices[name]
-    _save(folder, devices)
+    """Let a device connect no longer, also in a run that goes on; its invitation ends too."""
+    with changed(folder) as lists:
+        if not any(name in its for its in lists.values()):
+            raise SettingError(
+                f"no device {name!r:.80} is registered in {folder}; there are {', '.join(lists['devices']) or 'none'}"
+            )
+        for its in lists.values():
+            its.pop(name, None)
+
+
+def check_new(lists: Mapping[str, Mapping[str, Any]], name: str, key: str, folder: Path) -> None:
+    """Raise SettingError if a name or a key is of another device, or of an invitation."""
+    its = fingerprint(key)
+    for kind, word in (("devices", ""), ("invitations", "the invitation of ")):
+        for other, known in lists[kind].items():
+            if other == name or fingerprint(known["key"]) == its:
+                raise SettingError(
+                    f"a device has a name and a key of its own, got those of {word}{other}, "
+                    f"{fingerprint(known['key'])}: take another name, or remove that device (fedloom devices remove "
+                    f"{folder} {other})"
+                )
 
 
 def check_private(path: Path) -> None:
@@ -274,12 +287,12 @@ def _write(folder: Path, name: str, key: Any, certificate: Any, signer: Any) -> 
             f"{folder} has an authority, which the devices have the certificate of: make one in another folder, or "
             "remove authority.key and authority.crt, and bring all devices the new certificate"
         )
-    _write_file(folder / f"{name}.key", private, 0o600)
-    _write_file(path, public, 0o644)
+    write_file(folder / f"{name}.key", private, 0o600)
+    write_file(path, public, 0o644)
     return path
 
 
-def _write_file(path: Path, data: bytes, mode: int) -> None:
+def write_file(path: Path, data: bytes, mode: int) -> None:
     """Write a file that never has another mode, in the place of an earlier one."""
     part = path.with_name(f"{path.name}.part")
     part.unlink(missing_ok=True)
@@ -290,9 +303,42 @@ def _write_file(path: Path, data: bytes, mode: int) -> None:
     part.replace(path)
 
 
-def _save(folder: Path, devices: Mapping[str, Any]) -> None:
+@contextmanager
+def changed(folder: Path) -> Iterator[dict[str, dict[str, Any]]]:
+    """Let the lists of devices and of invitations be changed, by one process at a time, and write them."""
     files.make(folder)
-    _write_file(folder / DEVICES, (pretty({"format": 1, "devices": devices}) + "\n").encode(), 0o600)
+    with (folder / _LOCK).open("ab") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        lists = _read_devices(folder)
+        yield lists
+        its = {name: each for name, each in lists.items() if each or name == "devices"}
+        write_file(folder / DEVICES, (pretty({"format": 1, **its}) + "\n").encode(), 0o600)
+
+
+def _read_devices(folder: Path) -> dict[str, dict[str, Any]]:
+    """Return the list of devices and that of invitations, by the names of devices.
+
+    Raises:
+        SettingError: the file does not hold them.
+    """
+    path = folder / DEVICES
+    if not path.exists():
+        return {"devices": {}, "invitations": {}}
+    try:
+        found = parse(path.read_bytes(), _DEVICES)
+        lists = {"devices": found.get("devices"), "invitations": found.get("invitations", {})}
+        for kind, words in (("devices", ("key", "added")), ("invitations", ("key", "until", "used"))):
+            its = lists[kind]
+            if not isinstance(its, dict):
+                raise ValueError(f"there is no list of {kind}")
+            for name, each in its.items():
+                if not isinstance(each, dict) or not all(isinstance(each.get(word), str) for word in words):
+                    raise ValueError(f"{name!r:.80} has no {' or no '.join(words)}")
+                check_name(name)
+                fingerprint(each["key"])
+    except ValueError as error:
+        raise SettingError(f"{path} does not name devices ({error}): bring it back") from None
+    return lists
 
 
 def _read(path: Path, remedy: str) -> bytes:
@@ -307,6 +353,10 @@ def _check_days(days: int) -> None:
         raise SettingError(f"a certificate is valid for 1 to 36500 days, got {days}")
 
 
-def _check_name(name: str) -> None:
-    if not _NAME.fullmatch(name):
-        raise SettingError(f"a device's name has up to 64 letters, digits and . _ -, got {json.dumps(name)[:80]}")
+def check_name(name: str) -> None:
+    """Raise SettingError unless a device may be called so."""
+    if not _NAME.fullmatch(name) or name.startswith(INVITED):
+        raise SettingError(
+            f"a device's name has up to 64 letters, digits and . _ -, and does not begin with {INVITED}, got "
+            f"{json.dumps(name)[:80]}"
+        )

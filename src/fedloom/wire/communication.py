@@ -18,6 +18,7 @@ Transport = Literal["gloo", "mpi"]
 CLOSED = b""  # the last message, and its answer
 LARGEST = 16 << 30  # bytes of a message, by default
 PATIENCE = 5.0  # seconds that an end waits for a rank
+UNLISTED = "its key is not registered any more"  # why a rank is gone
 LOOK = 0.05  # seconds between two checks for new ranks
 
 
@@ -65,6 +66,14 @@ class Connections(Wires):
     @abstractmethod
     def arrivals(self) -> list[int]:
         """Return all ranks that have ever connected, in order."""
+
+    def name_of(self, rank: int) -> str | None:
+        """Return the name with which a rank's key is registered; None where the transport knows no keys."""
+        return None
+
+    def reason(self, rank: int) -> str:
+        """Return why a rank is gone."""
+        return "its connection ended, or it sent too much"
 
     @property
     def arriving(self) -> bool:

@@ -16,9 +16,11 @@ import torch
 from torch import Tensor
 
 from fedloom.core.errors import RefusedError, SettingError, SettingWarning, StorageError, warn
-from fedloom.data import Drift, Examples, Federation, Partition
+from fedloom.data import Drift, Examples, Federation, Partition, Tokens
+from fedloom.data.inputs import describe_inputs
 from fedloom.data.preparation import Preparation
 from fedloom.data.statistics import CommonPreparation
+from fedloom.data.vocabulary import TextPreparation
 from fedloom.storage import files
 from fedloom.storage.strict_json import LARGEST, document, parse
 from fedloom.wire.device_statistics import read_moments, read_preparation
@@ -173,7 +175,11 @@ class Registry:
         """Return a registration with the features that the common preparation makes of the device's columns."""
         if self.preparation is None:
             return registration
-        names = tuple(CommonPreparation.read(self.preparation).get_feature_names_out())
+        made = self.read_preparation()
+        if isinstance(made, TextPreparation):
+            inputs = describe_inputs(Tokens(made.padding, vocabulary=made.size))
+            return replace(registration, inputs=inputs, vocabulary=made.size if registration.vocabulary else 0)
+        names = tuple(made.get_feature_names_out())
         return replace(registration, shape=(len(names),), columns=names)
 
     @property
@@ -231,6 +237,12 @@ class Registry:
         except (ValueError, LookupError, TypeError, RefusedError) as error:
             raise StorageError(f"{path} does not say which devices a run has: {error}") from None
 
+    def read_preparation(self) -> CommonPreparation | TextPreparation:
+        """Return the preparation of the devices' tables, which there is."""
+        assert self.preparation is not None
+        read = TextPreparation.read if "vocabulary" in self.preparation else CommonPreparation.read
+        return read(self.preparation)
+
     def common_preparation(self) -> Preparation | None:
         """Return the preparation of the devices' tables, without their rows; None if there is none.
 
@@ -239,7 +251,7 @@ class Registry:
         """
         if self.preparation is None:
             return None
-        common = CommonPreparation.read(self.preparation)
+        common = self.read_preparation()
         try:
             return Preparation.without_rows(common, sum(sum(device.train) for device in self.devices))
         except ValueError as error:
@@ -252,16 +264,18 @@ class Registry:
             SettingError: one side is prepared by common statistics and the other is not, or columns differ.
         """
         common, own = self.common_preparation(), test.preparation
-        if (common is not None) != (own is not None and isinstance(own.transformer, CommonPreparation)):
+        theirs = None if common is None else common.common
+        ours = None if own is None else own.common
+        if type(theirs) is not type(ours):
+            said = "text=NAME" if isinstance(theirs or ours, TextPreparation) else "prepare=federated"
             raise SettingError(
-                f"test examples are prepared as those of the devices, got {test.name} with"
-                f"{'out' * (common is not None)} prepare=federated: name it on the devices and with --test, or on "
-                "neither"
+                f"test examples are prepared as those of the devices, got {test.name} with{'out' * (ours is None)} "
+                f"{said}: name it on the devices and with --test, or on neither"
             )
         if common is None or own is None:
             return test
         try:
-            own = replace(own, frame=common.transformer.conform(own.frame))
+            own = replace(own, frame=common.transformer.conform(own.frame), transformer=common.transformer)
         except ValueError as error:
             raise SettingError(f"{test.name}: {error}") from None
         return replace(test, preparation=own).prepared(common)

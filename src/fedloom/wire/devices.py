@@ -15,7 +15,7 @@ from fedloom.core.errors import CodecError, DeclinedError, FedloomError, RankErr
 from fedloom.core.types import Weighted, Weights, state
 from fedloom.engines.engine import Engine
 from fedloom.engines.loop import Loop
-from fedloom.engines.message import EVALUATING, Answer, Call, EvaluationResult, Request
+from fedloom.engines.message import EVALUATING, GIVEN, Answer, Call, EvaluationResult, Request
 from fedloom.engines.server_side import Send
 from fedloom.storage.store import Version
 from fedloom.wire.fleet import Fleet, NoResponse
@@ -25,6 +25,8 @@ from fedloom.wire.service import LIMIT, answer_of, request_bytes
 from fedloom.wire.transport import head_of, part, seal, unpack, unseal
 
 _DIGEST = re.compile(r"[0-9a-f]{32}")
+PATIENCE = 120.0  # seconds that a device has to keep a model of the finished run
+_AFTER_ALL = 1 << 40  # the number of the first message with such a model, above those of all requests
 INVITATION = "invitation"  # instead of a method: asks whether a device takes part
 
 
@@ -63,6 +65,7 @@ class Devices(Engine):
         self.rehearsals = Rehearsals(self.population, self.algorithm)
         self.limit = LIMIT
         self._numbers = itertools.count(1)
+        self._final: dict[str, Any] | None = None  # what is said beside a model of the finished run
         p = self.population
         one_of_each = [p.assignment.index(name) for name, members in p.members.items() if members]
         self._has_states = any(tree.leaves(self.runtime.fresh(k)) for k in one_of_each)
@@ -90,13 +93,38 @@ class Devices(Engine):
         requests = {k: self.request(call, [k], send) for k in clients}
         for k, answer in self._exchange(requests, call.broadcast):
             try:
-                response = self._read_answer(requests[k], self._open_answer(k, answer))
+                message = self._open_answer(k, answer)
+                if self._final is not None:
+                    self._handed_out.add(k)
+                    self._fleet.audit("kept", self._fleet.names[k], round=call.round + 1, model=self._final["kind"])
+                    continue
+                response = self._read_answer(requests[k], message)
             except FedloomError as error:
                 self.lost[k] = self._record_failure(k, error, call.round)
                 self.traffic.refused += not isinstance(error, RankError | DeclinedError)
                 continue
             self._fleet.audit("answered", self._fleet.names[k], round=call.round + 1, method=call.method)
             yield requests[k], *response
+
+    def hand_out(self, server: dict[str, Any], clients: Sequence[int], round: int, threshold: float | None) -> set[int]:
+        """Send devices their models of the finished run, and return the clients that have one.
+
+        Each is sent the global model of its architecture, and what the model by which it is judged is made of, where
+        that is its own. It keeps them in its folder, and sends nothing back.
+        """
+        self._numbers, self._handed_out = itertools.count(_AFTER_ALL), set[int]()
+        models = self.algorithm.global_models(server, self.population.models)
+        try:
+            if models:
+                own = [k for k in clients if self.population.assignment[k] in models]
+                self._final = {"kind": "global", "threshold": threshold}
+                self._evaluate(models, own, round, None, GIVEN)
+            if self.algorithm.personalises or not models:
+                self._final = {"kind": "personal", "threshold": threshold}
+                self._evaluate(server, clients, round, None)
+        finally:
+            self._final = None
+        return self._handed_out
 
     def request(self, call: Call, clients: Sequence[int], send: Send) -> Request:
         accepted = {k: v for k in clients if (v := self._version(k)) is not None}
@@ -156,9 +184,11 @@ class Devices(Engine):
         self, requests: dict[int, Request], broadcast: tuple[Any, ...] | None
     ) -> Iterator[tuple[int, memoryview | NoResponse]]:
         """Send each client its request, and yield (client, answer or NoResponse)."""
-        self._fleet.admit_arrivals()
+        if self._final is None:
+            self._fleet.admit_arrivals()
         fleet, packed, clients = self._fleet, None if broadcast is None else part(broadcast), dict[str, int]()
-        if broadcast is not None:
+        deadline = self.options.deadline if self._final is None else PATIENCE
+        if broadcast is not None and self._final is None:
             fleet.expect(max(map(self._size, requests.values()), default=0))
         self._request_numbers = dict(zip(requests, self._numbers, strict=False))
         messages = {}
@@ -167,9 +197,10 @@ class Devices(Engine):
             state = self.stack([k]) if self.options.counts_states and packed is not None else None
             durable = round if self.durable is None else self.durable
             fields = {"to": name, "durable": durable, "held": self._digest(k)}
+            fields |= {} if self._final is None else {"final": self._final}
             clients[name] = k
             messages[name] = seal(request_bytes(request, number, (number, packed), state, **fields), fleet.tokens[name])
-        for name, answer in fleet.ask(messages, self.options.deadline):
+        for name, answer in fleet.ask(messages, deadline):
             yield clients[name], answer
 
     def _size(self, request: Request) -> int:

@@ -14,6 +14,7 @@ from pathlib import Path
 
 from fedloom.core.errors import RankError, RefusedError
 from fedloom.engines.faults import NOT_WITHIN
+from fedloom.wire.certificates import INVITED
 from fedloom.wire.communication import LOOK, Connections
 from fedloom.wire.start import Start, Transfer
 from fedloom.wire.transport import pack
@@ -92,7 +93,8 @@ class RankFleet(Fleet):
 
     `hello`: the first message to a new rank. `admit`: called with the answer, once the run has begun. `public`: the
     message with public examples for admitted devices. `start`: the initial tensors of networks; a device takes requests
-    once it has them. `wait`: seconds to wait for a device if none is left; None: no limit.
+    once it has them. `wait`: seconds to wait for a device if none is left; None: no limit. `enrol`: called with the
+    name of an invitation's key and what its holder answers; it returns the fingerprint of the key that is registered.
     """
 
     hello = b""
@@ -100,6 +102,7 @@ class RankFleet(Fleet):
     start: Start | None = None
     admit: Callable[[int, bytes], None] | None = None
     wait: float | None = None
+    enrol: Callable[[str, bytes], str] | None = None
 
     def __init__(self, manager: Connections, audit: Audit) -> None:
         self.manager, self.audit = manager, audit
@@ -156,8 +159,28 @@ class RankFleet(Fleet):
         for rank in self.manager.wait(self._unregistered, seconds) if self._unregistered else ():
             self._unregistered.discard(rank)
             with contextlib.suppress(EOFError):
-                answers[rank] = bytes(self.manager.take(rank))
+                data, name = bytes(self.manager.take(rank)), self.manager.name_of(rank)
+                if name is not None and name.startswith(INVITED):
+                    self._take_enrolment(rank, name, data)
+                else:
+                    answers[rank] = data
         return answers
+
+    def _take_enrolment(self, rank: int, name: str, data: bytes) -> None:
+        """Register the key of a device that was invited, which then comes again by that key."""
+        try:
+            if self.enrol is None:
+                raise RefusedError("this server takes no invitations")
+            self.audit("enrolled", name, key=self.enrol(name, data))
+            reply: dict[str, object] = {"enrolled": True}
+        except RefusedError as error:
+            self.audit("refused", name, str(error))
+            reply = {"refused": str(error)}
+        self.send_notice(rank, json.dumps(reply).encode())
+
+    def note_refusal(self, rank: int, why: str) -> None:
+        """Write into the audit log that a rank is refused, with the name of its key where it has one."""
+        self.audit("refused", f"rank {rank}", why, **({"key": name} if (name := self.manager.name_of(rank)) else {}))
 
     def admit_arrivals(self) -> None:
         self._drop_stale()
@@ -316,4 +339,4 @@ class RankFleet(Fleet):
         self._transfers.pop(rank, None)
         for name in [name for name, its in self.ranks.items() if its == rank]:
             del self.ranks[name]
-            self.audit("left", name, "its connection ended, or it sent too much")
+            self.audit("left", name, self.manager.reason(rank))

@@ -21,6 +21,7 @@ from fedloom.core.errors import RankError, SettingError
 from fedloom.wire.flower_commands import END
 from fedloom.wire.flower_relay import SOCKET
 from fedloom.wire.guard import Guarded
+from fedloom.wire.refusals import RefusalLog, of_flower
 
 VERSION = "1.42.0"
 START = 90.0  # seconds for a process of Flower to begin its work
@@ -135,8 +136,10 @@ class SuperLink(_Supervised):
         is_carried: Callable[[], bool],
         tls: tuple[Path, Path, Path] | None = None,
         keys: Callable[[], Mapping[str, str]] = dict,
+        refused: Callable[[str, str], object] = lambda who, why: None,
     ) -> None:
         super().__init__(log)
+        self._refusals = RefusalLog(log, of_flower, refused)
         self.port, self.tls, self._keys, self._is_carried = port, tls, keys, is_carried
         self._registered: dict[str, tuple[str, int]] = {}  # (key, node) by name
         self._submitted = 0.0
@@ -155,6 +158,11 @@ class SuperLink(_Supervised):
             self.close()
             raise
         self._thread.start()
+
+    @property
+    def registered(self) -> dict[int, str]:
+        """Return the names of the nodes whose keys are registered."""
+        return {node: name for name, (_, node) in list(self._registered.items())}
 
     def _command(self) -> list[str]:
         command = [
@@ -220,6 +228,7 @@ class SuperLink(_Supervised):
         if not commands:
             return
         said = self._flwr(commands)
+        self._refusals.register(keys)
         for name in gone:
             del self._registered[name]
         for name, text in zip(new, said[len(gone) :], strict=False):
@@ -230,6 +239,7 @@ class SuperLink(_Supervised):
 
     def _look(self) -> None:
         assert self._process is not None
+        self._refusals.look()
         try:
             if self._process.has_ended:
                 self._process.close()

@@ -81,8 +81,12 @@ def command(number: int, node: int, most: int, data: bytes) -> bytes:
 
 
 def report_of(data: bytes) -> tuple[bytes, int, memoryview]:
-    """Return (kind, number, rest) of what a pump sends."""
+    """Return (kind, number, rest) of what a pump sends; raise `ValueError` if it is no report."""
+    if len(data) < _COMMAND.size:
+        raise ValueError("a report is cut")
     kind, number, _, _ = _COMMAND.unpack_from(data)
+    if kind not in (ANSWER, FAILED, NODES) or (kind == NODES and (len(data) - _COMMAND.size) % _LENGTH.size):
+        raise ValueError("not a report of a pump")
     return kind, number, memoryview(data)[_COMMAND.size :]
 
 

@@ -16,6 +16,7 @@ from pathlib import Path
 from fedloom.core.errors import RankError, SettingError
 from fedloom.storage import files
 from fedloom.wire.over_nats import DOWN, PIECE, SERVER, UP
+from fedloom.wire.refusals import RefusalLog, of_nats
 
 _STARTS_WITHIN = 10.0  # seconds
 _LOOK = 0.5  # seconds between two looks at keys and process
@@ -73,7 +74,8 @@ class NatsServer:
     """A nats-server that ends with this process, and is started again where it dies before.
 
     `folder`: of its configuration and its log. `keys`: returns those that may connect, as of now; whoever is connected
-    by another one is cut off within seconds. For the others see `configuration`.
+    by another one is cut off within seconds. `refused`: called with each key that is refused, and why. For the others
+    see `configuration`.
     """
 
     def __init__(
@@ -83,6 +85,7 @@ class NatsServer:
         port: int,
         keys: Callable[[], Mapping[str, str]],
         certificate: tuple[Path, Path] | None,
+        refused: Callable[[str, str], object] = lambda who, why: None,
     ) -> None:
         found = shutil.which("nats-server")
         if found is None:
@@ -92,7 +95,7 @@ class NatsServer:
             )
         self._command = [found, "--config", str(folder / _CONFIGURATION), "--log", str(folder / _LOG)]
         self.folder, self.host, self.port, self.keys, self.certificate = folder, host, port, keys, certificate
-        self._text = ""
+        self._text, self._refusals = "", RefusalLog(folder / _LOG, of_nats, refused)
         self._renew()
         self._ending = threading.Event()
         self._process = self._start()
@@ -117,6 +120,7 @@ class NatsServer:
 
     def _keep(self) -> None:
         while not self._ending.wait(_LOOK):
+            self._refusals.look()
             if self._process.poll() is not None:
                 self._process = self._start()
             elif self._renew():
@@ -131,7 +135,9 @@ class NatsServer:
 
     def _renew(self) -> bool:
         """Write the configuration anew where keys have changed; return whether they have."""
-        text = configuration(self.host, self.port, self.keys(), self.certificate)
+        keys = self.keys()
+        self._refusals.register(keys)
+        text = configuration(self.host, self.port, keys, self.certificate)
         if text == self._text:
             return False
         files.make(self.folder)

@@ -11,16 +11,18 @@ import socket
 import threading
 import time
 from collections import deque
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection, Listener
 from pathlib import Path
 
-from fedloom.wire.communication import ServerConnection, ThreadedConnections
+from fedloom.wire.communication import UNLISTED, ServerConnection, ThreadedConnections
 from fedloom.wire.flower_relay import (
     ANSWERED,
     FAILED,
     ID,
     NODES,
+    PAUSE,
     UNKNOWN,
     Envelope,
     Reply,
@@ -72,6 +74,7 @@ class FlowerConnections(ThreadedConnections):
         self._sent: dict[int, int] = {}  # ranks of messages without an answer, by number
         self._numbers = itertools.count()
         self.reasons: dict[int, str] = {}  # of ranks that are gone
+        self.registered: Callable[[], Mapping[int, str]] | None = None  # names of nodes by their keys; None: no keys
         self._lock = threading.RLock()
         threading.Thread(target=self._accept, daemon=True).start()
 
@@ -88,6 +91,23 @@ class FlowerConnections(ThreadedConnections):
                     self._again[node] = time.monotonic() + pause, min(2 * pause, AGAIN[1])
                     self._open(node)
         return super().arrivals()
+
+    def name_of(self, rank: int) -> str | None:
+        if self.registered is None:
+            return None
+        end = time.monotonic() + self.patience
+        while (name := self.registered().get(self._links[rank].node)) is None and time.monotonic() < end:
+            if rank in self._gone:
+                break
+            time.sleep(PAUSE)  # Flower lets a key in a moment before it says its number
+        return name or ""
+
+    def reason(self, rank: int) -> str:
+        reason = self.reasons.get(rank, super().reason(rank))
+        node = self._links[rank].node
+        if self.registered is not None and node not in self.registered():
+            return UNLISTED
+        return reason
 
     def post(self, rank: int, message: bytes) -> None:
         with self._lock:
@@ -113,7 +133,7 @@ class FlowerConnections(ThreadedConnections):
                     self._pump, self._commands = pump, queue.SimpleQueue()
                     sender = threading.Thread(target=_send_all, args=(pump, self._commands), daemon=True)
                     sender.start()
-                with contextlib.suppress(EOFError, OSError):
+                with contextlib.suppress(EOFError, OSError, ValueError):  # a pump that reports nonsense ends
                     while True:
                         self._take_report(pump.recv_bytes())
                 with self._lock:
@@ -233,7 +253,8 @@ class RelayedServer(ServerConnection):
             self._next = None
             if envelope.is_first:
                 self._link = envelope.link
-            if envelope.link != self._link or any(len(each) > self.limit for each in envelope.messages):
+            sizes = [len(each) for each in envelope.messages]
+            if envelope.link != self._link or not sizes or max(sizes) > self.limit:
                 self._send(relay, Reply(UNKNOWN, envelope.link, self._process, []))
                 continue
             self._relay, self._answers = relay, []

@@ -19,21 +19,21 @@ import secrets
 import ssl
 import threading
 from collections import Counter
-from collections.abc import Coroutine
+from collections.abc import Callable, Collection, Coroutine
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from fedloom.core.errors import RankError, SettingError
-from fedloom.wire.communication import PATIENCE, ThreadedManager
+from fedloom.wire.communication import PATIENCE, UNLISTED, ThreadedManager
 
 PIECE = 4 << 20  # bytes of a request; `max_payload` of nats-server has to be above it
 BEAT = 2.0  # seconds between two looks whether the other end is there
 SILENCE = 30.0  # seconds without an acknowledgement, after which the other end is gone
 SERVER = "server"  # the name of the one who may publish to all devices
 UP, DOWN = "fedloom.up", "fedloom.down"
-NAME = re.compile(r"[A-Za-z0-9_-]{1,60}")
+NAME = re.compile(r"[A-Za-z0-9_-]{1,60}|invitation-[A-Za-z0-9_-]{1,60}")
 
 
 @dataclass(frozen=True)
@@ -95,6 +95,8 @@ class NatsManager(ThreadedManager):
         self.door = door
         self._sessions: dict[int, _Session] = {}
         self._latest: dict[str, int] = {}  # rank of each device's newest session, by its name
+        self._names: dict[int, str] = {}  # of the keys of ranks
+        self.registered: Callable[[], Collection[str]] | None = None  # names of the keys that may connect
         self._due = Counter[int]()  # answers that a rank owes: more than these are not taken
         self._queues: dict[int, asyncio.Queue[bytes | None]] = {}
         self._tasks: list[Future[None]] = []
@@ -120,19 +122,28 @@ class NatsManager(ThreadedManager):
     def expected(self) -> None:  # type: ignore[override]
         """None: devices come when they like."""
 
+    def name_of(self, rank: int) -> str | None:
+        return self._names.get(rank)
+
+    def reason(self, rank: int) -> str:
+        if self.registered is not None and self._names.get(rank) not in self.registered():
+            return UNLISTED
+        return super().reason(rank)
+
     def post(self, rank: int, message: bytes) -> None:
         self._due[rank] += 1
         self._send_later(rank, message)
 
     def _send_later(self, rank: int, message: bytes) -> None:
-        self._loop.call_soon_threadsafe(self._queues[rank].put_nowait, bytes(message))
+        if (queue := self._queues.get(rank)) is not None:  # else its session is over
+            self._loop.call_soon_threadsafe(queue.put_nowait, bytes(message))
 
     def end(self) -> None:
         """Send all posted messages, then leave."""
         atexit.unregister(self.end)
         if self._loop.is_closed():
             return
-        for queue in self._queues.values():
+        for queue in list(self._queues.values()):
             self._loop.call_soon_threadsafe(queue.put_nowait, None)
         for task in self._tasks:
             with contextlib.suppress(Exception):
@@ -145,6 +156,13 @@ class NatsManager(ThreadedManager):
             self._loop.close()
 
     # ---- in the thread
+
+    def _mark_gone(self, rank: int) -> None:
+        super()._mark_gone(rank)
+        if (session := self._sessions.get(rank)) is not None:
+            session.data = bytearray()  # of a message that will not be whole
+        if (queue := self._queues.pop(rank, None)) is not None:
+            self._loop.call_soon_threadsafe(queue.put_nowait, None)
 
     async def _open(self) -> None:
         self._nats = await self.door.connect()
@@ -169,6 +187,7 @@ class NatsManager(ThreadedManager):
     def _begin(self, rank: int, session: _Session) -> None:
         self._sessions[rank], self._queues[rank] = session, asyncio.Queue()
         self._add_rank(rank)
+        self._tasks = [task for task in self._tasks if not task.done()]
         self._tasks.append(asyncio.run_coroutine_threadsafe(self._send_all(rank, session), self._loop))
         asyncio.run_coroutine_threadsafe(self._watch(rank, session), self._loop)
 
@@ -180,8 +199,9 @@ class NatsManager(ThreadedManager):
 
     async def _send_all(self, rank: int, session: _Session) -> None:
         """Send what is posted to a rank, piece by piece."""
+        queue = self._queues[rank]
         try:
-            while rank not in self._gone and (message := await self._queues[rank].get()) is not None:
+            while rank not in self._gone and (message := await queue.get()) is not None:
                 for start in range(0, max(1, len(message)), PIECE):
                     head = {"size": str(len(message)), "start": str(start)}
                     await self._ask(session, head, message[start : start + PIECE])
@@ -250,6 +270,7 @@ class NatsManager(ThreadedManager):
         if (earlier := self._latest.get(name)) is not None:
             self._mark_gone(earlier)
         self._latest[name] = rank = len(self._sessions) + 1
+        self._names[rank] = name
         self._begin(rank, _Session(f"{DOWN}.{name}.{id}", id))
 
     def _join(self, rank: int, session: _Session, size: int, start: int, piece: bytes) -> None:

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from fedloom.core.errors import CodecError, RefusedError, SettingError
 from fedloom.data import Examples
-from fedloom.data.examples import describe_inputs, read_inputs
+from fedloom.data.inputs import describe_inputs, read_inputs
 from fedloom.storage.strict_json import parse
 from fedloom.wire.device_registry import Registry
 from fedloom.wire.device_statistics import MAX_BYTES, FirstStatistics
@@ -72,7 +72,9 @@ def register_devices(
     for rank, data in sorted(fleet.handshake(hello, wait, enough).items()):
         try:
             taken = [each.id for each in registrations.values()]
-            registrations[rank], first = _read_new_registration(data, taken, start, moments)
+            registrations[rank], first = _read_new_registration(
+                data, taken, start, moments, fleet.manager.name_of(rank)
+            )
             if first is not None:
                 statistics[rank] = first
         except RefusedError as error:
@@ -91,7 +93,7 @@ def register_devices(
             del registrations[rank]
             refusals[rank] = str(error)
     for rank, why in sorted(refusals.items()):
-        fleet.audit("refused", f"rank {rank}", why)
+        fleet.note_refusal(rank, why)
     fleet.audit.names = {each.id: each.name for each in registrations.values()}
     try:
         common = CommonStatistics()
@@ -129,11 +131,11 @@ def register_devices(
 
     def admit(rank: int, data: bytes) -> None:
         try:
-            registration, _ = _read_new_registration(data, fleet.ranks, start, moments)
+            registration, _ = _read_new_registration(data, fleet.ranks, start, moments, fleet.manager.name_of(rank))
             registration = registry.admit(_with_cap(fleet, registration, max_examples))
             _send_welcome(fleet, registry, rank, registration.id, public, start)
         except RefusedError as error:
-            fleet.audit("refused", f"rank {rank}", str(error))
+            fleet.note_refusal(rank, str(error))
             fleet.send_notice(rank, json.dumps({"refused": str(error)}).encode())
 
     fleet.admit, fleet.wait = admit, wait
@@ -150,15 +152,25 @@ def _distinct_ids(answers: Iterable[bytes]) -> set[str]:
 
 
 def _read_new_registration(
-    data: bytes, connected: Collection[str], start: bool, moments: bool
+    data: bytes, connected: Collection[str], start: bool, moments: bool, key_of: str | None
 ) -> tuple[Registration, FirstStatistics | None]:
     """Return the registration of a device that is not connected yet, and its statistics where it sends some.
 
+    `key_of`: the name with which its key is registered, which is the device's if it says none.
+
     Raises:
-        RefusedError: it is no registration, or its device is connected already, takes no `start`, or sends no sums of
-            its targets for `moments`.
+        RefusedError: it is no registration, or its device is connected already, takes no `start`, sends no sums of its
+            targets for `moments`, or has another name than its key.
     """
     registration, statistics = _read_registration(data, start)
+    if key_of == "":
+        raise RefusedError(f"device {registration.label} has no key that is registered any more: register it again")
+    if key_of is not None and registration.name not in ("", key_of):
+        raise RefusedError(
+            f"the key of this device is registered with the name {key_of!r}, and it says {registration.name!r}: join "
+            f"with --name {key_of}"
+        )
+    registration = registration if key_of is None else replace(registration, name=key_of)
     if moments and (statistics is None or statistics.targets is None):
         raise RefusedError(
             f"device {registration.label} has an earlier version of fedloom, which sends no sums of targets: install a "

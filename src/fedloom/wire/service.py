@@ -84,6 +84,9 @@ class Service:
         """Return entries for the head of every answer."""
         return {"number": self._request_number}
 
+    def note(self, request: Request, answer: Answer) -> None:
+        """Take note of what this end has computed."""
+
     def _answer(self, data: bytes | memoryview) -> tuple[dict[str, Any], dict[str, Any]]:
         check, limit = (None, None) if self.trusted else (self._check, self.limit)
         message = unpack(data, check=check, limit=limit, device=self.runtime.population.device)
@@ -96,6 +99,7 @@ class Service:
         if self.trusted and message.head.get("summed"):
             return self._summed(request, states)
         states, answer = self.runtime.answer(request, states)
+        self.note(request, answer)
         parts: dict[str, Any] = {"upload": answer.upload, "losses": list(answer.losses)}
         parts |= {} if answer.after is None else {"after": answer.after}
         head = {"problem": None, "steps": answer.steps} | ({} if keeper is None else {"began": keeper.start_digest})

@@ -90,9 +90,15 @@ def _followed(
 ) -> CommonStatistics:
     """Return what follows from the statistics of both exchanges, in the order of clients."""
     preparation = moments = None
+    if texts := [each.text for each in firsts if each.text is not None]:
+        try:
+            preparation = texts[0].how.agree([dict(each.counts) for each in texts]).described()
+        except ValueError as error:
+            raise SettingError(str(error)) from None
     if firsts[0].summary is not None:
         spreads = {name: Spread.added([each.numbers[name] for each in seconds]) for name in common.numbers}
         preparation = CommonPreparation(firsts[0].least).of(common, spreads).described()
+    if preparation is not None:
         try:
             to_bytes(preparation)
         except RefusedError as error:
@@ -113,6 +119,7 @@ def aligned(firsts: Sequence[tuple[str, FirstStatistics]]) -> list[FirstStatisti
         SettingError: tables are not prepared alike, or differ in their columns or in what these hold.
     """
     of = {id: first.summary for id, first in firsts if first.summary is not None}
+    _check_texts(firsts)
     if not of:
         return [first for _, first in firsts]
     if lacks := [id for id, first in firsts if first.summary is None]:
@@ -142,6 +149,25 @@ def aligned(firsts: Sequence[tuple[str, FirstStatistics]]) -> list[FirstStatisti
     return [
         dataclasses.replace(first, summary=_with_columns(of[id], numbers, words, first.least)) for id, first in firsts
     ]
+
+
+def _check_texts(firsts: Sequence[tuple[str, FirstStatistics]]) -> None:
+    """Raise SettingError where some devices count tokens and others none, or they make them in another way."""
+    how = {id: None if first.text is None else first.text.how for id, first in firsts}
+    first_id, first = next(iter(how.items()))
+    for id, theirs in how.items():
+        if theirs != first:
+            one, other = (
+                "none"
+                if each is None
+                else f"text={each.column:.80}&tokens={each.tokens}&length={each.length}&most="
+                f"{each.most}&least={each.least}"
+                for each in (first, theirs)
+            )
+            raise SettingError(
+                f"all devices count the tokens of one column of texts alike or none, got {one} on {first_id} and "
+                f"{other} on {id}: name the same"
+            )
 
 
 def _kind(name: str, of: Mapping[str, Summary]) -> str:

