@@ -139,6 +139,7 @@ LIES: list[tuple[dict[str, Any], str]] = [
     ({"counts": {"two words": 3}}, "a token is one of the words of a text, got 'two words'"),
     ({"counts": {"Calm": 3}}, "a token is one of the words of a text, got 'Calm'"),
     ({"counts": {"": 3}}, "a token is one of the words"),
+    ({"counts": {"\ud800": 3}}, "half a character"),
     ({"counts": {"x" * 1001: 3}}, "a text of at most 1000 characters"),
     ({"counts": {f"w{i}": 2 for i in range(200_001)}}, "tokens are at most 200,000, got 200,001"),
     ({"counts": [["calm", 3]]}, "an object of JSON"),
