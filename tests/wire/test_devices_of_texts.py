@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ from fedloom.testing.compare import same
 from fedloom.testing.in_process import InProcess
 from fedloom.wire.device_registry import Registry
 from fedloom.wire.device_statistics import FirstStatistics, TextCounts, read_preparation
+from flower_in_memory import Flower, serve as answer_at
 from hospitals import write_table
 from site_devices import audit, members_of, serve
 
@@ -85,6 +87,28 @@ def test_devices_have_the_vocabulary_and_the_bits_of_the_simulation(tmp_path: Pa
     assert np.allclose(found, expected, atol=1e-6)  # type: ignore[arg-type]
     registry = Registry.read(tmp_path / "devices.json")
     assert registry.preparation == theirs["federation"]["table"]["prepare"]
+
+
+@pytest.mark.slow
+def test_counts_and_vocabulary_go_over_flower(tmp_path: Path) -> None:
+    write_notes(tmp_path)
+    flower, alone = Flower(3), threading.Lock()  # devices of this process share their networks
+
+    def answering(member: Membership) -> Callable[[bytes], bytes]:
+        def answer(message: bytes) -> bytes:
+            with alone:
+                return member(message)
+
+        return answer
+
+    try:
+        for node, member in enumerate(members(tmp_path)):
+            answer_at(flower.servers[node], answering(member))
+        job = serve(tmp_path, WORDS, flower.connections, of_server(tmp_path), wait=30, min_devices=3)
+        got = job.run()
+    finally:
+        flower.close()
+    same(simulated(tmp_path).server, got.server, "the server state")
 
 
 def killed(record: Any) -> None:
