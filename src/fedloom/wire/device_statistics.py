@@ -321,6 +321,3 @@ def to_bytes(message: Mapping[str, Any]) -> bytes:
             f"statistics of a table take at most {MAX_BYTES:,} bytes, got {len(data):,}: leave columns out (drop=)"
         )
     return data
-
-
-# ---- parts of messages

@@ -152,6 +152,8 @@ def read_object(fields: Any, what: str, names: Sequence[str] | None = None, limi
 def read_text(text: Any, what: str) -> str:
     if not isinstance(text, str) or len(text) > _LONGEST:
         raise RefusedError(f"{what} is a text of at most {_LONGEST} characters, got {text!r:.80}: shorten it")
+    if any("\ud800" <= letter <= "\udfff" for letter in text):
+        raise RefusedError(f"{what} is a text, got half a character in {text!r:.80}: write it in UTF-8")
     return text
 
 
