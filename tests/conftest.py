@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from fedloom.analyses.analysed_run import AnalysedRun, ReplayedRound
 
 GOLDEN = Path(__file__).parent / "golden"
+FIRST = ("test_flower.py", "test_battery.py", "test_ranks.py", "test_write.py", "test_writing.py", "test_runs.py")
 
 
 def golden(name: str) -> dict[str, Any]:
@@ -36,7 +37,10 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
     They are spread over all of them, from one that the test's name decides, so that the values of a cross product are
     met somewhere: of 12 cases (4 algorithms x 3 engines), some(4) runs the 1st, 4th, 7th and 10th, or the 2nd, 5th, ...
+
+    What takes longest comes `FIRST`, so that nobody waits for it in the end: `make test-slow` keeps this order.
     """
+    items.sort(key=lambda item: FIRST.index(item.path.name) if item.path.name in FIRST else len(FIRST))
     cases = dict[str, list[pytest.Item]]()
     for item in items:
         if item.get_closest_marker("some"):

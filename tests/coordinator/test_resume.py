@@ -322,14 +322,14 @@ def _limited(directory: str, width: int, limit: int, queue: Any) -> None:
 
 
 def _job(width: int) -> Job:
-    settings = dataclasses.replace(SETTINGS, rounds=40)
+    settings = dataclasses.replace(SETTINGS, rounds=20)
     return Job(
         algorithm=PFedSD(local=LOCAL), federation=federation(), model=functools.partial(mlp, width), settings=settings
     )
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("width", "limit", "name"), [(5, 6000, "metrics.jsonl"), (300, 6000, "server.safetensors")])
+@pytest.mark.parametrize(("width", "limit", "name"), [(5, 3000, "metrics.jsonl"), (300, 6000, "server.safetensors")])
 def test_a_full_disk_is_an_error_and_nothing_is_lost(width: int, limit: int, name: str, tmp_path: Path) -> None:
     """RLIMIT_FSIZE stands in for the disk: writing beyond it fails as on a full one."""
     whole, cut = _job(width).run(tmp_path / "whole"), tmp_path / "cut"

@@ -118,6 +118,7 @@ def test_a_stack_agrees_with_the_loop_where_a_mask_is_ready(network: Any) -> Non
     (loop, expected), (stacked, ours) = found("loop"), found("stacked")
     assert (loop, stacked) == ("loop", "stacked")
     assert ours == pytest.approx(expected, abs=1e-9)
+    assert found("auto")[0] == "workers"
 
 
 def test_a_network_without_a_ready_mask_runs_on_workers_and_says_why() -> None:

@@ -80,7 +80,7 @@ def test_a_device_answers_what_the_loop_computes(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("request_", "words"),
     [
-        (asked(5, token="another"), "RefusedError: a message was damaged on its way, or is of somebody who has not"),
+        (asked(5, token="another"), "RefusedError: a message was damaged on its way, or its sender has not"),
         (asked(5, to="e" * 32), f"RefusedError: the request is for '{'e' * 32}', and this is device {NAME}"),
         (asked(5, client=3), "RefusedError: the request is for"),
         (asked(4, round=5), "RefusedError: request 4 was sent twice, or is older than 4"),
@@ -384,5 +384,5 @@ def test_fuzzed_requests_of_the_server_itself_get_an_answer(tmp_path: Path) -> N
 
 def test_a_token_is_needed_to_read_an_answer(tmp_path: Path) -> None:
     data = device(tmp_path)(asked(1))
-    with pytest.raises(RefusedError, match="of somebody who has not joined"):
+    with pytest.raises(RefusedError, match="its sender has not joined"):
         unseal(data, "another", 1 << 30)

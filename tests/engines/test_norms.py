@@ -156,7 +156,7 @@ def test_a_run_whose_every_answer_is_refused_stops_and_says_so(tmp_path: Path) -
     spoilt = Boastful(local=LOCAL, liar=0, times=1e39)  # infinite in float32
     history = job(6, (0, 1, 2), spoilt, on_nonfinite="refuse").run(tmp_path / "run")
     assert history.stopped is not None
-    assert history.stopped.startswith("all 3 answers of the last 1 round were refused, and whoever goes on trains")
+    assert history.stopped.startswith("all 3 answers of the last 1 round were refused, and a run that continues trains")
     assert len(history.metrics) == 2
     again = job(6, (0, 1, 2), spoilt, on_nonfinite="refuse").run(tmp_path / "run", resume=True)
     assert (again.stopped, len(again.metrics)) == (history.stopped, 2)

@@ -23,8 +23,9 @@ from tiny import LOCAL, federation, mlp
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("suffix", [".safetensors", ".pt", ".pth"])
-@pytest.mark.parametrize("name", BUILDERS)
+@pytest.mark.parametrize(
+    ("name", "suffix"), [*((name, suffix) for name in BUILDERS for suffix in (".safetensors", ".pt")), ("mlp", ".pth")]
+)
 def test_files_of_tensors_come_back_and_load_strictly(name: str, suffix: str, tmp_path: Path) -> None:
     model = Model(BUILDERS[name], name=name)
     weights = trained(model)

@@ -1,4 +1,4 @@
-"""Texts of site files from the command line to predictions, an exported file and a device."""
+"""Texts of site files from the command line to predictions and an exported file."""
 
 from __future__ import annotations
 
@@ -10,9 +10,7 @@ import pytest
 import safetensors
 
 from fedloom.cli.main import main
-from fedloom.core.errors import SettingError
 from fedloom.data.vocabulary import TextPreparation
-from fedloom.device.data_manager import load_examples
 
 
 @pytest.fixture
@@ -52,8 +50,3 @@ def _found(described: object, name: str) -> object:
     if isinstance(described, dict) and isinstance(described.get(name), list):
         return described[name]
     return next((found for one in inner if (found := _found(one, name)) is not None), None)
-
-
-def test_a_device_counts_no_vocabulary_of_its_own(sites: Path) -> None:
-    with pytest.raises(SettingError, match=r"each would count a vocabulary of its own rows, .*tokens=module:name"):
-        load_examples(f"{sites}/a.csv?text=note&label=mood")

@@ -130,9 +130,9 @@ def test_many_damages_end_in_a_page_or_an_error(
         figure.draw_without_rendering()
         return b'<svg viewBox="0 0 1 1">\n</svg>'
 
-    campaign(quick, capsys, range(1000, 1150))
+    campaign(quick, capsys, range(1000, 1080))
     monkeypatch.setattr("fedloom.report.page.rendered", drawn)
-    campaign(quick, capsys, range(40))
+    campaign(quick, capsys, range(20))
 
 
 @pytest.mark.parametrize("mapping", [False, True])

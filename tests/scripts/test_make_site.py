@@ -92,3 +92,17 @@ def test_equations_are_typeset_and_settings_are_not() -> None:
 def test_lists_are_set_apart_for_python_markdown() -> None:
     assert MADE["spaced"]("Two:\n- a\n- b\n") == "Two:\n\n- a\n- b\n"
     assert MADE["spaced"]("```\nTwo:\n- a\n```\n") == "```\nTwo:\n- a\n```\n"
+
+
+@pytest.mark.parametrize(
+    ("query", "page"),
+    [
+        ("ditto", "algorithms/ditto.md"), ("ditto", "how-to.md"), ("resume", "runs.md"), ("resume", "how-to.md"),
+        ("non-iid split", "how-to.md"), ("own dataset", "how-to.md"), ("deploy", "how-to.md"),
+        ("batchnorm", "how-to.md"), ("lora", "how-to.md"), ("lora", "tutorials/adapters.md"),
+        ("out of memory", "how-to.md"),
+    ],
+)  # fmt: skip
+def test_a_search_finds_a_page_with_a_heading_that_has_its_words(made: Any, query: str, page: str) -> None:
+    headings = [line.lower() for line in re.findall(r"^#+ (.+)$", made.pages[page], re.MULTILINE)]
+    assert any(all(word in heading for word in query.split()) for heading in headings), headings

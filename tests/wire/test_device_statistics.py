@@ -16,7 +16,6 @@ from fedloom.core.errors import RefusedError
 from fedloom.data.statistics import BINS, CommonPreparation, Spread, Summary, Total
 from fedloom.storage.strict_json import parse
 from fedloom.wire.device_statistics import (
-    MAX_COLUMNS,
     CommonTotals,
     FirstStatistics,
     SecondStatistics,
@@ -24,6 +23,7 @@ from fedloom.wire.device_statistics import (
     read_preparation,
     to_bytes,
 )
+from fedloom.wire.statistics_fields import MAX_COLUMNS
 
 FRAME = pd.DataFrame(
     {
@@ -118,7 +118,7 @@ MANY = {f"c{k}": [0, 0.0, None, None] for k in range(MAX_COLUMNS + 1)}
     [
         ("rows", 6, "statistics are over all 5 training examples that a device registers, got 6: register the same"),
         ("rows", True, "got True: register"),
-        ("more", 1, "have the entries rows, least, numbers, words, targets, got 'more': leave it out"),
+        ("more", 1, "have the entries rows, least, numbers, words, targets, text, got 'more': leave it out"),
         ("least", 0, "least is a whole number from 1, got 0: write least=5"),
         ("numbers", [], r"totals of columns are an object of JSON, got \[\]: send one"),
         ("numbers/age", [4, 208.0, 31.0], "a column has .count, sum, smallest, largest. with a count of 0 to 5, got"),

@@ -162,7 +162,7 @@ SAID = {  # what the audit log says of the answers of devices 2 and 4 in round 2
     "lost": ("lost", "no answer within 0.05 s"),
     "slow": ("lost", "no answer within 0.05 s"),
     "replayed": ("refused", "it answers request"),
-    "swapped": ("refused", "a message was damaged on its way, or is of somebody who has not joined"),
+    "swapped": ("refused", "a message was damaged on its way, or its sender has not joined"),
     "corrupted": ("refused", "a message was damaged"),
     "forged": ("refused", "a message was damaged"),
     "malicious": ("refused", "the upload is not finite"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,7 @@ from fedloom.testing.compare import same
 from fedloom.testing.in_process import InProcess
 from fedloom.wire.device_registry import Registry
 from fedloom.wire.device_statistics import FirstStatistics, TextCounts, read_preparation
+from flower_in_memory import Flower, serve as answer_at
 from hospitals import write_table
 from site_devices import audit, members_of, serve
 
@@ -102,6 +104,28 @@ def test_a_device_predicts_texts_by_the_vocabulary_of_all(tmp_path: Path) -> Non
     assert found.names == expected.names == ("bad", "good")
 
 
+@pytest.mark.slow
+def test_counts_and_vocabulary_go_over_flower(tmp_path: Path) -> None:
+    write_notes(tmp_path)
+    flower, alone = Flower(3), threading.Lock()  # devices of this process share their networks
+
+    def answering(member: Membership) -> Callable[[bytes], bytes]:
+        def answer(message: bytes) -> bytes:
+            with alone:
+                return member(message)
+
+        return answer
+
+    try:
+        for node, member in enumerate(members(tmp_path)):
+            answer_at(flower.servers[node], answering(member))
+        job = serve(tmp_path, WORDS, flower.connections, of_server(tmp_path), wait=30, min_devices=3)
+        got = job.run()
+    finally:
+        flower.close()
+    same(simulated(tmp_path).server, got.server, "the server state")
+
+
 def killed(record: Any) -> None:
     raise KeyboardInterrupt
 
@@ -154,6 +178,7 @@ LIES: list[tuple[dict[str, Any], str]] = [
     ({"counts": {"two words": 3}}, "a token is one of the words of a text, got 'two words'"),
     ({"counts": {"Calm": 3}}, "a token is one of the words of a text, got 'Calm'"),
     ({"counts": {"": 3}}, "a token is one of the words"),
+    ({"counts": {"\ud800": 3}}, "half a character"),
     ({"counts": {"x" * 1001: 3}}, "a text of at most 1000 characters"),
     ({"counts": {f"w{i}": 2 for i in range(200_001)}}, "tokens are at most 200,000, got 200,001"),
     ({"counts": [["calm", 3]]}, "an object of JSON"),
@@ -217,3 +242,23 @@ def test_a_device_that_lies_is_left_out_and_the_others_agree(tmp_path: Path) -> 
     assert isinstance(words, TextPreparation)
     assert words.vocabulary is not None
     assert "onlyrostock" not in words.vocabulary.tokens
+
+
+def test_devices_with_a_plain_text_each_predict_the_next_character(tmp_path: Path) -> None:
+    """Its targets are tokens too: the server learns how many there are from the vocabulary of all."""
+    (tmp_path / "all").mkdir()
+    sources = []
+    for k, site in enumerate(SITES):
+        text = "".join(np.random.default_rng(k).choice([*"ab cd", site[0].lower()], 900))
+        for folder in (tmp_path / "all", tmp_path / site):
+            folder.mkdir(exist_ok=True)
+            (folder / f"{site}.txt").write_text(text)
+        sources.append(f"texts:{tmp_path / site}?length=12&least=2")
+    words = WORDS | {"task": "next_token", "model": "lstm?hidden=8&layers=1", "run.cohort_size": 3}
+    simulation = {"data.source": f"texts:{tmp_path / 'all'}?length=12&least=2", "data.partition": "natural"}
+    alone = simulation | {"run.engine": "loop", "run.threads": 1}
+    want = Experiment().with_all(words | alone).job().run()
+    got = serve(tmp_path, words, InProcess([*members_of(tmp_path, sources)]), "").run()
+    same(want.server, got.server, "the server state")
+    made = Registry.read(tmp_path / "devices.json")
+    assert made.devices[0].vocabulary == 2 + len({*"ab cd", "k", "r"})

@@ -55,10 +55,12 @@ def choose(name: EngineName, population: Population, local: Local, cohort_size: 
     2. a model, or a task's loss, that `vmap` cannot take: loop (also where "stacked" was asked for, with a warning);
        of token ids on a CPU, as models of Hugging Face that take no ready mask, by the rule of recurrent layers;
     3. a GPU: stacked;
-    4. sequences that are cut to their lengths, of which a stack, whose clients are as long as the longest, would
+    4. attention with a ready mask (`core/masking.py`): by the rule of recurrent layers. PyTorch has no rule for its
+       attention in `vmap` on a CPU, and computes it client by client;
+    5. sequences that are cut to their lengths, of which a stack, whose clients are as long as the longest, would
        compute more than 1.25 times as many places as clients one by one: by the rule of recurrent layers;
-    5. no more than 2 clients in parallel per lock-step, by the sizes of the clients: loop;
-    6. else stacked.
+    6. no more than 2 clients in parallel per lock-step, by the sizes of the clients: loop;
+    7. else stacked.
 
     Raises:
         SettingError: "workers" was asked for, and cannot be; or this is one of several ranks, and "auto" is neither
@@ -92,6 +94,8 @@ def choose(name: EngineName, population: Population, local: Local, cohort_size: 
         return Stacked, "asked for"
     if not on_cpu:
         return Stacked, "a GPU"
+    if any(model.arguments and model.arguments.mask != "tokens" for model in population.models.values()):
+        return _one_by_one("attention with a ready mask on a CPU", cohort_size, hindrance)
     if (waste := max(_places_wasted(model, population) for model in population.models.values())) > MAX_WASTED:
         what = f"sequences of unequal clients on a CPU, {waste:.1f} times as many places in a stack"
         return _one_by_one(what, cohort_size, hindrance)

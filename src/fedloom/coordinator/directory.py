@@ -322,8 +322,8 @@ class RunDirectory:
     def resume_from(self, checkpoint: Checkpoint, history: History, engine: Engine) -> None:
         """Cut the logs back to a checkpoint, read them into `history`, and open them to append.
 
-        What may be of use to somebody is set aside. Only the rounds that a killed process left are cut without
-        that, at most `checkpoint_every` after the newest checkpoint: they are computed again.
+        Useful files are set aside. Only the rounds that a killed process left after the newest checkpoint, at most
+        `checkpoint_every`, are cut without that: they are computed again.
         """
         records, starts, cut = dict[str, list[Record]](), dict[str, bytes](), False
         every = self.manifest()["run"]["checkpoint_every"]

@@ -46,13 +46,13 @@ def nobody_accepted(records: list[Record]) -> str | None:
         return None
     why = next(iter(alone[0]["failed"].values()), "")
     return (
-        f"all {count} answers of the last {len(alone)} round{'s' * (len(alone) > 1)} were refused, and whoever goes on "
-        f"trains nothing ({why[:200]})"
+        f"all {count} answers of the last {len(alone)} round{'s' * (len(alone) > 1)} were refused, and a run that "
+        f"continues trains nothing ({why[:200]})"
     )
 
 
 def peak_rss_mib() -> float | None:
-    """Return the most memory that this process has held, in MiB; None where the system does not tell."""
+    """Return the most memory that this process has held, in MiB; None where the system does not report it."""
     if sys.platform == "win32":
         return None
     import resource

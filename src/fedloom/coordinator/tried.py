@@ -98,8 +98,8 @@ def try_model(model: Model, job: Plan) -> bool:
     if count < fewest:
         raise SettingError(
             f"{type(job.algorithm).__name__} compares what models say of an example in at least {fewest} logits, and "
-            f"model {model.name} has {count}: with so few the comparison is the same whatever they say, and "
-            "nothing would be learnt by it; take a network with a logit for each of more classes and a task for it, or "
+            f"model {model.name} has {count}: with fewer the term is constant "
+            "and nothing is learnt from it; take a network with a logit for each of more classes and a task for it, or "
             "an algorithm that compares none, such as FedAvg"
         )
     return of_two <= of_one

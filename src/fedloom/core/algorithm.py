@@ -99,10 +99,9 @@ class Algorithm(StrictSettings, ABC, Generic[V, S]):
 
     @property
     def min_logits(self) -> int:
-        """Smallest number of logits for each example with which the algorithm works; a job with fewer is refused.
+        """Smallest number of logits per example; a job with fewer is refused.
 
-        With fewer, what the algorithm compares of two models' answers is the same whatever they say: a softmax over one
-        logit is 1.
+        With fewer, the distillation term is constant: a softmax over one logit is always 1.
         """
         return 1
 

@@ -48,7 +48,15 @@ class Augment:
         flip: bool = True,
         cutout: int = 0,
     ) -> Augment:
-        """Return the augmentation of images that are normalised in this way."""
+        """Return the augmentation of images that are normalised in this way.
+
+        Args:
+            normalise: of the examples.
+            crop: pixels of padding on each side, from which an image of the old size is cut at random.
+            padding: of the crop: black, or by reflection.
+            flip: whether to mirror half of the images.
+            cutout: side of the square that is set to 0 after normalisation, in pixels.
+        """
         black = tuple(-m / s for m, s in zip(normalise.mean, normalise.std, strict=True))
         return Augment(crop=crop, padding=padding, flip=flip, cutout=cutout, black=black)
 

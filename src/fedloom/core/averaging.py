@@ -70,10 +70,27 @@ class Averaging(Algorithm[Weights, S]):
         return bound.with_context(kinds=kinds)
 
     def check_shared(self, model: Model) -> None:
-        """Raise SettingError where a word of `shared` chooses no tensor of a network."""
+        """Refuse a `shared` that fits no tensor of a network.
+
+        Args:
+            model: the network whose tensors the words choose.
+
+        Raises:
+            SettingError: a word of `shared` chooses no tensor.
+        """
         patterns.select(self.shared, model.tensors, model.params, model.skeleton(), model.name)
 
     def init(self, model: Model, key: int, *, num_clients: int) -> Weights:
+        """Return the server state before round 0.
+
+        Args:
+            model: the network of all clients.
+            key: of the initial weights: `model.init(key)`.
+            num_clients: how many clients there are.
+
+        Raises:
+            SettingError: `shared` matches no parameter.
+        """
         weights = model.init(key)
         if not self.down(weights).params:
             raise SettingError(f"shared = {self.shared!r} matches no parameter of {model.name}: {list(weights.params)}")
@@ -83,7 +100,11 @@ class Averaging(Algorithm[Weights, S]):
         return self.own(initial)  # type: ignore[return-value]
 
     def down(self, weights: Weights) -> Weights:
-        """Return the part of a whole model that the server sends."""
+        """Return the part of a whole model that the server sends.
+
+        Args:
+            weights: the whole model.
+        """
         names = self._shared(weights)
         return Weights(
             params=weights.params.select(names.__contains__),
@@ -94,25 +115,50 @@ class Averaging(Algorithm[Weights, S]):
         return None if self.shared == "*" else [*self.down(initial).params]
 
     def up(self, weights: Weights) -> Weights:
-        """Return the part of a whole model that a client sends."""
+        """Return the part of a whole model that a client sends.
+
+        Args:
+            weights: the whole model.
+        """
         part = self.down(weights)
         return Weights(params=part.params) if self.buffers == "server" else part
 
     def own(self, weights: Weights) -> Weights:
-        """Return the part of a whole model that stays with the client."""
+        """Return the part of a whole model that stays with the client.
+
+        Args:
+            weights: the whole model.
+        """
         sent = self.down(weights)
         return weights.select(lambda name: name not in sent.params and name not in sent.buffers)
 
     def received(self, client: Client[S], sent: Weights) -> Weights:
-        """Return the whole model from what was sent and what is the client's own."""
+        """Return the whole model from what was sent and what is the client's own.
+
+        Args:
+            client: the client, whose state holds its own part.
+            sent: the part that the server sent.
+        """
         return client.model.arrange(sent.merge(client.state))  # type: ignore[arg-type]
 
     def answer(self, client: Client[S], w_k: Weights) -> tuple[S, Weighted[Weights]]:
-        """Return what a client keeps and what it sends of the whole model that it trained."""
+        """Return what a client keeps and what it sends of the whole model that it trained.
+
+        Args:
+            client: the client.
+            w_k: the whole model that it trained.
+
+        Returns:
+            The client's new state, and its upload with the weight that it has in the mean.
+        """
         return self.own(w_k), client.weigh(self.up(w_k), self.aggregation)  # type: ignore[return-value]
 
     def model_of(self, server: Weights) -> Weights:
-        """Return the global model in the server's state: the state itself, where the server keeps nothing else."""
+        """Return the global model in the server's state: the state itself, where the server keeps nothing else.
+
+        Args:
+            server: the state of the server.
+        """
         return server
 
     def evaluation_payload(self, server: Weights, model: Model) -> Weights:
@@ -135,7 +181,7 @@ class Averaging(Algorithm[Weights, S]):
 
 @state
 class Kept(Generic[S]):
-    """State of a client that keeps its last model too."""
+    """Client state that also stores the last local model."""
 
     inner: S  # what its algorithm keeps
     v: Maybe[Weights]  # the whole model with which its last training ended

@@ -1,4 +1,4 @@
-"""Settings are what their annotations say: the list of a `Literal`, a number, a text; and this is the check."""
+"""Validation of settings against their type annotations: the words of a `Literal`, a number, a text."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def grids(kind: type) -> dict[str, tuple[Any, ...]]:
 
 
 class StrictSettings:
-    """A class whose settings have names: one that it lacks is refused with the one that may be meant."""
+    """A class that refuses unknown keyword arguments, and suggests the closest name."""
 
     def __new__(cls, *values: Any, **given: Any) -> Self:
         known = _settings(cls)  # type: ignore[arg-type]

@@ -56,7 +56,11 @@ class Replies(Generic[T]):
         return tree.stack(self.values)
 
     def only(self, clients: Tensor) -> Replies[T]:
-        """Return the answers of those clients whose numbers are among `clients` [k]."""
+        """Return the answers of some clients.
+
+        Args:
+            clients: their numbers, [k].
+        """
         wanted = set(clients.tolist())
         values = [value for k, value in zip(self.ids.tolist(), self.values, strict=True) if k in wanted]
         return Replies(self.cohort.only(clients), values, new_total=self.new_total)

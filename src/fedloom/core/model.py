@@ -73,27 +73,48 @@ class Model(NetworkTensors):
         return tuple(name for name in self._tapped_evaluating.layers if name)
 
     def offers(self, name: str) -> bool:
-        """Return whether the network has a layer or a method of this name, which `features` needs."""
+        """Return whether the network has a layer or a method of this name, which `features` needs.
+
+        Args:
+            name: of a layer or method of the network.
+        """
         return name.removeprefix(INPUT) in self.layers or callable(getattr(self._evaluating, name, None))
 
     def features(self, weights: Weights, x: Tensor, name: str = "features", mask: Tensor | None = None) -> Tensor:
-        """Return what the network's method or layer `name` returns in a pass in evaluation mode, as [B, D].
+        """Return the output of a method or layer of the network in evaluation mode, flattened to [B, D].
 
-        What it returns is flattened. `input:head` is what the layer `head` is given. `mask`: as in a call.
+        Args:
+            weights: the network's tensors.
+            x: inputs, [B, ...].
+            name: of a method or layer; `input:head` is the input of the layer `head`.
+            mask: as in a call.
         """
         return self.with_features(weights, x, name, mask)[1]
 
     def with_features(
         self, weights: Weights, x: Tensor, name: str = "features", mask: Tensor | None = None
     ) -> tuple[Tensor, Tensor]:
-        """Return the logits [B, C] in evaluation mode, and what `features` returns, of the same pass."""
+        """Return the logits [B, C] in evaluation mode, and what `features` returns, of the same pass.
+
+        Args:
+            weights: the network's tensors.
+            x: inputs, [B, ...].
+            name: of a method or layer; `input:head` is the input of the layer `head`.
+            mask: as in a call.
+        """
         real = self._real_rows(x, mask)
         tensors, x = self._given(self._tensors(weights, "module."), x)
         with self._evaluation(real):
             return self._pass(self._tapped_evaluating, tensors, x, name)  # type: ignore[no-any-return]
 
     def calling(self, weights: Weights, x: Tensor, call: Callable[[nn.Module, Tensor], Any]) -> Any:
-        """Return what `call(network, x)` returns in evaluation mode; it may use any of the network's methods."""
+        """Return `call(network, x)` in evaluation mode.
+
+        Args:
+            weights: the network's tensors.
+            x: inputs, [B, ...].
+            call: a function of the network and x, which may use any of the network's methods.
+        """
         tensors, x = self._given(self._tensors(weights, "module."), x)
         with self._evaluation(None):
             return self._pass(self._called_evaluating, tensors, x, call)
@@ -155,6 +176,10 @@ class Model(NetworkTensors):
 
         Batch normalisation uses the real rows only, dropout bits come from `batch.key`: so neither padding a batch
         nor stacking clients changes any real row. Rows of padding have arbitrary finite logits.
+
+        Args:
+            weights: the network's tensors.
+            batch: a batch of training examples.
         """
         return self._train(self._training, "", weights, batch)
 
@@ -163,16 +188,22 @@ class Model(NetworkTensors):
     ) -> tuple[tuple[Tensor, Tensor], Params]:
         """Return (logits, features) in training mode, and the buffers after this batch, as `train`.
 
-        The features [B, D] are what the method or layer `name` returned in the same pass.
+        Args:
+            weights: the network's tensors.
+            batch: a batch of training examples.
+            name: of the method or layer whose output in the same pass, flattened to [B, D], the features are.
         """
         return self._train(self._tapped_training, "module.", weights, batch, name)
 
     def train_calling(
         self, weights: Weights, batch: Batch, call: Callable[[nn.Module, Tensor], Any]
     ) -> tuple[Any, Params]:
-        """Return what `call(network, batch.x)` returns in training mode, and the buffers after this batch, as `train`.
+        """Return `call(network, batch.x)` in training mode, and the buffers after this batch, as `train`.
 
-        `call` may use any of the network's methods.
+        Args:
+            weights: the network's tensors.
+            batch: a batch of training examples.
+            call: a function of the network and inputs, which may use any of the network's methods.
         """
         return self._train(self._called_training, "module.", weights, batch, call)
 
@@ -207,7 +238,12 @@ class Model(NetworkTensors):
                 attributes.update(kept)
 
     def fronts(self, weights: Weights, x: Tensor) -> list[Front]:
-        """Return what of this network can be computed once for each example, the largest first; x: some inputs."""
+        """Return the parts of this network that can be computed once for each example, the largest first.
+
+        Args:
+            weights: the network's tensors.
+            x: some inputs, [B, ...].
+        """
         with torch.no_grad():
             self(weights, x)  # which may try layouts first, on empty images
             with Watch(self._evaluating) as evaluated:
@@ -217,7 +253,11 @@ class Model(NetworkTensors):
         return found(self._training, self._stays, (evaluated, trained))
 
     def through(self, front: Front) -> Callable[[Tensor], Tensor]:
-        """Return the function of inputs that a front is, in evaluation mode."""
+        """Return the function of inputs that a front is, in evaluation mode.
+
+        Args:
+            front: one of `fronts`.
+        """
         layers = chain_of(copied(self._evaluating, {}), front)
         names = [(f"{name}.", f"{i}.") for i, name in enumerate(front.layers)]
         tensors = {
@@ -233,7 +273,10 @@ class Model(NetworkTensors):
     def behind(self, front: Front, x: Tensor, features: Tensor) -> Model:
         """Return this network behind a front: the same tensors, with the outputs of the front as inputs.
 
-        `x`, `features`: some inputs of this network and of the other, which gets them in the same layout.
+        Args:
+            front: one of `fronts`.
+            x: some inputs of this network, [B, ...].
+            features: the outputs of the front, in the layout in which the other network gets them.
         """
         rest = copy.copy(self)
         rest._training, rest._evaluating = (
@@ -249,6 +292,10 @@ class Model(NetworkTensors):
 
         The moments are mean and biased variance, [C] each. DENSE's L_BN (eq. 3) and DeepInversion compare them with the
         layer's running statistics; a layer without these has none. Differentiable in x.
+
+        Args:
+            weights: the network's tensors.
+            x: inputs, [B, ...].
         """
         tensors, x = self._given(self._tensors(weights), x)
         names = {id(t): n.removesuffix("running_mean").rstrip(".") for n, t in tensors.items()}

@@ -36,7 +36,12 @@ class Optimiser(StrictSettings, ABC):
 
     @abstractmethod
     def init(self, params: Sequence[Tensor], lead: int = 0) -> list[Tensor]:
-        """Return the state before the first step. `lead`: number of leading client axes (0 or 1)."""
+        """Return the state before the first step.
+
+        Args:
+            params: the tensors to train, each with `lead` leading client axes.
+            lead: number of leading client axes, 0 or 1.
+        """
 
     @abstractmethod
     def _step_(self, params: Sequence[Tensor], grads: list[Tensor], state: Sequence[Tensor], lr: Tensor) -> None: ...
@@ -44,7 +49,15 @@ class Optimiser(StrictSettings, ABC):
     def step_(
         self, params: Sequence[Tensor], grads: Sequence[Tensor], state: Sequence[Tensor], lr: Tensor, lead: int = 0
     ) -> None:
-        """Take one step in place. `lr`: [] tensor; with lead = 1 all else has a leading client axis, and `lr` may."""
+        """Take one step in place.
+
+        Args:
+            params: the tensors to train, each with `lead` leading client axes.
+            grads: a gradient for each.
+            state: as `init` returned it.
+            lr: the learning rate, []; with lead = 1 it may be [K].
+            lead: number of leading client axes, 0 or 1.
+        """
         grads = list(grads)
         if self.clip is not None:
             axes = [tuple(range(lead, g.ndim)) for g in grads]
@@ -59,6 +72,9 @@ class Optimiser(StrictSettings, ABC):
 
         (start - end) / lr is a sum over this number of steps.
 
+        Args:
+            num_steps: number of steps taken, [].
+
         Raises:
             SettingError: there is no such number.
         """
@@ -68,7 +84,16 @@ class Optimiser(StrictSettings, ABC):
         )
 
     def apply(self, weights: T, gradient: T, state: Sequence[Tensor]) -> tuple[T, list[Tensor]]:
-        """Take one pure step at `lr` on a pytree (the server's use); return (new weights, new state)."""
+        """Take one pure step at `lr` on a pytree, as a server does.
+
+        Args:
+            weights: a pytree of tensors.
+            gradient: of the same structure.
+            state: as `init` returned it.
+
+        Returns:
+            The new weights and the new state.
+        """
         flat, spec = tree.flatten(tree.map_tree(torch.clone, weights))
         moved = [s.clone() for s in state]
         rate = torch.tensor(self.lr, dtype=torch.float64, device=flat[0].device)
@@ -97,6 +122,12 @@ class SGD(Optimiser):
             raise SettingError("nesterov needs momentum > 0; set momentum or drop nesterov")
 
     def init(self, params: Sequence[Tensor], lead: int = 0) -> list[Tensor]:
+        """Return the state before the first step.
+
+        Args:
+            params: the tensors to train, each with `lead` leading client axes.
+            lead: number of leading client axes, 0 or 1.
+        """
         return [torch.zeros_like(p) for p in params] if self.momentum else []
 
     def _step_(self, params: Sequence[Tensor], grads: list[Tensor], state: Sequence[Tensor], lr: Tensor) -> None:
@@ -119,6 +150,9 @@ class SGD(Optimiser):
         Steps of Nesterov's momentum count as those of heavy-ball momentum, as in the authors' code.
 
         a = sum_{s=1..n} (1 - m^s) / (1 - m) = (n - m (1 - m^n) / (1 - m)) / (1 - m)
+
+        Args:
+            num_steps: number of steps taken, [].
         """
         n, m = num_steps.double(), self.momentum
         return (n - m * (1 - m**n) / (1 - m)) / (1 - m)
@@ -127,6 +161,12 @@ class SGD(Optimiser):
         """Take the same step by PyTorch's fused kernel: one pass over memory instead of up to nine. No clipping.
 
         Parameters and state are dense and of the same strides.
+
+        Args:
+            params: the tensors to train, dense; they change in place.
+            grads: a gradient for each.
+            state: as `init` returned it, with the strides of the parameters; it changes in place.
+            lr: the learning rate.
         """
         # The kernel runs over memory and ignores strides: a transposed or expanded gradient must be laid out like p.
         grads = [
@@ -159,6 +199,12 @@ class Adam(Optimiser):
     """L2 penalty that is added to the gradient."""
 
     def init(self, params: Sequence[Tensor], lead: int = 0) -> list[Tensor]:
+        """Return the state before the first step.
+
+        Args:
+            params: the tensors to train, each with `lead` leading client axes.
+            lead: number of leading client axes, 0 or 1.
+        """
         count = torch.zeros(params[0].shape[:lead], dtype=torch.float64, device=params[0].device)
         return [count, *(torch.zeros_like(p) for p in (*params, *params))]
 
@@ -190,6 +236,12 @@ class Cosine(Optimiser):
         super().__post_init__()
 
     def init(self, params: Sequence[Tensor], lead: int = 0) -> list[Tensor]:
+        """Return the state before the first step.
+
+        Args:
+            params: the tensors to train, each with `lead` leading client axes.
+            lead: number of leading client axes, 0 or 1.
+        """
         taken = torch.zeros(params[0].shape[:lead], dtype=torch.float64, device=params[0].device)
         return [taken, *self.of.init(params, lead)]
 
@@ -251,13 +303,20 @@ class Local(StrictSettings):
         check_choices(self)
 
     def rate(self, round: int) -> float:
-        """Return the learning rate of a round, counted from 0."""
+        """Return the learning rate of a round, counted from 0.
+
+        Args:
+            round: from 0.
+        """
         return self.optimiser.lr * self.decay**round
 
     def longer(self, epochs: int) -> Local:
-        """Return this training with so many epochs more; of `steps` with the share of steps that these would be.
+        """Return this training with more epochs; of `steps`, with the share of steps that these would be.
 
         A share of a step counts as one: 2 epochs that are 5 steps are 8 steps with 1 epoch more.
+
+        Args:
+            epochs: how many more.
         """
         steps = self.steps and -(-self.steps * (self.epochs + epochs) // self.epochs)
         return replace(self, epochs=self.epochs + epochs, steps=steps)

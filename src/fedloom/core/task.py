@@ -22,7 +22,12 @@ class Task(Protocol):
     """
 
     def loss(self, logits: Tensor, batch: Batch) -> Tensor:
-        """Return the mean loss over the real rows of the batch, []. `logits`: [B, ...]."""
+        """Return the mean loss over the real rows of a batch, [].
+
+        Args:
+            logits: outputs of the network, [B, ...].
+            batch: the examples, with targets `batch.y` and the number of real rows.
+        """
         ...
 
 
@@ -64,7 +69,7 @@ class CountsPlaces(Protocol):
 
 @runtime_checkable
 class NeedsLabelStatistics(Protocol):
-    """A task whose loss wants to know more of a client's training examples than a batch says, such as `LDAM`."""
+    """A task whose loss needs statistics of all labels of a client, such as `LDAM`."""
 
     def notes(self, y: Tensor) -> Mapping[str, Tensor]:
         """Return what is to stand beside each training example, [n, ...] by name, from a client's labels, [n].
@@ -77,7 +82,7 @@ class NeedsLabelStatistics(Protocol):
 
 @runtime_checkable
 class Objective(Protocol):
-    """A task whose clients minimise more than its mean loss, such as `SVM`; they are judged by the loss alone."""
+    """A task whose clients minimise more than its mean loss, such as `SVM`; evaluation uses the loss alone."""
 
     def objective(self, loss: Tensor, count: Tensor, params: Params) -> Tensor:
         """Return what is minimised, [], from the mean `loss` [] over `count` [] examples and the model that has it."""
@@ -86,10 +91,9 @@ class Objective(Protocol):
 
 @runtime_checkable
 class ScheduledLoss(Protocol):
-    """A task or an algorithm whose clients know how long a round's training is.
+    """A task or an algorithm whose local step depends on how far the round's training has progressed.
 
-    What they do in a step depends on how many steps are still to come, such as `LDAM` with `drw`. A loss that reads
-    `batch.progress` is of that kind.
+    `LDAM` with `drw` is one. So is a loss that reads `batch.progress`.
 
     `paced_by`: the name of the setting that makes it so; None: it is not so with these settings.
     """

@@ -108,7 +108,11 @@ class Arithmetic:
         return torch.stack([x.square().sum() for x in pytree.tree_leaves(self) if x.is_floating_point()]).sum()
 
     def dot(self: A, other: A) -> Tensor:
-        """Return the inner product over all floating leaves, []."""
+        """Return the inner product over all floating leaves, [].
+
+        Args:
+            other: of the same structure.
+        """
         pairs = zip(pytree.tree_leaves(self), pytree.tree_leaves(other), strict=True)
         return torch.stack([(x * y).sum() for x, y in pairs if x.is_floating_point()]).sum()
 
@@ -123,7 +127,11 @@ class Params(dict[str, Tensor], Arithmetic):
     """Tensors by qualified name; over K stacked clients each has one leading axis."""
 
     def select(self, keep: Callable[[str], bool]) -> Params:
-        """Return the entries whose name satisfies `keep`."""
+        """Return the entries whose name satisfies `keep`.
+
+        Args:
+            keep: a condition on a tensor's name.
+        """
         return Params({n: t for n, t in self.items() if keep(n)})
 
 
@@ -155,17 +163,29 @@ class Weights(Arithmetic):
         object.__setattr__(self, "buffers", buffers if isinstance(buffers, Params) else Params(buffers or {}))
 
     def select(self, keep: Callable[[str], bool]) -> Weights:
-        """Return the entries whose qualified name satisfies `keep`."""
+        """Return the entries whose qualified name satisfies a condition.
+
+        Args:
+            keep: the condition, on names such as `fc.weight`.
+        """
         return Weights(params=self.params.select(keep), buffers=self.buffers.select(keep))
 
     def merge(self, other: Weights) -> Weights:
-        """Return these weights with the entries of `other` put over them; the order of names is kept."""
+        """Return these weights with the entries of others put over them; the order of names is kept.
+
+        Args:
+            other: weights with some of the names.
+        """
         return Weights(params={**self.params, **other.params}, buffers={**self.buffers, **other.buffers})
 
     def towards(self, other: Weights, rate: float) -> Weights:
         """Return params + rate * (those of `other` - params), with the buffers of `other`.
 
         At rate 1 the params are those of `other` to the last bit.
+
+        Args:
+            other: weights of the same network.
+            rate: 0 stays, 1 arrives.
         """
         moved = other.params if rate == 1.0 else self.params + rate * (other.params - self.params)
         return Weights(params=moved, buffers=other.buffers)
@@ -217,15 +237,30 @@ class Maybe(Generic[T]):
 
     @staticmethod
     def some(value: T) -> Maybe[T]:
+        """Return a Maybe that holds a value.
+
+        Args:
+            value: a pytree of tensors.
+        """
         return Maybe(present=torch.ones((), dtype=torch.bool), value=value)
 
     @staticmethod
     def none(like: T) -> Maybe[T]:
+        """Return a Maybe that holds nothing.
+
+        Args:
+            like: a pytree with the structure and shapes that a value has.
+        """
         return Maybe(present=torch.zeros((), dtype=torch.bool), value=pytree.tree_map(torch.zeros_like, like))
 
     @staticmethod
     def where(present: Tensor, value: T) -> Maybe[T]:
-        """Return a Maybe of the value where it is `present`: [], or [K] of a value that is stacked."""
+        """Return a Maybe of a value that may be present.
+
+        Args:
+            present: bool, [], or [K] of a value that is stacked.
+            value: a pytree of tensors.
+        """
 
         def there(t: Tensor) -> Tensor:
             return torch.where(present.reshape(present.shape + (1,) * (t.ndim - present.ndim)), t, torch.zeros_like(t))
@@ -233,7 +268,11 @@ class Maybe(Generic[T]):
         return Maybe(present=present, value=pytree.tree_map(there, value))
 
     def otherwise(self, default: T) -> T:
-        """Return the value where present, `default` elsewhere; no branch, so it may be used on a client."""
+        """Return the value where it is present, a default elsewhere; without a branch, so a client can use it.
+
+        Args:
+            default: of the structure of the value.
+        """
         return pytree.tree_map(  # type: ignore[no-any-return]
             lambda v, d: torch.where(self.present, v, d), self.value, default
         )

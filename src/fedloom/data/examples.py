@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from fedloom.data.changes import Drift
-from fedloom.data.inputs import IGNORED, KINDS, Input, Inputs, Tokens
+from fedloom.data.inputs import IGNORED, Inputs, Tokens
 from fedloom.data.normalise import AS_STORED, Normalise
 from fedloom.data.preparation import Preparation
 
@@ -174,7 +174,11 @@ class Examples:
         return not self.y.is_floating_point() and self.y.dim() == 1
 
     def at_once(self, most: int) -> int:
-        """Return how many examples to evaluate at a time: `most`, or fewer where their logits take more room."""
+        """Return how many examples to evaluate at a time, fewer where their logits take more room.
+
+        Args:
+            most: the largest number.
+        """
         places = 1 if self.y.is_floating_point() else self.y.shape[1:].numel()
         return min(most, max(1, _LOGITS // max(1, self.num_classes * places)))
 
@@ -191,7 +195,11 @@ class Examples:
         return tuple(self.x.shape[1:])
 
     def select(self, rows: npt.NDArray[np.int64] | Tensor) -> Examples:
-        """Return a copy of the examples at `rows`, int64 positions of shape (n,), in that order."""
+        """Return a copy of some examples, in the given order.
+
+        Args:
+            rows: positions, int64 of shape (n,).
+        """
         index = torch.tensor(rows) if isinstance(rows, np.ndarray) else rows  # a copy: partitions are read-only
         index = index.to(self.x.device, torch.int64)
         places = index.cpu().numpy()
@@ -200,7 +208,12 @@ class Examples:
         return replace(self, x=self.x[index], y=self.y[index], preparation=preparation, groups=groups)
 
     def drifted(self, rule: Drift, clients: npt.NDArray[np.int64], round: int) -> Examples:
-        """Return the same examples as a rule has them in a round; `clients`: whose they are, [N].
+        """Return the same examples as a rule has them in a round.
+
+        Args:
+            rule: how examples change.
+            clients: the client of each example, [N].
+            round: from 0.
 
         Raises:
             ValueError: the rule gives labels or stored values of another shape or type.
@@ -219,11 +232,18 @@ class Examples:
         return replace(self, x=x, y=y)
 
     def to(self, device: torch.device | str) -> Examples:
-        """Return the same examples on `device`."""
+        """Return the same examples on `device`.
+
+        Args:
+            device: of PyTorch, such as "cuda".
+        """
         return replace(self, x=self.x.to(device), y=self.y.to(device))
 
     def prepared(self, fitted: Preparation) -> Examples:
         """Return the same with the features that a fitted preparation makes of their columns.
+
+        Args:
+            fitted: the preparation.
 
         Raises:
             ValueError: they are no rows of a table that is prepared.
@@ -273,33 +293,6 @@ class Examples:
         return digest.hexdigest()[:16]
 
 
-def describe_inputs(how: Normalise | Tokens | Inputs) -> Any:
-    """Return how stored values become inputs, as JSON has it."""
-    if isinstance(how, Normalise):
-        return [how.mean, how.std, how.scale]
-    if isinstance(how, Tokens):
-        return {"padding": how.padding, "cut": how.cut, "vocabulary": how.vocabulary}
-    parts = [[name, [*shape], kind] for name, shape, kind in how.parts]
-    return {"inputs": parts, "padding": how.padding, "cut": how.cut}
-
-
-def read_inputs(found: Any) -> Normalise | Tokens | Inputs:
-    """Return what `describe_inputs` has described.
-
-    Raises:
-        ValueError: it is none of these; TypeError and KeyError likewise.
-    """
-    if not isinstance(found, Mapping):
-        mean, std, scale = found
-        return Normalise(tuple(map(float, mean)), tuple(map(float, std)), float(scale))
-    if "inputs" not in found:
-        return Tokens(found["padding"], found["cut"] is True, found["vocabulary"])
-    parts = [Input(str(name), tuple(map(int, shape)), kind) for name, shape, kind in found["inputs"]]
-    if wrong := [part for part in parts if part.kind not in KINDS or min(part.shape, default=1) < 1]:
-        raise ValueError(f"inputs of a network are {', '.join(KINDS)} of some shape, got {wrong[0]!r:.80}")
-    return Inputs(tuple(parts), found["padding"], found.get("cut", True) is True)
-
-
 class Dataset(NamedTuple):
     """Data that a source holds.
 
@@ -317,13 +310,21 @@ class Dataset(NamedTuple):
     held_out: npt.NDArray[np.bool_] | None = None
 
     def select(self, rows: npt.NDArray[np.int64]) -> Dataset:
-        """Return the same with the rows of `train` at positions `rows` (n,) alone, in that order."""
+        """Return the data set with some rows of `train`, in the given order.
+
+        Args:
+            rows: positions in `train`, (n,).
+        """
         owners = None if self.owners is None else self.owners[rows]
         held_out = None if self.held_out is None else self.held_out[rows]
         return self._replace(train=self.train.select(rows), owners=owners, held_out=held_out)
 
     def first_classes(self, count: int) -> Dataset:
-        """Return the examples of the first `count` classes alone, with these classes and no other."""
+        """Return the examples of the first `count` classes alone, with these classes and no other.
+
+        Args:
+            count: number of classes.
+        """
 
         def rows(part: Examples) -> npt.NDArray[np.int64]:
             return np.flatnonzero((part.y < count).numpy())

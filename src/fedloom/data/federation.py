@@ -15,7 +15,7 @@ from fedloom.data.changes import Arrival, Drift
 from fedloom.data.drawing import starts
 from fedloom.data.examples import Dataset, Examples
 from fedloom.data.groups import split_whole_groups
-from fedloom.data.hold_out import split
+from fedloom.data.hold_out import set_aside, split
 from fedloom.data.partition import Partition
 
 _SHOWN = 20  # clients in a notebook
@@ -172,9 +172,11 @@ class Federation:
         return self.arrives is not None or self.drift is not None
 
     def at(self, round: int, first: int = 0) -> Federation:
-        """Return the federation of a round, from 0: the training examples that are there, as they are by then.
+        """Return the federation of a round: the training examples that are present, as they are by then.
 
-        `first`: the number that client 0 has elsewhere, where these are some clients of a larger federation.
+        Args:
+            round: from 0.
+            first: the number that client 0 has elsewhere, where these are some clients of a larger federation.
 
         Raises:
             ValueError: by a rule a client has no training example in this round, or an example another shape or type.
@@ -192,9 +194,14 @@ class Federation:
         return found
 
     def arrived(self, client: int, round: int) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-        """Return of each example that is there in a round its place in the order of arrival, and since which round.
+        """Return the place in the order of arrival of each example that is present, and the round since which it is.
 
-        They are in the order of the rows of `at(round).partition`.
+        Args:
+            client: number of the client.
+            round: from 0.
+
+        Returns:
+            Both of shape (n,), in the order of the rows of `at(round).partition`.
         """
         _, place, since, until = self._timetable
         own = slice(self.partition.indptr[client], self.partition.indptr[client + 1])
@@ -214,9 +221,15 @@ class Federation:
         return p.indices[order], place, since, until
 
     def check_changes(self, rounds: int) -> None:
-        """Raise ValueError where the rules fit the examples in none or not all of so many rounds, as far as is known.
+        """Refuse rules of arrival and drift that do not fit the examples, as far as is known before a run.
 
-        Drift is tried in the first alone.
+        Drift is tried in the first round alone.
+
+        Args:
+            rounds: number of rounds of the run.
+
+        Raises:
+            ValueError: a rule does not fit the examples, or not in every round.
         """
         self.at(0)
         if self.arrives is not None:
@@ -225,7 +238,10 @@ class Federation:
                 self.there(round)
 
     def there(self, round: int) -> Partition:
-        """Return the training rows of each client that are there in a round, from 0.
+        """Return the training rows of each client that are present in a round.
+
+        Args:
+            round: from 0.
 
         Raises:
             ValueError: a client that has training rows has none in this round.
@@ -334,7 +350,7 @@ def federate(
     part = split if train.groups is None else partial(split_whole_groups, groups=train.groups)
     local_test: Partition | None
     if held_out is not None:
-        training, local_test = _set_aside(partition, held_out, len(train))
+        training, local_test = set_aside(partition, held_out, len(train))
     else:
         training, local_test = part(partition, labels, test_fraction=test_fraction, seed=seed)
         local_test = local_test if test_fraction > 0 else None
@@ -363,27 +379,3 @@ def _check_kinds(train: object, partition: object, test: object, public: object)
             f"partition must be a fedloom.Partition, got {type(partition).__name__}: make one with "
             "fedloom.iid(train.y, 10, seed=0), or of lists of rows with fedloom.Partition.from_lists(lists)"
         )
-
-
-def _set_aside(partition: Partition, held_out: npt.NDArray[np.bool_], length: int) -> tuple[Partition, Partition]:
-    """Return the training rows and the held-out rows of the clients that have training rows."""
-    if held_out.dtype != np.bool_ or held_out.shape != (length,):
-        raise ValueError(
-            f"held_out must be a boolean for each of the {length} training examples, got {held_out.dtype} of shape "
-            f"{held_out.shape}: pass that of the same Dataset"
-        )
-    if partition.indices.max(initial=0) >= length:
-        raise ValueError(f"partition must hold rows of train, 0..{length - 1}, got {partition.indices.max()}")
-    out = held_out[partition.indices]
-    client = np.repeat(np.arange(partition.num_clients), partition.sizes)
-    training, testing = (np.bincount(client[rows], minlength=partition.num_clients) for rows in (~out, out))
-    stays = training > 0
-    if not stays.any():
-        raise ValueError("a client needs a row that is not held out, got none that has one: use test_fraction")
-    name = partition.name
-    if left_out := int((~stays).sum()):
-        name += f", {left_out} of {len(stays)} clients without training rows left out"
-    names = tuple(n for n, there in zip(partition.clients, stays, strict=True) if there) if partition.clients else ()
-    kept = Partition(starts(training[stays]), partition.indices[~out], name, partition.seed, names)
-    tested = partition.indices[out & stays[client]]
-    return kept, Partition(starts(testing[stays]), tested, f"{name}, held out", partition.seed)

@@ -71,3 +71,27 @@ def quotas_of(generator: np.random.RandomState, counts: IntArray, test_size: int
     largest_first = tie_break[np.argsort(-remainders[tie_break], kind="stable")]
     quotas[largest_first[: test_size - int(quotas.sum())]] += 1
     return quotas
+
+
+def set_aside(partition: Partition, held_out: npt.NDArray[np.bool_], length: int) -> tuple[Partition, Partition]:
+    """Return the training rows and the held-out rows of the clients that have training rows."""
+    if held_out.dtype != np.bool_ or held_out.shape != (length,):
+        raise ValueError(
+            f"held_out must be a boolean for each of the {length} training examples, got {held_out.dtype} of shape "
+            f"{held_out.shape}: pass that of the same Dataset"
+        )
+    if partition.indices.max(initial=0) >= length:
+        raise ValueError(f"partition must hold rows of train, 0..{length - 1}, got {partition.indices.max()}")
+    out = held_out[partition.indices]
+    client = np.repeat(np.arange(partition.num_clients), partition.sizes)
+    training, testing = (np.bincount(client[rows], minlength=partition.num_clients) for rows in (~out, out))
+    stays = training > 0
+    if not stays.any():
+        raise ValueError("a client needs a row that is not held out, got none that has one: use test_fraction")
+    name = partition.name
+    if left_out := int((~stays).sum()):
+        name += f", {left_out} of {len(stays)} clients without training rows left out"
+    names = tuple(n for n, there in zip(partition.clients, stays, strict=True) if there) if partition.clients else ()
+    kept = Partition(starts(training[stays]), partition.indices[~out], name, partition.seed, names)
+    tested = partition.indices[out & stays[client]]
+    return kept, Partition(starts(testing[stays]), tested, f"{name}, held out", partition.seed)

@@ -6,12 +6,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from math import prod
-from typing import Literal, NamedTuple, get_args
+from typing import Any, Literal, NamedTuple, get_args
 
 import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor
+
+from fedloom.data.normalise import Normalise
 
 IGNORED = -100
 """The target of a place that no loss and no measure counts; PyTorch's `ignore_index`."""
@@ -239,3 +241,30 @@ def counts_padding(x: Tensor, y: Tensor, how: Tokens | Inputs) -> bool:
         return True
     behind = torch.arange(places, device=x.device) >= how.ends(x)[:, None]
     return bool(((y != IGNORED) & behind).any())
+
+
+def describe_inputs(how: Normalise | Tokens | Inputs) -> Any:
+    """Return how stored values become inputs, as JSON has it."""
+    if isinstance(how, Normalise):
+        return [how.mean, how.std, how.scale]
+    if isinstance(how, Tokens):
+        return {"padding": how.padding, "cut": how.cut, "vocabulary": how.vocabulary}
+    parts = [[name, [*shape], kind] for name, shape, kind in how.parts]
+    return {"inputs": parts, "padding": how.padding, "cut": how.cut}
+
+
+def read_inputs(found: Any) -> Normalise | Tokens | Inputs:
+    """Return what `describe_inputs` has described.
+
+    Raises:
+        ValueError: it is none of these; TypeError and KeyError likewise.
+    """
+    if not isinstance(found, Mapping):
+        mean, std, scale = found
+        return Normalise(tuple(map(float, mean)), tuple(map(float, std)), float(scale))
+    if "inputs" not in found:
+        return Tokens(found["padding"], found["cut"] is True, found["vocabulary"])
+    parts = [Input(str(name), tuple(map(int, shape)), kind) for name, shape, kind in found["inputs"]]
+    if wrong := [part for part in parts if part.kind not in KINDS or min(part.shape, default=1) < 1]:
+        raise ValueError(f"inputs of a network are {', '.join(KINDS)} of some shape, got {wrong[0]!r:.80}")
+    return Inputs(tuple(parts), found["padding"], found.get("cut", True) is True)

@@ -74,7 +74,12 @@ class Partition:
     def from_lists(
         cls, lists: Sequence[Sequence[int] | IntArray], name: str = "lists", seed: int | None = None
     ) -> Partition:
-        """Make a partition of one list of rows per client.
+        """Return the partition of one list of rows per client.
+
+        Args:
+            lists: the rows of each client.
+            name: how the partition is called in files and on pages.
+            seed: by which the lists were drawn, for the record.
 
         Raises:
             ValueError: there is no list, a row is not an integer, is negative, or appears twice.
@@ -100,6 +105,9 @@ class Partition:
 
     def rows(self, client: int) -> IntArray:
         """Return the rows of one client, in its order; a copy, by which tensors can be indexed.
+
+        Args:
+            client: number of the client.
 
         Raises:
             ValueError: there is no such client.

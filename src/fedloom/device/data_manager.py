@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from fedloom.core.errors import RefusedError, SettingError, SettingWarning, warn
 from fedloom.data import Dataset, Examples, Federation, Partition, by_lists, federate
-from fedloom.data.examples import describe_inputs
+from fedloom.data.inputs import describe_inputs
 from fedloom.data.statistics import CommonPreparation, Spread, Summary, target_columns
 from fedloom.data.vocabulary import TextPreparation
 from fedloom.experiments import catalogue

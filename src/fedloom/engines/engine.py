@@ -173,10 +173,10 @@ class Engine(ServerSide):
         split: Split | None,
         method: str = "personal",
     ) -> dict[int, Any]:
-        """Return what clients make of what they are sent to be judged with, without consequences.
+        """Return the results of clients for an evaluation payload, without consequences.
 
-        No state moves, no byte counts, no client is lost, and what clients draw is drawn for nothing else. Clients that
-        have nothing to be judged by are left out.
+        No state moves, no byte counts, no client is lost, and random draws are used for nothing else. Clients without
+        examples to evaluate on are left out.
         """
         out: dict[int, Any] = {}
         rate = self.algorithm.local.rate(round)

@@ -17,14 +17,14 @@ NOT_WITHIN = "no answer within"  # so begins why a client failed whose time was 
 
 @dataclass(frozen=True)
 class Unreliable:
-    """Clients that decline to take part, are lost on the way, or answer too late; a function of (seed, round, client).
+    """Clients that decline, drop out or respond too late; a function of (seed, round, client).
 
-    Probabilities that a client fails when it is asked, each in [0, 1], together at most 1:
-    `declined`: it refuses, at the first exchange of a round; who has begun a round does not refuse any more.
-    `lost`: it vanishes, at any exchange. `late`: it answers after the deadline, at any exchange; its answer and its new
-    state are discarded. `late` is a mean over clients: some are slow for good, and most of the late answers are theirs.
+    Probabilities per request, each in [0, 1], together at most 1:
+    `declined`: the client refuses, at the first exchange of a round only.
+    `lost`: it drops out, at any exchange. `late`: it responds after the deadline, at any exchange; its response and its
+    new state are discarded. `late` is a mean over clients: slowness belongs to the client, most are rarely late.
 
-    Whatever the reason, the client counts as not asked in this exchange, and keeps the state it had.
+    In each case the client counts as not selected in this exchange, and its state stays.
     """
 
     declined: float = 0.0
@@ -90,7 +90,7 @@ def _uniform(seed: int, *words: int | str) -> float:
 
 @dataclass(frozen=True)
 class FaultsInWords:
-    """Faults whose reasons are words, as logs have them: of a bool, False too would be a reason and not None."""
+    """Wrap a callable of faults, and require that it returns a reason as text, or None; False is refused."""
 
     faults: Faults
 

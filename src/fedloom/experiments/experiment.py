@@ -63,13 +63,20 @@ class Experiment(TopSettings):
 
     @staticmethod
     def knows(key: str) -> bool:
-        """Return whether a key is in a place for settings that belong to no algorithm."""
+        """Return whether a key is in a place for settings that belong to no algorithm.
+
+        Args:
+            key: such as `local.lr`.
+        """
         section, dot, _ = key.partition(".")
         return section in SECTIONS if dot else section in TOP
 
     @classmethod
     def of(cls, described: Mapping[str, Any]) -> Experiment:
-        """Make the experiment that nested mappings describe, as a settings file or a settings.json has them.
+        """Return the experiment that nested mappings describe, as a settings file or a settings.json has them.
+
+        Args:
+            described: settings by section and name.
 
         Raises:
             SettingError: a key is unknown or its value of another type; names the key and what it might mean.
@@ -90,7 +97,9 @@ class Experiment(TopSettings):
     def from_directory(cls, directory: str | Path, *, allow_code: bool = False) -> Experiment:
         """Return the experiment that was run in a directory.
 
-        `allow_code`: whether code that its settings name may be imported, as module:name; `code_of` says which.
+        Args:
+            directory: of a run.
+            allow_code: whether code that its settings name, as module:name, may be imported; `code_of` lists it.
 
         Raises:
             SettingError: there is none, it was started from Python with objects that have no names, or it names code
@@ -107,7 +116,11 @@ class Experiment(TopSettings):
 
     @classmethod
     def code_of(cls, directory: str | Path) -> tuple[str, ...]:
-        """Return the code that the settings of the run in a directory name, each with its file; nothing is imported."""
+        """Return the code that the settings of a run name, each with its file; nothing is imported.
+
+        Args:
+            directory: of a run.
+        """
         return with_files(named_code(cls._described_in(directory)))
 
     @staticmethod
@@ -129,7 +142,11 @@ class Experiment(TopSettings):
         return described
 
     def changed(self, key: str, value: Any) -> Experiment:
-        """Return the experiment with one setting changed: `model`, `local.lr`, `fedntd.beta`; values may be text.
+        """Return the experiment with one setting changed.
+
+        Args:
+            key: such as `model`, `local.lr` or `fedntd.beta`.
+            value: the new value; text is converted.
 
         Raises:
             SettingError: there is no such setting, or the value is of another type.
@@ -137,7 +154,14 @@ class Experiment(TopSettings):
         return self.with_all({key: value})
 
     def with_all(self, given: Mapping[str, Any]) -> Experiment:
-        """Return the experiment with several settings changed at once, in any order; `algorithm` is changed first."""
+        """Return the experiment with several settings changed at once; `algorithm` is changed first.
+
+        Args:
+            given: new values by key, in any order; text is converted.
+
+        Raises:
+            SettingError: there is no such setting, or a value is of another type.
+        """
         if catalogue.is_sites(str(given.get("data.source", ""))) and self.data.partition == DataSettings().partition:
             given = {"data.partition": "natural", **given}
         out, sections, tables = self, dict[str, dict[str, Any]](), dict(self.settings)
@@ -195,7 +219,8 @@ class Experiment(TopSettings):
     def federation(self, found: tuple[Dataset, Examples | None] | None = None) -> Federation:
         """Return the federation, which is the same for all experiments with equal `data` and partition seed.
 
-        `found`: what `self.dataset()` gave, if it is there.
+        Args:
+            found: the result of `self.dataset()`, to read the data once.
         """
         d, seed = self.data, self.partition_seed
         if d.source.startswith("devices:"):
@@ -267,7 +292,14 @@ class Experiment(TopSettings):
         return self.run.seed if self.data.partition_seed is None else self.data.partition_seed
 
     def models(self, train: Examples) -> dict[str, Model]:
-        """Return the architectures, by name."""
+        """Return the architectures, by name.
+
+        Args:
+            train: the training examples, whose shape and classes the networks need.
+
+        Raises:
+            SettingError: the model, or the file that it starts from, does not fit the settings or the data.
+        """
         found = catalogue.models(self.model, train).items()
         made = {name: Model(make, name=name, frozen=self.frozen, factors=self.factors) for name, make in found}
         if self.start is None:
@@ -283,9 +315,13 @@ class Experiment(TopSettings):
         return {n: load_network(file, m, only=only, seed=seed) for n, m in made.items()}
 
     def job(self, federation: Federation | None = None) -> Job:
-        """Make the job, which is everything that determines the run.
+        """Return the job, which is everything that determines the run.
 
-        `federation`: what `self.federation()` gave, if it is there.
+        Args:
+            federation: the result of `self.federation()`, to draw it once.
+
+        Raises:
+            SettingError: the settings contradict each other or do not fit the data.
         """
         own = self.settings.get(catalogue.label(self.algorithm), {})
         algorithm = catalogue.algorithm(self.algorithm, self.local, own)

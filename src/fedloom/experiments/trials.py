@@ -179,7 +179,7 @@ class Sweep:
         on_trial: Callable[[Trial], None] | None = None,
         train: Train | None = None,
     ) -> list[Trial]:
-        """Run every trial with every seed in DIRECTORY/trial-000/seed-0, ...; a trial that fails costs no other.
+        """Run every trial with every seed in DIRECTORY/trial-000/seed-0, ...; a failing trial stops no other.
 
         sweep.json (what was asked for) is written before the first trial, sweep.csv (one row per trial) after each,
         best.json (settings of the best trial, as a settings file) after the last, where all are on one problem.

@@ -1,4 +1,4 @@
-"""Files of trained weights, believed nothing, as weights again."""
+"""Loading of untrusted files of weights."""
 
 from __future__ import annotations
 

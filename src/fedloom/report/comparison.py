@@ -14,15 +14,7 @@ from fedloom.coordinator.history import newest
 from fedloom.core.task_measures import TaskMeasure, sign
 from fedloom.evaluate.measure import Measure
 from fedloom.report.grouping import differences
-from fedloom.report.methods import (
-    Floats,
-    Method,
-    Run,
-    evaluation_seconds,
-    is_local_only,
-    reference_numbers,
-    training_seconds,
-)
+from fedloom.report.methods import Floats, Method, Run, evaluation_seconds, is_local_only, training_seconds
 from fedloom.report.number_table import Column, Table, amount, format_of, percent, signed, whole, with_unit
 from fedloom.report.over_seeds import of_methods
 from fedloom.report.printable import class_names, client_names, part, printable
@@ -136,7 +128,7 @@ def gains_table(methods: Sequence[Method]) -> Table | None:
         Column("most", "most", show, "high", gain),
         Column("clients", "clients", whole),
     ]
-    return Table("gains", columns, rows, numbers, reference_numbers(methods)) if rows else None
+    return Table("gains", columns, rows, numbers, of_methods(methods)[1]) if rows else None
 
 
 def share_better_than_local_only(run: Run, methods: Sequence[Method]) -> float | None:

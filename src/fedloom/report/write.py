@@ -13,20 +13,20 @@ from fedloom.core.errors import SettingError
 from fedloom.experiments.trials import LAST
 from fedloom.report import comparison, figures, sentences
 from fedloom.report.class_recall import class_recall
-from fedloom.report.first_screen import standing_table, verdict
 from fedloom.report.grouping import by_problem, read_methods
 from fedloom.report.heterogeneity import draw_federation, heterogeneity
 from fedloom.report.methods import Method
+from fedloom.report.opening import capital, first_measure, first_screen, over_rounds
 from fedloom.report.order import tuning_of
 from fedloom.report.over_seeds import compared, partitions_text, readings, seeds_text
 from fedloom.report.printable import class_names, client_names, several_of, with_article
-from fedloom.report.several_seeds import Summary, rename_methods, undefined
+from fedloom.report.several_seeds import Summary, rename_methods
 from fedloom.report.sweeps import sweeps
 from fedloom.report.tuned_methods import describe_tuning, tuning_table
 from fedloom.storage.output import path_below, publish
 
 if TYPE_CHECKING:
-    from fedloom.report.page import Page, PageFigure, ShownTable
+    from fedloom.report.page import Page, PageFigure
 
 Paths = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
 
@@ -77,11 +77,11 @@ def _page(methods: Sequence[Method], remarks: Sequence[str], folders: Sequence[s
     if several:
         _problems(page, summary)
     else:
-        page.verdict, page.first, page.standing = _first_screen(page, methods)
+        page.verdict, page.first, page.standing = first_screen(page, methods)
     for place, (problem, methods_) in enumerate(problems, 1):
         if several:
             page.part(f"p{place}-", problem.title)
-            page.begin(sentences.introduction(methods_), *_first_screen(page, methods_))
+            page.begin(sentences.introduction(methods_), *first_screen(page, methods_))
         _summary(page, methods_)
         _tuning(page, methods_, folders)
         _sweeps(page, methods_)
@@ -101,12 +101,6 @@ def _page(methods: Sequence[Method], remarks: Sequence[str], folders: Sequence[s
     _runs(page, methods, is_part=not several)
     page.files |= summary.files()
     return page
-
-
-def _first_screen(page: Page, methods: Sequence[Method]) -> tuple[list[str], PageFigure | None, ShownTable | None]:
-    """Return what is established, the first curve, and the best methods by measure."""
-    found = standing_table(methods)
-    return list(verdict(methods)), _first_curve(page, methods), None if found is None else page.keep(*found)
 
 
 def _problems(page: Page, summary: Summary) -> None:
@@ -212,46 +206,16 @@ def _curves(page: Page, methods: Sequence[Method]) -> None:
     asked = ["personal_train_loss"] * any(m.has("personal_train_loss") for m in methods)
     main, known, losses = methods[0].headline, compared(methods), ["train_loss", *asked, "global_loss"]
     beside = [name for name in known if name not in compared(methods, headline=True)]
-    first = _first_measure(methods)
+    first = first_measure(methods)
     if first is not None:
-        shown = methods[0].measures[first].title if len(methods) > 1 else _heading(main.title)
+        shown = methods[0].measures[first].title if len(methods) > 1 else capital(main.title)
         page.text(f"{shown} by round stands at the beginning of {'this part' if page.prefix else 'the page'}.")
     if len(methods) > 1:
         _grid(page, methods, [name for name in compared(methods, headline=True) if name != first])
     elif first is None:
-        page.note_missing(f"{_heading(several_of(main.title))} are not shown: none was measured.")
+        page.note_missing(f"{capital(several_of(main.title))} are not shown: none was measured.")
     _grid(page, methods, losses)
     _beside(page, methods, beside)
-
-
-def _first_measure(methods: Sequence[Method]) -> str | None:
-    """Return the measure of the first curve: of global models, else of personal ones; None where none was measured.
-
-    Of a single method it stands for all accuracies, which its figure has together.
-    """
-    names = compared(methods, headline=True) if len(methods) > 1 else sentences.series(methods[0])
-    return next((name for name in names if any(m.curve(name) is not None for m in methods)), None)
-
-
-def _first_curve(page: Page, methods: Sequence[Method]) -> PageFigure | None:
-    """Return the curve of the first screen; None where no accuracy was measured."""
-    name = _first_measure(methods)
-    if name is None:
-        return None
-    if len(methods) > 1:
-        return _over_rounds(page, methods, name)
-    main, measures = methods[0].headline, sentences.series(methods[0])
-    series, share = {name: measure.label for name, measure in measures.items()}, main.unit == "%"
-    figure = figures.together(methods[0], series, measures[f"global_{main.name}"].axis, percent=share)
-    if figure is None:
-        return None
-    meanings = [
-        f"{label.capitalize()}: {measures[name].meaning}" for name, label in series.items() if methods[0].curve(name)
-    ]
-    caption = f"{' '.join(meanings)}{sentences.describe_bands(methods)}"
-    names = dict(enumerate(series.values()))
-    heading, digits = _heading(main.title), 1 if share else 3
-    return page.figure(figure, main.name, heading, caption, wide=True, names=names, digits=digits)
 
 
 def _beside(page: Page, methods: Sequence[Method], names: Sequence[str]) -> None:
@@ -259,12 +223,8 @@ def _beside(page: Page, methods: Sequence[Method], names: Sequence[str]) -> None
     _grid(page, methods, [name for name in names if any(m.has(name) for m in methods)])
 
 
-def _heading(text: str) -> str:
-    return text[:1].upper() + text[1:]
-
-
 def _cost(page: Page, methods: Sequence[Method]) -> None:
-    page.section("cost", f"{_heading(methods[0].headline.title)} by cost")
+    page.section("cost", f"{capital(methods[0].headline.title)} by cost")
     of_global, of_clients = compared(methods, headline=True).values()
     measure = of_global if any(m.has(of_global.name) for m in methods) else of_clients
     metric, name, label, share = measure.name, measure.title, measure.axis, measure.unit == "%"
@@ -328,7 +288,7 @@ def _clients(page: Page, methods: Sequence[Method]) -> None:
     )
     if any(len(figures.all_personal(m)) > figures.MOST_POINTS for m in methods):
         caption += f" More than {figures.MOST_POINTS} clients are shown as {figures.MOST_POINTS} quantiles."
-    heading = f"{_heading(main.title)} of each client's model"
+    heading = f"{capital(main.title)} of each client's model"
     page.grid(page.figure(figure, "personal_by_client", heading, caption, wide=True))
     page.add_csv(comparison.personal(methods))
     if (named := comparison.named_clients(methods)) is not None:
@@ -413,21 +373,7 @@ def _runs(page: Page, methods: Sequence[Method], *, is_part: bool) -> None:
 
 def _grid(page: Page, methods: Sequence[Method], names: Sequence[str], *, first: Sequence[PageFigure] = ()) -> None:
     """Add figures of measures over rounds, after those in `first`, and a note for each measure that no run has."""
-    drawn = {name: _over_rounds(page, methods, name) for name in names}
+    drawn = {name: over_rounds(page, methods, name) for name in names}
     page.grid(*first, *(figure for figure in drawn.values() if figure is not None))
     for name in (name for name, figure in drawn.items() if figure is None):
         page.note_missing(f"{methods[0].measures[name].title} is not shown: no run has measured it.")
-
-
-def _over_rounds(page: Page, methods: Sequence[Method], name: str) -> PageFigure | None:
-    """Return the figure of a measure over rounds, a line per method; None where no run has measured it."""
-    measure = methods[0].measures[name]
-    caption, share = measure.caption, measure.unit in ("%", "points")
-    figure = figures.curves(methods, name, measure.axis, percent=share)
-    if figure is None:
-        return None
-    if (name == "personal_worst_tenth" or name in compared(methods)) and len(methods) > 1:
-        caption += f" {sentences.describe_ending(methods, name)}"
-    caption = caption.rstrip() + undefined(methods, name) + sentences.describe_missing(methods, name)
-    caption += sentences.describe_bands(methods)
-    return page.figure(figure, name, measure.title, caption, digits=1 if share else 3)

@@ -121,6 +121,15 @@ class Classification(ClassTask):
             )
 
     def loss(self, logits: Tensor, batch: Batch) -> Tensor:
+        """Return the mean cross-entropy over the real rows of a batch, [].
+
+        Args:
+            logits: outputs of the network, [B, C].
+            batch: the examples, with their targets and the number of real rows.
+
+        Raises:
+            SettingError: the class weights are not as many as the classes.
+        """
         each = F.cross_entropy(logits, batch.y, reduction="none", label_smoothing=self.label_smoothing)
         if self.focal:
             each = (1 - torch.exp(-each)) ** self.focal * each
@@ -160,19 +169,41 @@ class Binary(ClassTask):
             check(self.threshold, Annotated[float, Gt(0), Lt(1)], "threshold")
 
     def loss(self, logits: Tensor, batch: Batch) -> Tensor:
+        """Return the mean binary cross-entropy over the real rows of a batch, [].
+
+        Args:
+            logits: outputs of the network, [B, 1] or [B, 2].
+            batch: the examples, with their targets and the number of real rows.
+        """
         weight = logits.new_tensor(self.positive_weight)
         y = batch.y.to(logits.dtype)
         each = F.binary_cross_entropy_with_logits(logits[:, 0], y, reduction="none", pos_weight=weight)
         return batch.mean(each)
 
     def correct(self, logits: Tensor, y: Tensor) -> Tensor:
+        """Return which rows are right, [B] bool.
+
+        Args:
+            logits: outputs of the network, [B, 1] or [B, 2].
+            y: labels 0 and 1, [B].
+        """
         return self.predicted(logits) == y
 
     def probabilities(self, logits: Tensor) -> Tensor:
+        """Return the probability of each class, [B, 2] float64.
+
+        Args:
+            logits: outputs of the network, [B, 1] or [B, 2].
+        """
         p = logits.double()[:, 0].sigmoid()
         return torch.stack([1 - p, p], -1)
 
     def predicted(self, logits: Tensor) -> Tensor:
+        """Return the predicted class, [B].
+
+        Args:
+            logits: outputs of the network, [B, 1] or [B, 2].
+        """
         threshold = 0.5 if isinstance(self.threshold, str) else self.threshold
         cut = math.log(threshold / (1 - threshold))
         return (logits[:, 0] > cut).long()
@@ -197,7 +228,8 @@ class Binary(ClassTask):
     def choose(self, total: Tensor) -> float | None:
         """Return the threshold with the best F1, of equals the one nearest to one half; None without class 1.
 
-        `total`: validation examples by class and place between thresholds, [2, places].
+        Args:
+            total: number of validation examples by class and place between thresholds, [2, places].
         """
         if not int(total[1].sum()):
             return None
@@ -205,11 +237,19 @@ class Binary(ClassTask):
         return 1 / (1 + math.exp(-_CUTS[best]))
 
     def at(self, threshold: float) -> Self:
-        """Return the task with this threshold, to predict by."""
+        """Return the task with another threshold, to predict by.
+
+        Args:
+            threshold: probability of class 1 from which on it is predicted.
+        """
         return replace(self, threshold=threshold)
 
     def measured_at(self, threshold: float | None) -> Binary:
-        """Return a task that takes the values of this one's sums at a threshold; None: they are undefined."""
+        """Return a task that takes the values of this one's sums at a threshold.
+
+        Args:
+            threshold: a probability; None: the values are undefined.
+        """
         return _Chosen(self.threshold, self.positive_weight, threshold)
 
     def _at_chosen(self, m: TaskMeasure, threshold: float | None = None) -> TaskMeasure:

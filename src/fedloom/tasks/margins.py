@@ -21,14 +21,30 @@ class Hinge(ClassTask):
     """Binary hinge loss of a linear SVM: labels 0 and 1 stand for -1 and +1, logits [B, 1]."""
 
     def loss(self, logits: Tensor, batch: Batch) -> Tensor:
+        """Return the mean hinge loss over the real rows of a batch, [].
+
+        Args:
+            logits: outputs of the network, [B, 1].
+            batch: the examples, with their targets and the number of real rows.
+        """
         sign = 2.0 * batch.y.to(logits.dtype) - 1.0
         return batch.mean(F.relu(1.0 - sign * logits.squeeze(-1)))
 
     def correct(self, logits: Tensor, y: Tensor) -> Tensor:
+        """Return which rows are right, [B] bool.
+
+        Args:
+            logits: outputs of the network, [B, 1].
+            y: labels 0 and 1, [B].
+        """
         return (logits.squeeze(-1) > 0) == (y > 0)
 
     def probabilities(self, logits: Tensor) -> Tensor:
-        """Return a score of each class, [B, 2] float64, by which examples are ranked: a margin is no probability."""
+        """Return a score of each class, [B, 2] float64, by which examples are ranked: a margin is no probability.
+
+        Args:
+            logits: outputs of the network, [B, 1].
+        """
         margin = logits.double()[:, 0]
         return torch.stack([-margin, margin], -1)
 
@@ -55,5 +71,15 @@ class SVM(Hinge):
         check_choices(self)
 
     def objective(self, loss: Tensor, count: Tensor, params: Params) -> Tensor:
+        """Return the training objective: the hinge loss and a ridge on the weights.
+
+        Args:
+            loss: mean loss of the batch, [].
+            count: number of real rows, [].
+            params: the network's parameters.
+
+        Returns:
+            The objective, [].
+        """
         total = loss * count if self.reduction == "sum" else loss
         return total + self.ridge * params.select(lambda name: not name.endswith("bias")).sq_norm()

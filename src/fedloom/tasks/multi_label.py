@@ -34,6 +34,15 @@ class MultiLabel:
         check_choices(self)
 
     def loss(self, logits: Tensor, batch: Batch) -> Tensor:
+        """Return the mean binary cross-entropy of all labels over the real rows of a batch, [].
+
+        Args:
+            logits: outputs of the network, [B, L].
+            batch: the examples, with their targets and the number of real rows.
+
+        Raises:
+            SettingError: there is not one logit, or weight, for each label.
+        """
         y = batch.y.to(logits.dtype)
         if y.shape != logits.shape:
             raise SettingError(
@@ -45,11 +54,19 @@ class MultiLabel:
         return batch.mean(each.mean(1))
 
     def probabilities(self, logits: Tensor) -> Tensor:
-        """Return the probability of each label, [B, L] float64."""
+        """Return the probability of each label, [B, L] float64.
+
+        Args:
+            logits: outputs of the network, [B, L].
+        """
         return logits.double().sigmoid()
 
     def predicted(self, logits: Tensor) -> Tensor:
-        """Return which labels are said, [B, L] bool."""
+        """Return which labels are predicted, [B, L] bool.
+
+        Args:
+            logits: outputs of the network, [B, L].
+        """
         return logits > 0
 
     @property

@@ -30,16 +30,30 @@ class NextToken:
     targets: ClassVar[TargetKind] = "tokens"
 
     def loss(self, logits: Tensor, batch: Batch) -> Tensor:
+        """Return the mean cross-entropy of each token over the real rows of a batch, [].
+
+        Args:
+            logits: outputs of the network, [B, T, V].
+            batch: the examples, with their targets and the number of real rows.
+        """
         each = self._surprise(logits, batch.y).reshape(len(logits), -1).sum(1)
         count = batch.mean(self.places(batch.y).to(each.dtype))
         return batch.mean(each) / count.clamp(min=1 / (2 * len(each)))  # 0 where no place of the batch counts
 
     def places(self, y: Tensor) -> Tensor:
-        """Return how many places of each sequence count, [B]."""
+        """Return how many places of each sequence count, [B].
+
+        Args:
+            y: token ids, [B, T]; -100 where none counts.
+        """
         return (y != IGNORED).reshape(len(y), -1).sum(1)
 
     def predicted(self, logits: Tensor) -> Tensor:
-        """Return the token that is said at each place, [B, T]."""
+        """Return the predicted token at each place, [B, T].
+
+        Args:
+            logits: outputs of the network, [B, T, V].
+        """
         return logits.argmax(-1)
 
     @property

@@ -48,13 +48,23 @@ class Regression:
             )
 
     def fit(self, moments: TargetMoments) -> Self:
-        """Return the task that standardises by these means and deviations; targets that do not vary keep theirs."""
+        """Return the task that standardises by these means and deviations; targets that do not vary keep theirs.
+
+        Args:
+            moments: of the training targets of all clients.
+        """
         if not self.standardise or self.centre:
             return self
         scale = tuple(d if d > 0 else 1.0 for d in moments.deviation)
         return replace(self, centre=moments.mean, scale=scale)
 
     def loss(self, logits: Tensor, batch: Batch) -> Tensor:
+        """Return the mean error over the real rows of a batch, [].
+
+        Args:
+            logits: outputs of the network, [B, D].
+            batch: the examples, with their targets and the number of real rows.
+        """
         centre, scale = self._standard(logits)
         wanted = (self._columns(batch.y, logits).to(logits.dtype) - centre) / scale
         if self.error == "squared":
@@ -66,7 +76,11 @@ class Regression:
         return batch.mean(each.flatten(1).mean(1))
 
     def predicted(self, logits: Tensor) -> Tensor:
-        """Return the predictions in the unit of the targets, [B, D] float64."""
+        """Return the predictions in the unit of the targets, [B, D] float64.
+
+        Args:
+            logits: outputs of the network, [B, D], standardised if the task standardises.
+        """
         centre, scale = self._standard(logits.double())
         return logits.double() * scale + centre
 

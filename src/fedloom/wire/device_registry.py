@@ -17,7 +17,7 @@ from torch import Tensor
 
 from fedloom.core.errors import RefusedError, SettingError, SettingWarning, StorageError, warn
 from fedloom.data import Drift, Examples, Federation, Partition, Tokens
-from fedloom.data.examples import describe_inputs
+from fedloom.data.inputs import describe_inputs
 from fedloom.data.preparation import Preparation
 from fedloom.data.statistics import CommonPreparation
 from fedloom.data.vocabulary import TextPreparation

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from fedloom.core.errors import CodecError, RefusedError, SettingError
 from fedloom.data import Examples
-from fedloom.data.examples import describe_inputs, read_inputs
+from fedloom.data.inputs import describe_inputs, read_inputs
 from fedloom.storage.strict_json import parse
 from fedloom.wire.device_registry import Registry
 from fedloom.wire.device_statistics import MAX_BYTES, FirstStatistics

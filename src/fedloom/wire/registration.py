@@ -14,7 +14,8 @@ import torch
 
 from fedloom.core.errors import RefusedError
 from fedloom.data import Inputs, Normalise, Tokens
-from fedloom.data.examples import MAX_CLASSES, read_inputs
+from fedloom.data.examples import MAX_CLASSES
+from fedloom.data.inputs import read_inputs
 from fedloom.engines.norms import LEAST
 
 CAP = 1_000_000  # the most examples of a device that count, by default

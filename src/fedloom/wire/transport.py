@@ -159,7 +159,7 @@ def unseal(data: bytes | memoryview, token: str, limit: int) -> memoryview:
     if len(view) > limit:
         raise RefusedError(f"a message of {len(view)} bytes, and at most {limit} are taken: raise the limit")
     if not hmac.compare_digest(bytes(view[:16]), _mac(view[16:], token)):
-        raise RefusedError("a message was damaged on its way, or is of somebody who has not joined")
+        raise RefusedError("a message was damaged on its way, or its sender has not joined")
     return view[16:]
 
 

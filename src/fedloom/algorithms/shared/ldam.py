@@ -71,12 +71,22 @@ class LDAM(ClassTask):
         return None if self.drw is None else "drw"
 
     def notes(self, y: Tensor) -> dict[str, Tensor]:
-        """Return the margin and the weight of each of a client's training examples, [n], from all their labels [n]."""
+        """Return the margin and the weight of each training example of a client, [n].
+
+        Args:
+            y: the labels of all of them, [n].
+        """
         counts = torch.bincount(y, minlength=1)
         told = {"margin": margins(counts, self.max_m)[y]}
         return told if self.drw is None else {**told, "class_weight": class_weights(counts, self.beta)[y]}
 
     def loss(self, logits: Tensor, batch: Batch) -> Tensor:
+        """Return the mean cross-entropy with margins over the real rows of a batch, [].
+
+        Args:
+            logits: outputs of the network, [B, C], scaled cosines.
+            batch: the examples, with their targets and the number of real rows.
+        """
         if "margin" not in batch.notes:
             return batch.mean(F.cross_entropy(logits, batch.y, reduction="none"))
         true = batch.y[:, None] == torch.arange(logits.shape[-1], device=logits.device)

@@ -142,8 +142,8 @@ def _in_lockstep(step: Step, K: int, values: Any, axes: Any) -> Any:
 class _Ended:
     """The rows of clients that are done.
 
-    Clients behind the active ones are computed along with them for nothing, so few graphs exist: K = 5 with (9, 9, 6,
-    2, 2) steps has 5, 3 and 2 active clients, and graphs of 5, 4 and 2.
+    Finished clients inside the padded stack are still computed, and the results discarded, so few graphs exist: K = 5
+    with (9, 9, 6, 2, 2) steps has 5, 3 and 2 active clients, and graphs of 5, 4 and 2.
     """
 
     def __init__(self, work: list[Tensor], K: int) -> None:

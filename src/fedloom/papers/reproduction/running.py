@@ -64,7 +64,7 @@ def reproduce(
     train: Train | None = None,
     tell: Callable[[Outcome], None] | None = None,
 ) -> list[Outcome]:
-    """Run recipes below `out`, in PLACE/seed-S; a run that fails, or whose data are not there, costs no other.
+    """Run recipes below `out`, in PLACE/seed-S; a run that fails, or lacks its data, stops no other.
 
     A run of fewer `rounds` than published has the same rates in the same rounds: it is the beginning of the longer
     one, and goes on when more are asked for.
