@@ -25,6 +25,7 @@ from pathlib import Path, PurePosixPath
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = ROOT / "build/pages"
+ANSWERS = "how-to.md"  # which a search names before pages of names
 AT_ROOT = {
     "README.md": "index.md",
     "CONTRIBUTING.md": "contributing.md",
@@ -338,6 +339,7 @@ def site() -> Site:
             made.pages[place] = text_of(path)
             if path.suffix == ".md":
                 made.add(path, place=place)
+    made.pages[ANSWERS] = f"---\nsearch:\n  boost: 4\n---\n\n{made.pages[ANSWERS]}"
     return made
 
 

@@ -106,3 +106,7 @@ def test_lists_are_set_apart_for_python_markdown() -> None:
 def test_a_search_finds_a_page_with_a_heading_that_has_its_words(made: Any, query: str, page: str) -> None:
     headings = [line.lower() for line in re.findall(r"^#+ (.+)$", made.pages[page], re.MULTILINE)]
     assert any(all(word in heading for word in query.split()) for heading in headings), headings
+
+
+def test_a_search_names_answers_before_pages_of_names(made: Any) -> None:
+    assert [page for page, text in made.pages.items() if text.startswith("---\nsearch:\n  boost:")] == ["how-to.md"]
