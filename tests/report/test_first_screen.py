@@ -106,6 +106,7 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> str:
     return write_report(folder).read_text(encoding="utf-8")
 
 
+@pytest.mark.slow
 def test_headings_of_columns_are_one_or_two_words(page: str) -> None:
     labels = {"fedavg", "fedntd", "local_only"}
     heads = {
@@ -116,6 +117,7 @@ def test_headings_of_columns_are_one_or_two_words(page: str) -> None:
     assert all(len(heading.split()) <= 2 for heading in BRIEF.values())
 
 
+@pytest.mark.slow
 def test_the_first_curve_stands_before_prose_and_only_once(page: str) -> None:
     first = page.index('id="figure-global_accuracy"')
     assert page.index("<h1") < first < page.index('class="lead"') < page.index('class="verdict"')
@@ -123,6 +125,7 @@ def test_the_first_curve_stands_before_prose_and_only_once(page: str) -> None:
     assert page.index('class="verdict"') < page.index('id="table-standing"') < page.index("<nav")
 
 
+@pytest.mark.slow
 def test_how_it_was_run_is_one_fold(page: str) -> None:
     (how,) = re.findall(r'<section id="how".*?</section>', page, flags=re.DOTALL)
     assert "<details>" in how
@@ -132,6 +135,7 @@ def test_how_it_was_run_is_one_fold(page: str) -> None:
     assert page.count("<h2") == page.count("<section ") + 1  # that of the first curve
 
 
+@pytest.mark.slow
 def test_every_figure_and_table_has_its_links(page: str) -> None:
     figures, tables = (re.findall(rf'id="{kind}-([^"]*)"', page) for kind in ("figure", "table"))
     assert len(figures) > 5
@@ -144,6 +148,7 @@ def test_every_figure_and_table_has_its_links(page: str) -> None:
         assert f'href="tables/{name}.csv" download' in page
 
 
+@pytest.mark.slow
 def test_references_are_grey(page: str) -> None:
     (summary_,) = re.findall(r'id="table-summary".*?</table>', page, flags=re.DOTALL)
     rows = re.findall(r"<tr(| class=\"reference\")>\s*<th scope=\"row\".*?</svg>([^<]*)</th>", summary_, re.DOTALL)
