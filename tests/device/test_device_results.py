@@ -143,3 +143,15 @@ def test_a_server_brings_two_kinds_of_models(final: Any, tmp_path: Path) -> None
         device.controller._keep(final, {"exchange": "evaluate", "round": 0}, {})
     with pytest.raises(RefusedError, match="a model of a finished run"):  # of a training
         device.controller._keep({"kind": "global", "threshold": None}, {"exchange": 0, "round": 0}, {})
+
+
+def test_a_folder_that_takes_no_numbers_costs_no_answer(tmp_path: Path) -> None:
+    write_sites(tmp_path)
+    devices, said = members(tmp_path), list[str]()
+    devices[0].say = said.append
+    (devices[0].folder / "results").write_text("")  # in the place of the folder
+    job = serve(tmp_path, settings("fedavg", **{"run.rounds": 1}), InProcess(devices), source_of_server(tmp_path))
+    history = job.run(tmp_path / "out")
+    assert "lost" not in history.metrics[-1]
+    assert any("curves.jsonl lacks round 1: cannot write in" in line for line in said)
+    assert hand_out_models(job, tmp_path / "out", history).startswith("4 of 5 devices have their models")

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from fedloom.core import tree
-from fedloom.core.errors import RefusedError, SettingError
+from fedloom.core.errors import RefusedError, SettingError, StorageError
 from fedloom.core.model import Model
 from fedloom.core.task import ChoosesThreshold, FitsTargets, TargetMoments, Task
 from fedloom.core.task_measures import values_of_sums
@@ -72,9 +72,12 @@ class DeviceResults:
         else:
             losses = mean_losses(request, answer)
             numbers = {"exchange": int(call.exchange), "train_loss": _finite(next(iter(losses.values()), math.nan))}
-        files.make(self.folder)
-        with (self.folder / CURVES).open("a", encoding="ascii") as file:
-            file.write(json.dumps({"round": call.round + 1, **numbers}) + "\n")
+        try:
+            files.make(self.folder)
+            with (self.folder / CURVES).open("a", encoding="ascii") as file:
+                file.write(json.dumps({"round": call.round + 1, **numbers}) + "\n")
+        except (OSError, StorageError) as error:  # the server gets its answer all the same
+            self.say(f"{self.folder / CURVES} lacks round {call.round + 1}: {error}")
         shown = [f"{name} {value:.4g}" for name, value in numbers.items() if value is not None and name != "exchange"]
         self.say(f"round {call.round + 1}: {', '.join(shown) or 'trained'}")
 
