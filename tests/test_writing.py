@@ -52,7 +52,7 @@ from fedloom.evaluate import classify, rate_rows
 from fedloom.testing import Subject
 from fedloom.testing.small_networks import CLASSES, FEATURES
 from small import Painter
-from test_battery import ALGORITHMS, VARIANTS
+from test_battery import ALGORITHMS, REPRESENTATIVES
 from tiny import LOCAL, examples, federation, population
 
 pytestmark = pytest.mark.filterwarnings("ignore:.* weighs a distance to the running statistics")
@@ -171,12 +171,7 @@ def ended(name: str, kind: Any, writes: bool, **how: Any) -> tuple[Any, ...]:
 
 
 WAYS = ((Loop, "none"), (Stacked, "trace"), (Stacked, "none"))
-CASES = [  # each algorithm in one way
-    (name, *way)
-    for i, name in enumerate(n for n in ALGORITHMS if n not in VARIANTS)
-    for j, way in enumerate(WAYS)
-    if (i + j) % len(WAYS) == 0
-]
+CASES = [(name, *way) for name in REPRESENTATIVES for way in WAYS]
 
 
 @pytest.mark.some(2)

@@ -58,12 +58,12 @@ def test_a_federation_with_tls_and_keys_has_the_bits_of_the_loop(algorithm: str,
     assert not [*(folder / "out").glob("*.db")]
 
 
-def test_keys_decide_who_is_in_and_a_killed_server_and_device_go_on(federation: Federation) -> None:
-    """A key that is not registered is refused until it is; a device that is killed returns with its state; a killed
-    server is resumed; a device whose key is removed is out. Nothing that either side started is left.
+def test_keys_decide_who_is_in_and_a_killed_server_goes_on(federation: Federation) -> None:
+    """A key that is not registered is refused until it is; a killed server is resumed; a device whose key is removed
+    is out. Nothing that either side started is left. Devices are killed over NATS, and by tests/attack/carried.py.
     """
     folder, log = federation.folder, federation.folder / "out" / "metrics.jsonl"
-    written(folder, rounds=6)
+    written(folder, rounds=4)
     certs = secured(folder, [0, 1])
     assert main(["devices", "remove", certs[1], "device1"]) == 0
     server = federation.serve(*certs)
@@ -72,19 +72,13 @@ def test_keys_decide_who_is_in_and_a_killed_server_and_device_go_on(federation: 
     federation.until(lambda: "the server does not let this device in" in federation.text("device1"))
     assert main(["devices", "add", certs[1], "device1", str(folder / "state1" / "key.pub")]) == 0
     federation.until(lambda: lines(log) >= 2)
-    federation.processes["device1"].kill()
-    federation.processes["device1"].wait()
-    federation.processes["device1"].wait()
-    federation.until(lambda: '"left"' in (folder / "out" / "audit.jsonl").read_text())
-    federation.join(1)
-    federation.until(lambda: events(folder).count("joined") >= 3)
     server.kill()
     server.wait()
     federation.serve(*certs, "--resume", least=1)
     assert main(["devices", "remove", certs[1], "device1"]) == 0
     federation.until(lambda: federation.processes["server"].poll() is not None)
     assert federation.processes["server"].returncode == 0, federation.text("server")
-    assert lines(log) == 7
+    assert lines(log) == 5
     federation.until(lambda: federation.processes["device0"].poll() is not None)
     for process in federation.processes.values():
         process.terminate()

@@ -35,7 +35,7 @@ class Branching(nn.Linear):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", BUILDERS)
+@pytest.mark.parametrize("name", [*BUILDERS][::3])  # whose layers those of the others are
 def test_onnx_computes_the_same_for_any_batch(name: str, tmp_path: Path) -> None:
     model = Model(BUILDERS[name], name=name)
     weights = trained(model)
