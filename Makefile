@@ -49,7 +49,7 @@ test-all: $(STAMP)
 	$(PYTEST) -m "slow or not slow" $(PYTEST_ARGS)
 
 test-slow: $(STAMP)
-	$(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder -m slow $(PYTEST_ARGS)
+	$(PYTEST) -n 3 --no-loadscope-reorder -m slow $(PYTEST_ARGS)
 
 check: $(STAMP)
 	$(BIN)/python scripts/check.py $(FILE)

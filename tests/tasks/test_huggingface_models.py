@@ -29,21 +29,20 @@ def gpt2(**settings: Any) -> Any:
     return transformers.GPT2LMHeadModel(config)
 
 
-def bert() -> Any:
-    config = transformers.BertConfig(
-        vocab_size=VOCABULARY, hidden_size=16, num_hidden_layers=2, num_attention_heads=2, intermediate_size=32,
+def bert_config(layers: int) -> Any:
+    return transformers.BertConfig(
+        vocab_size=VOCABULARY, hidden_size=16, num_hidden_layers=layers, num_attention_heads=2, intermediate_size=32,
         max_position_embeddings=32, num_labels=3, initializer_range=0.5,
     )  # fmt: skip
-    return transformers.BertForSequenceClassification(config)
+
+
+def bert() -> Any:
+    return transformers.BertForSequenceClassification(bert_config(2))
 
 
 def eager() -> Any:
     """Adds its mask to scores."""
-    config = transformers.BertConfig(
-        vocab_size=VOCABULARY, hidden_size=16, num_hidden_layers=1, num_attention_heads=2, intermediate_size=32,
-        max_position_embeddings=32, num_labels=3, initializer_range=0.5,
-    )  # fmt: skip
-    return transformers.BertForSequenceClassification._from_config(config, attn_implementation="eager")
+    return transformers.BertForSequenceClassification._from_config(bert_config(1), attn_implementation="eager")
 
 
 def llama() -> Any:

@@ -1,4 +1,4 @@
-"""What a device has of a run: its own numbers by round, and in the end the models, ready for `fedloom predict`.
+"""Results of a run in a device's folder: its own numbers by round, in the end the models for `fedloom predict`.
 
     results/RUN/curves.jsonl            a line for each training and evaluation of this device
     results/RUN/global.safetensors      the global model, by the names of the network's own state_dict

@@ -12,7 +12,7 @@ from fedloom.evaluate.measure import Measure
 from fedloom.experiments.trials import LAST
 from fedloom.report.comparison import total_seconds
 from fedloom.report.figures import MOST_BANDS, class_accuracy
-from fedloom.report.first_screen import spread_text, value_text
+from fedloom.report.first_screen import listed, spread_text, value_text
 from fedloom.report.grouping import by_problem
 from fedloom.report.heterogeneity import Heterogeneity
 from fedloom.report.methods import Method
@@ -48,10 +48,8 @@ def introduction(methods: Sequence[Method]) -> str:
     counts = sorted({len(m.runs) for m in methods})
     seeds = f"{counts[0]} seed{'s' * (counts[0] > 1)}" if len(counts) == 1 else f"{counts[0]} to {counts[-1]} seeds"
     names = list(dict.fromkeys(m.label for m in methods))
-    listed = names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
-    if len(names) > 8:
-        listed = f"{len(names)} methods"
-    out = f"{'Compared' if len(names) > 1 else 'Run'}: {listed}, {seeds}{' each' * (len(names) > 1)}"
+    shown = listed(names) if len(names) <= 8 else f"{len(names)} methods"
+    out = f"{'Compared' if len(names) > 1 else 'Run'}: {shown}, {seeds}{' each' * (len(names) > 1)}"
     clients = _same(
         run.history.federation.get("clients") or part(run.history.settings, "data", "clients") for run in runs
     )

@@ -205,7 +205,7 @@ class Enrolment:
 
 @dataclass(frozen=True)
 class Joining:
-    """What a device takes from its invitation. `key`: that of the invitation, until it is used; then None."""
+    """Hold what a device takes from its invitation. `key`: that of the invitation, until it is used; then None."""
 
     name: str
     transport: str

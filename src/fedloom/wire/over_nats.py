@@ -26,6 +26,7 @@ from pathlib import Path
 from typing import Any
 
 from fedloom.core.errors import RankError, SettingError
+from fedloom.wire.certificates import INVITED
 from fedloom.wire.communication import PATIENCE, UNLISTED, ThreadedManager
 
 PIECE = 4 << 20  # bytes of a request; `max_payload` of nats-server has to be above it
@@ -33,7 +34,7 @@ BEAT = 2.0  # seconds between two looks whether the other end is there
 SILENCE = 30.0  # seconds without an acknowledgement, after which the other end is gone
 SERVER = "server"  # the name of the one who may publish to all devices
 UP, DOWN = "fedloom.up", "fedloom.down"
-NAME = re.compile(r"[A-Za-z0-9_-]{1,60}|invitation-[A-Za-z0-9_-]{1,60}")
+NAME = re.compile(rf"({INVITED})?[A-Za-z0-9_-]{{1,60}}")
 
 
 @dataclass(frozen=True)

@@ -19,14 +19,17 @@ _ROUNDING = 1e-14  # of a value, relative: what adding up in another way changes
 
 
 def described_totals(totals: Mapping[str, Total]) -> dict[str, list[Any]]:
+    """Return totals of columns, as JSON has them."""
     return {n: [t.count, t.sum, *((t.smallest, t.largest) if t.count else (None, None))] for n, t in totals.items()}
 
 
 def read_totals(fields: Any, rows: int) -> dict[str, Total]:
+    """Return totals of columns over at most so many rows, by name."""
     return {name: read_total(of, name, rows) for name, of in read_object(fields, "totals of columns").items()}
 
 
 def read_total(fields: Any, name: str, rows: int) -> Total:
+    """Return the total of a column over at most so many rows."""
     if not isinstance(fields, list) or len(fields) != 4 or type(fields[0]) is not int or not 0 <= fields[0] <= rows:
         raise RefusedError(
             f"a column has [count, sum, smallest, largest] with a count of 0 to {rows}, got {fields!r:.80} of "
@@ -51,6 +54,7 @@ def read_total(fields: Any, name: str, rows: int) -> Total:
 
 
 def read_counts(fields: Any, name: str, rows: int, least: int) -> dict[str, int]:
+    """Return how many rows have each word of a column, sorted; each count is `least` or more."""
     counts = read_object(fields, f"words of {name!r:.80}")
     if len(counts) > MOST_CATEGORIES:
         raise RefusedError(
@@ -70,6 +74,7 @@ def read_counts(fields: Any, name: str, rows: int, least: int) -> dict[str, int]
 
 
 def read_spread(fields: Any, name: str, own: Total, common: Total) -> Spread:
+    """Return the spread of a column that has the total `own` on the device and `common` on all."""
     fields = read_object(fields, f"the spread of {name!r:.80}", ("squares", "bins"))
     bins = fields.get("bins")
     if not isinstance(bins, list) or len(bins) != BINS or not all(type(n) is int and n >= 0 for n in bins):
@@ -117,6 +122,7 @@ def rounded_squares(count: int, size: float, far: float) -> float:
 
 
 def read_sums(fields: Any, rows: int, outputs: int) -> tuple[float, ...]:
+    """Return the sums of so many targets over the rows."""
     sums = read_numbers(fields, outputs, "sums of targets")
     if wrong := [n for n in sums if abs(n) > rows * _LARGEST]:
         raise RefusedError(f"targets are at most {_LARGEST:g}, got the sum {wrong[0]:g} of {rows}: use another unit")
@@ -124,6 +130,7 @@ def read_sums(fields: Any, rows: int, outputs: int) -> tuple[float, ...]:
 
 
 def read_numbers(fields: Any, count: int, whose: str) -> tuple[float, ...]:
+    """Return a list of so many numbers."""
     if not isinstance(fields, list) or len(fields) != count:
         raise RefusedError(f"{whose} are a list of {count} numbers, got {fields!r:.80}: send one for each target")
     return tuple(read_number(value, whose, 1 << 40, 2) for value in fields)
@@ -150,6 +157,7 @@ def read_object(fields: Any, what: str, names: Sequence[str] | None = None, limi
 
 
 def read_text(text: Any, what: str) -> str:
+    """Return a name or a word of bounded length."""
     if not isinstance(text, str) or len(text) > _LONGEST:
         raise RefusedError(f"{what} is a text of at most {_LONGEST} characters, got {text!r:.80}: shorten it")
     if any("\ud800" <= letter <= "\udfff" for letter in text):
@@ -158,6 +166,7 @@ def read_text(text: Any, what: str) -> str:
 
 
 def check_columns(names: Sequence[str]) -> None:
+    """Refuse too many columns, and two of one name."""
     if len(names) > MAX_COLUMNS or len(set(names)) < len(names):
         raise RefusedError(
             f"a table has at most {MAX_COLUMNS:,} columns with different names, got {len(names):,}: leave some out "
