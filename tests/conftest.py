@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import random
+import sys
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -64,6 +65,17 @@ def _alike_wherever() -> None:
     torch.manual_seed(0)
     np.random.seed(0)
     random.seed(0)
+
+
+@pytest.fixture(autouse=True)
+def _modules_of_one_test(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Forget the modules that a test wrote and imported: another test of the process may write one of that name."""
+    path, known, written = list(sys.path), set(sys.modules), str(tmp_path_factory.getbasetemp())
+    yield
+    sys.path[:] = path
+    for name in sys.modules.keys() - known:
+        if str(getattr(sys.modules[name], "__file__", None)).startswith(written):
+            del sys.modules[name]
 
 
 @pytest.fixture(scope="session")

@@ -76,23 +76,13 @@ def arrays():
 
 @pytest.fixture(autouse=True)
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder of one's own, with a module and a settings file; what is imported from it is forgotten afterwards."""
+    """A folder of one's own, with a module and a settings file."""
     (tmp_path / "own.py").write_text(OWN)
     (tmp_path / "tiny.toml").write_text(TINY)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("COLUMNS", "80")
-    monkeypatch.setattr(sys, "path", list(sys.path))
     monkeypatch.setattr(sys, "dont_write_bytecode", True)
-    for name in ("own", "broken"):
-        monkeypatch.delitem(sys.modules, name, raising=False)
     return tmp_path
-
-
-@pytest.fixture(autouse=True)
-def _forgotten() -> Any:
-    yield
-    for name in ("own", "broken"):
-        sys.modules.pop(name, None)
 
 
 def done(capsys: pytest.CaptureFixture[str], line: str) -> str:

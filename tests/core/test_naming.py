@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import sys
+from pathlib import Path
+
 import pytest
 import torch
 
@@ -23,6 +26,22 @@ def test_things_by_their_python_names() -> None:
         by_python_name("torch.nn:Liner", "network")
     with pytest.raises(SettingError, match=r"task 'no.such:Thing': cannot import 'no.such'.*in the current folder"):
         by_python_name("no.such:Thing", "task")
+
+
+def test_a_module_of_another_folder_is_not_taken_for_that_of_this_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for folder in ("first", "second"):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "twice.py").write_text(f"def where(): return {folder!r}\n")
+    monkeypatch.chdir(tmp_path / "first")
+    for _ in range(2):  # the same file again is no other
+        assert by_python_name("twice:where", "network")() == "first"
+    monkeypatch.chdir(tmp_path / "second")
+    with pytest.raises(SettingError, match=r"imported 'twice' from .*first/twice.py, and the current folder has anot"):
+        by_python_name("twice:where", "network")
+    del sys.modules["twice"]
+    assert by_python_name("twice:where", "network")() == "second"
 
 
 def test_networks_by_name() -> None:

@@ -60,7 +60,8 @@ def by_python_name(text: str, what: str) -> Any:
     The only place that imports what settings name, and the only one that `forbid_imports` has to close.
 
     Raises:
-        SettingError: there is no such module or name, the text is no such name, or imports are forbidden.
+        SettingError: there is no such module or name, the text is no such name, imports are forbidden, or this process
+            has imported a module of the same name from another folder.
     """
     module, _, name = text.partition(":")
     if module.endswith(".py"):
@@ -73,6 +74,7 @@ def by_python_name(text: str, what: str) -> Any:
     if (reason := _FORBIDDEN.get()) is not None:
         raise SettingError(f"{what} {text!r} is code, and {reason}")
     here = os.getcwd()
+    _refuse_of_another_folder(module.partition(".")[0], here, f"{what} {text!r}")
     if here not in sys.path:
         sys.path.insert(0, here)
     try:
@@ -87,6 +89,17 @@ def by_python_name(text: str, what: str) -> Any:
     except AttributeError:
         known = [n for n in vars(found) if not n.startswith("_")]
         raise SettingError(f"{what} {text!r}: {module} has no {name!r}{did_you_mean(name, known)}") from None
+
+
+def _refuse_of_another_folder(module: str, here: str, what: str) -> None:
+    """Refuse a module of the current folder where Python would hand out another one, imported before from elsewhere."""
+    loaded = getattr(sys.modules.get(module), "__file__", None)
+    found = PathFinder.find_spec(module, [here]) if loaded else None
+    if loaded and found and found.origin and os.path.realpath(found.origin) != os.path.realpath(loaded):
+        raise SettingError(
+            f"{what}: this process has imported {module!r} from {loaded}, and the current folder has another "
+            f"({found.origin}): start a new process, or rename one of the two"
+        )
 
 
 def source_file(text: str) -> str | None:
