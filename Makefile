@@ -10,7 +10,7 @@ PYTEST := $(BIN)/python -m pytest -n 2 --dist loadfile
 # Tests start hundreds of processes: without byte code each compiles the whole library (5 s of 10).
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test test-all test-slow check mutants lint docs docs-venv release bench screenshots venv clean help
+.PHONY: demo test test-all test-slow check mutants lint docs docs-version docs-venv release bench screenshots venv clean help
 
 .DEFAULT_GOAL := help
 
@@ -22,6 +22,7 @@ help:
 	@echo "make mutants  which small wrong edits the tests notice (minutes); MUTANTS='kt_pfl fold' for a part"
 	@echo "make lint   format, lint, types"
 	@echo "make docs   the documentation site in build/site, strictly: a link that leads nowhere fails (a minute with the installation)"
+	@echo "make docs-version  these pages as those of this version, beside earlier ones, in the branch gh-pages; pushes nothing"
 	@echo "make release  sdist and wheel of HEAD in dist/, the wheel tried in an empty environment without network; publishes nothing"
 	@echo "make bench  speed, as ratios in one run (minutes)"
 	@echo "make screenshots  the page of results in a real browser, its size and seconds; RUNS='runs/two' for your own"
@@ -65,16 +66,23 @@ lint: $(STAMP)
 # Neither PyTorch nor fedloom is needed: pages are laid out from text, names read from the source.
 .docs/.installed: constraints.txt
 	$(PYTHON) -m venv .docs
-	.docs/bin/python $(PIP) mkdocs mkdocs-material "mkdocstrings[python]" zensical ruff
+	.docs/bin/python $(PIP) mkdocs mkdocs-material "mkdocstrings[python]" mike zensical ruff
 	@touch .docs/.installed
 
 docs-venv: .docs/.installed
 
 # BUILDER=zensical: the same pages by the successor of mkdocs-material, which reads the same mkdocs.yml.
 BUILDER ?= mkdocs
+VERSION_OF_DOCS = $(shell sed -n 's/^version = "\([0-9]*\.[0-9]*\).*/\1/p' pyproject.toml)
 docs: .docs/.installed
 	.docs/bin/python scripts/make_site.py
 	NO_MKDOCS_2_WARNING=1 .docs/bin/$(BUILDER) build --strict
+
+# Beside those of other versions, in the branch gh-pages of this repository, which it does not push.
+docs-version: .docs/.installed
+	.docs/bin/python scripts/make_site.py
+	NO_MKDOCS_2_WARNING=1 PATH="$(CURDIR)/.docs/bin:$$PATH" .docs/bin/mike deploy --update-aliases $(VERSION_OF_DOCS) latest
+	.docs/bin/mike set-default latest
 
 # PACKAGES=.venv/lib/python3.11/site-packages: try the wheel with these packages, in seconds instead of minutes.
 release: $(STAMP)
