@@ -130,9 +130,9 @@ def of_methods(methods: Sequence[Method]) -> tuple[list[int], frozenset[int]]:
     return [m.number for m in methods], reference_numbers(methods)
 
 
-def seeds_text(methods: Sequence[Method]) -> str:
-    """Return the number of seeds of methods, as text."""
-    counts = sorted({len(m.counted_runs) for m in methods})
+def seeds_text(methods: Sequence[Method], *, unfinished: bool = False) -> str:
+    """Return the number of seeds of methods as text, of those that count or, with `unfinished`, of all."""
+    counts = sorted({len(m.runs if unfinished else m.counted_runs) for m in methods})
     span = f"{counts[0]}" if len(counts) == 1 else f"{counts[0]} to {counts[-1]}"
     return f"{span} seed{'s' * (span != '1')}"
 

@@ -17,6 +17,7 @@ from fedloom.report.grouping import by_problem
 from fedloom.report.heterogeneity import Heterogeneity
 from fedloom.report.methods import Method
 from fedloom.report.number_table import amount, format_of, percent, whole, with_unit
+from fedloom.report.over_seeds import seeds_text
 from fedloom.report.printable import class_names, part, printable
 from fedloom.report.problems import UNKNOWN
 from fedloom.report.sweeps import SweepResult
@@ -45,8 +46,7 @@ def title(methods: Sequence[Method]) -> str:
 def introduction(methods: Sequence[Method]) -> str:
     """Describe methods, seeds, clients, rounds, models and time, in two or three sentences."""
     runs = [run for m in methods for run in m.runs]
-    counts = sorted({len(m.runs) for m in methods})
-    seeds = f"{counts[0]} seed{'s' * (counts[0] > 1)}" if len(counts) == 1 else f"{counts[0]} to {counts[-1]} seeds"
+    seeds = seeds_text(methods, unfinished=True)
     names = list(dict.fromkeys(m.label for m in methods))
     shown = listed(names) if len(names) <= 8 else f"{len(names)} methods"
     out = f"{'Compared' if len(names) > 1 else 'Run'}: {shown}, {seeds}{' each' * (len(names) > 1)}"
