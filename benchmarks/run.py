@@ -443,8 +443,8 @@ def decomposed(repeat: int) -> None:
         line(name, f"{ratio:.2f}x", f">= {target}x", ratio >= target)
 
 
-def judging(repeat: int) -> None:
-    """Every client judged by a model of its own, after 10 rounds of APFL (Ni) with the sizes of MNIST-1000, a tenth
+def evaluating(repeat: int) -> None:
+    """Every client evaluated by a model of its own, after 10 rounds of APFL (Ni) with the sizes of MNIST-1000, a tenth
     held out: with default settings, beside the loop engine and beside a plain loop over models that are there already.
     """
     case = next(case for case in cases() if case.name == "logistic, MNIST-1000 sizes")
@@ -473,7 +473,7 @@ def judging(repeat: int) -> None:
     for other, work, target in (("loop", works["loop"], 2.5), ("plain", plain, 0.0)):
         a, b, ratio = pairs(work, works[kind.name], repeat)
         value = f"{ratio:.2f}x  ({1e3 * a:.0f} / {1e3 * b:.0f} ms)"
-        name = f"1,000 clients judged: {other} / {kind.name}, {form}"
+        name = f"1,000 clients evaluated: {other} / {kind.name}, {form}"
         line(name, value, f">= {target}x" if target else "-", ratio >= target)
 
 
@@ -552,7 +552,7 @@ def frozen(repeat: int) -> None:
 PARTS = {
     "forms": forms,
     "decomposed": decomposed,
-    "judging": judging,
+    "judging": evaluating,
     "workers": side_by_side,
     "convolutions": convolutions,
     "frozen": frozen,

@@ -4,7 +4,7 @@ Logistic regression on 2 to 20 examples a client, cohorts of 50. Every case runs
 the median time of a round, the time that it took to get there, and its peak memory less what it held when the arrays of
 examples were made. Of a million clients nearly all are new when asked, and a new client's state is made; of a thousand,
 all are known after a while. So the thousand are measured twice: as they are, and forgetting all clients every round.
-Personal models are judged at the end only: what a panel of 1,000 costs does not depend on the number of clients.
+Personal models are evaluated at the end only: what a panel of 1,000 costs does not depend on the number of clients.
 `--repeat` runs all cases several times in turn; the median of the ratios counts.
 """
 
@@ -61,7 +61,7 @@ def measure(clients: int, engine: Any, rounds: int, epochs: int, forget: bool) -
         marks.append(time.perf_counter())
 
     history = fl.run(algorithm, federation, model, settings, on_round=on_round)
-    timing = [record["seconds"] for record in history.timing[1:-1]]  # the last round judges personal models
+    timing = [record["seconds"] for record in history.timing[1:-1]]  # the last round evaluates personal models
     found |= {phase: statistics.median(t[phase] for t in timing) for phase in ("sample", "train", "evaluate")}
     found["round"] = statistics.median(sum(t.values()) for t in timing)
     found["start"] = marks[1] - marks[0] - statistics.median(b - a for a, b in itertools.pairwise(marks[1:]))

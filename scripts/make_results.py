@@ -60,12 +60,12 @@ def page() -> str:
 
 def claims() -> dict[Path, str]:
     """Return what the page of claims and the file of the package must hold."""
-    judged = {source: verdicts(source, [KEPT / source]) for source in STUDIES}
+    evaluated = {source: verdicts(source, [KEPT / source]) for source in STUDIES}
     titles = {source: title(source) for source in STUDIES}
     linked = {f"{file.parents[1].name}/{file.parent.name}" for file in KEPT.glob("*/*/results.md")}
     return {
-        CLAIMS: as_markdown(judged, titles, linked),
-        RECORD: packed({source: source_record(titles[source], found) for source, found in judged.items()}),
+        CLAIMS: as_markdown(evaluated, titles, linked),
+        RECORD: packed({source: source_record(titles[source], found) for source, found in evaluated.items()}),
     }
 
 

@@ -268,7 +268,7 @@ def really_traced(subject: Subject) -> None:
     trail = subject.run(Stacked, compilation="trace")
     assert trail.right
     engine = trail.engine
-    assert len(engine.runtime.programs) >= 2  # of training and of judging at least
+    assert len(engine.runtime.programs) >= 2  # of training and of evaluating at least
     graphs = [getattr(program, "__self__", None) for program in engine.runtime.programs.values()]
     assert all(isinstance(graph, torch.fx.GraphModule) for graph in graphs)
 
@@ -707,7 +707,7 @@ def test_a_broken_promise_comes_with_its_name(
 
 
 class SelectsByValidation(Broken):
-    """Judged by its own model or the global one, whichever has the lower loss on its validation rows."""
+    """Evaluated by its own model or the global one, whichever has the lower loss on its validation rows."""
 
     def personal(self, client: Client[Weights], sent: Weights) -> Weights:
         model = client.model
@@ -722,7 +722,7 @@ class SelectsByValidation(Broken):
 
 
 class FineTunes(Broken):
-    """Judged by the global model after one more local training."""
+    """Evaluated by the global model after one more local training."""
 
     trains_for_evaluation = True
 

@@ -149,7 +149,7 @@ def test_a_page_a_summary_and_a_check(run: Path, tmp_path: Path, capsys: pytest.
 
 @pytest.mark.slow
 def test_devices_of_a_server_that_is_judged_by_code(run: Path, tmp_path: Path) -> None:
-    """A registry says what the server judges by, and is a file of the folder too."""
+    """A registry says what the server evaluates by, and is a file of the folder too."""
     known = {"id": "a" * 32, "train": [5], "test": [0], "val": [0], "shape": [1], "dtype": "float32", "model": "mlp"}
     known |= {"classes": [], "columns": []}
     registry = {"run": "a" * 32, "test": "evil:network", "cap": 5, "devices": [known]}

@@ -93,7 +93,7 @@ class Net(nn.Module):
 
 
 @dataclasses.dataclass(frozen=True)
-class Judge(Classification):
+class Evaluate(Classification):
     """Cross-entropy of which a part depends on the inputs; one that `writes` leaves nothing of what it is given."""
 
     writes: bool
@@ -164,7 +164,7 @@ def ended(name: str, kind: Any, writes: bool, **how: Any) -> tuple[Any, ...]:
     if writes and hasattr(algorithm, "generator"):
         algorithm = dataclasses.replace(algorithm, generator=f"{__name__}:Writer")
     subject = Subject.of(algorithm, {"net": twin(writes)})
-    population = subject.population(task=Judge(writes))
+    population = subject.population(task=Evaluate(writes))
     with Untouched(*stored(population.federation)):
         trail = subject.run(kind, population, with_evaluation=True, **how)
     return trail.servers, trail.states, trail.personal, trail.right
@@ -196,7 +196,7 @@ def ran(f: Federation, writes: bool, algorithm: Any = None, folder: Path | None 
     with Untouched(*stored(f)):
         return fl.run(
             algorithm or FedAvg(local=LOCAL), f, twin(writes, inputs=4), dataclasses.replace(SETTINGS, **settings),
-            task=Judge(writes), directory=folder, progress=False, resume=folder is not None and folder.exists(),
+            task=Evaluate(writes), directory=folder, progress=False, resume=folder is not None and folder.exists(),
         )  # fmt: skip
 
 
@@ -239,7 +239,7 @@ def test_resumed_replayed_and_verified(tmp_path: Path) -> None:
     assert verify(tmp_path / "run").whole
     settings = dataclasses.replace(SETTINGS, rounds=4)
     job = Job(
-        algorithm=FedAvg(local=LOCAL), federation=f, model=twin(True, inputs=4), settings=settings, task=Judge(True)
+        algorithm=FedAvg(local=LOCAL), federation=f, model=twin(True, inputs=4), settings=settings, task=Evaluate(True)
     )
     with Untouched(*stored(f)):
         again = RoundReplay(job, tmp_path / "run").replay(4)
@@ -252,7 +252,7 @@ def test_resumed_replayed_and_verified(tmp_path: Path) -> None:
 def test_evaluation_analyses_and_landscapes() -> None:
     some, out = examples(40), []
     for writes in (True, False):
-        model, task = twin(writes, inputs=4), Judge(writes)
+        model, task = twin(writes, inputs=4), Evaluate(writes)
         weights = model.init(0)
         v = torch.linspace(-1.0, 1.0, sum(p.numel() for p in weights.params.values()))
         with Untouched(some.x, some.y, weights):
@@ -277,7 +277,7 @@ def test_each_way_in_which_inputs_are_stored(stored: torch.dtype, shape: tuple[i
     for writes in (True, False):
         model = Model(lambda: nn.Sequential(Flat(writes), nn.Linear(4, CLASSES)))  # noqa: B023
         with Untouched(some.x, some.y):
-            found = classify(model, model.init(0), Judge(writes), some)
+            found = classify(model, model.init(0), Evaluate(writes), some)
         out.append([found.loss, *found.right.tolist()])
     assert out[0] == out[1]
 
@@ -315,12 +315,12 @@ def test_each_pass_leaves_its_input_and_passes_gradients_on() -> None:
 
 
 def test_a_task_writes_on_copies_alone() -> None:
-    task, z = Judge(True), torch.rand(6, CLASSES)
+    task, z = Evaluate(True), torch.rand(6, CLASSES)
     x, y, real = torch.rand(6, 4), torch.arange(6) % CLASSES, torch.ones(6, dtype=torch.bool)
     key, note = torch.zeros((), dtype=torch.int64), torch.rand(6)
     batch = Batch(x=x, y=y, mask=real, key=key, notes={"margin": note})
     with Untouched(x, y, z, real, key, note):
-        assert loss_of(task, z, batch) == loss_of(Judge(False), z, batch)
+        assert loss_of(task, z, batch) == loss_of(Evaluate(False), z, batch)
         assert torch.equal(sums_of(task, ["accuracy"], z, y)["accuracy"], z.argmax(1) == y)
         check_padding(task, z, x, y)
         assert loss_of(Noted(), z, batch) == note.sum() + 6

@@ -36,7 +36,7 @@ class Ordered(InOrder):
         batches, round = super().train_batches(request, local), request.call.round
         order = batches.order.clone()
         for i, k in enumerate(request.clients):
-            if f"r{round}_k{k}_order" in self.g:  # else it is only judged
+            if f"r{round}_k{k}_order" in self.g:  # else it is only evaluated
                 real = batches.mask[i]
                 order[i][real] = torch.from_numpy(np.resize(self.g[f"r{round}_k{k}_order"], int(real.sum())))
         return replace(batches, order=order)
@@ -96,7 +96,7 @@ def evaluated(g: Mapping[str, Any], k: int, weights: Weights) -> tuple[float, fl
 
 
 def assert_evaluated(g: Mapping[str, Any], run: Any, server: Any, r: int) -> None:
-    """Loss and accuracy of the models by which all clients are judged after a round."""
+    """Loss and accuracy of the models by which all clients are evaluated after a round."""
     for k, weights in run.personal(server, PEOPLE, r).items():
         want = g[f"r{r}_eval_loss"][k], g[f"r{r}_eval_acc"][k]
         np.testing.assert_allclose(evaluated(g, k, weights), want, **EXACT)

@@ -71,8 +71,8 @@ class StoredOrders(InOrder):
 
     def train_batches(self, request: Request, local: Local) -> Batches:
         batches = super().train_batches(request, local)
-        judged = request.call.exchange == EVALUATING
-        round, names = ("F", ("order",)) if judged else (request.call.round, self.orders)
+        evaluated = request.call.exchange == EVALUATING
+        round, names = ("F", ("order",)) if evaluated else (request.call.round, self.orders)
         order = batches.order.clone()
         for i, k in enumerate(request.clients):
             rows = [self.g[f"r{round}_k{k}_{name}"].ravel() for name in names]
@@ -155,7 +155,7 @@ class Followed:
         shared = {n: self.server["net"].params[n] for n in self.sent[sampled[0]].upload.value.params}
         close(flatten(shared), g[f"r{r}_global"])
 
-    def judged(self, r: int, weights: Mapping[int, Weights]) -> None:
+    def evaluated(self, r: int, weights: Mapping[int, Weights]) -> None:
         """Losses and accuracies of these models on all of their clients' examples are those of the file."""
         for k in PEOPLE:
             y = torch.from_numpy(self.g[f"data_y{k}"])
@@ -164,7 +164,7 @@ class Followed:
             close((logits.argmax(1) == y).double().mean(), self.g[f"r{r}_eval_acc"][k])
 
     def fine_tuned(self, r: int) -> tuple[dict[int, Weights], dict[int, Tensor]]:
-        """The models by which clients are judged after a round, and the losses of the training that makes each."""
+        """The models by which clients are evaluated after a round, and the losses of the training that makes each."""
         algorithm, models, losses = self.run.algorithm, dict[int, Weights](), dict[int, Tensor]()
         sent = algorithm.evaluation_payload(self.server["net"], self.model)
         call = Call("personal", (sent,), r, EVALUATING, algorithm.local.rate(r))

@@ -78,8 +78,8 @@ def replay(method: str, build: Callable[[], nn.Module], g: Golden) -> Golden:
         out[f"r{r}_global"] = flatten({n: w[n] for n in sent[0]})
         out[f"r{r}_personal"] = np.stack([flatten(floating(kept[k])) for k in PEOPLE])
         out[f"r{r}_num_batches_tracked"] = np.array([int(kept[k].get("bn1.num_batches_tracked", 0)) for k in PEOPLE])
-        judged = [judge(net, g, k, {**w, **kept[k]}) for k in PEOPLE]
-        out[f"r{r}_eval_loss"], out[f"r{r}_eval_acc"] = np.array(judged).T
+        evaluated = [evaluate(net, g, k, {**w, **kept[k]}) for k in PEOPLE]
+        out[f"r{r}_eval_loss"], out[f"r{r}_eval_acc"] = np.array(evaluated).T
     if method == "fedbabu":
         for part, trained in {"full": "", "head": "head.", "body": "body."}.items():
             ends = []
@@ -88,7 +88,7 @@ def replay(method: str, build: Callable[[], nn.Module], g: Golden) -> Golden:
                 out[f"rF_k{k}_losses_{part}"], _ = steps(net, g, k, g[f"rF_k{k}_order"], trained)
                 ends.append(copy.deepcopy(net.state_dict()))
             out[f"finetuned_{part}"] = np.stack([flatten(end) for end in ends])
-            out[f"finetuned_{part}_loss"] = np.array([judge(net, g, k, ends[k])[0] for k in PEOPLE])
+            out[f"finetuned_{part}_loss"] = np.array([evaluate(net, g, k, ends[k])[0] for k in PEOPLE])
     return out
 
 
@@ -113,7 +113,7 @@ def steps(
     return np.array(losses), np.array(terms)
 
 
-def judge(net: nn.Module, g: Golden, k: int, weights: dict[str, Tensor]) -> tuple[float, float]:
+def evaluate(net: nn.Module, g: Golden, k: int, weights: dict[str, Tensor]) -> tuple[float, float]:
     """Loss and accuracy on a client's examples."""
     net.load_state_dict(weights)
     x, y = torch.from_numpy(g[f"data_x{k}"]), torch.from_numpy(g[f"data_y{k}"])

@@ -371,13 +371,13 @@ def test_importance_stays_with_clients_until_it_is_older_than_the_servers(engine
 @pytest.mark.parametrize("engine", ENGINES)
 def test_who_has_parts_of_its_own_and_by_what_others_are_judged(engine: Any) -> None:
     run, servers = go(engine, APFLNi(z=1))
-    judged = run.personal({"tiny": servers[-1]}, range(3), 3)
+    evaluated = run.personal({"tiny": servers[-1]}, range(3), 3)
     has = [bool(run.algorithm.has_personal(tree.take(run.stack([k]), 0))) for k in range(3)]
     assert has == [True, True, False]  # client 2 took part before anything was decomposed
-    assert same(judged[2], servers[-1].w)
+    assert same(evaluated[2], servers[-1].w)
     own = servers[-1].w.merge(run.states[0].parts.value)
-    assert_params(judged[0], effective(TINY, own, YES))
-    assert not torch.allclose(judged[0].params["fc1.weight"], servers[-1].w.params["fc1.weight"])
+    assert_params(evaluated[0], effective(TINY, own, YES))
+    assert not torch.allclose(evaluated[0].params["fc1.weight"], servers[-1].w.params["fc1.weight"])
     run.close()
 
 
@@ -389,8 +389,8 @@ def test_statistics_stay_with_own_parts_and_are_averaged_for_the_others(engine: 
     server = run.init()
     for t in range(3):
         server = run.round(server, (0, 1), t)
-    judged = run.personal(server, range(3), 2)
-    means = [judged[k].buffers["1.running_mean"] for k in range(3)]
+    evaluated = run.personal(server, range(3), 2)
+    means = [evaluated[k].buffers["1.running_mean"] for k in range(3)]
     torch.testing.assert_close(means[2], (5 * means[0] + 11 * means[1]) / 16)
     assert not torch.allclose(means[0], means[1])
     run.close()

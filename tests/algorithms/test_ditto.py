@@ -37,10 +37,10 @@ def test_rounds(case: str, engine: Any) -> None:
     there = Followed.of(g, engine, algorithm, Net, ["order", "order_personal"])
     for r in range(int(g["n_rounds"])):
         there.round(r, [["losses_personal", "prox_terms"], ["losses"]])
-        judged = there.run.personal(there.server, PEOPLE, r)
-        there.judged(r, judged)
+        evaluated = there.run.personal(there.server, PEOPLE, r)
+        there.evaluated(r, evaluated)
         for k in PEOPLE:
-            close(flatten(judged[k].params), g[f"r{r}_personal"][k])
+            close(flatten(evaluated[k].params), g[f"r{r}_personal"][k])
     there.run.close()
 
 

@@ -1,4 +1,4 @@
-"""FedALA: whole rounds in plain PyTorch, how long weights are learnt, on which share, and which model is judged."""
+"""FedALA: whole rounds in plain PyTorch, how long weights are learnt, on which share, and which model is evaluated."""
 
 from __future__ import annotations
 
@@ -79,10 +79,10 @@ def test_clients_are_evaluated_by_the_model_that_they_trained(engine: Any) -> No
     run = engine(clients_of(DATA), FedALA(local=LOCAL))
     first = run.init()
     server = run.round(first, (0, 1), 0)
-    judged = run.personal(server, (0, 2), 1)
+    evaluated = run.personal(server, (0, 2), 1)
     for n, t in trained({n: t.clone() for n, t in first["tiny"].params.items()}, 0).items():
-        torch.testing.assert_close(judged[0].params[n], t, rtol=1e-10, atol=1e-10)
-    assert all(torch.equal(judged[2].params[n], t) for n, t in first["tiny"].params.items())
+        torch.testing.assert_close(evaluated[0].params[n], t, rtol=1e-10, atol=1e-10)
+    assert all(torch.equal(evaluated[2].params[n], t) for n, t in first["tiny"].params.items())
 
 
 def test_weights_are_learnt_on_a_share_of_the_examples() -> None:

@@ -1,4 +1,4 @@
-"""Fine-tuning and stored local models: what clients are judged by, against plain PyTorch; the server stays FedAvg's."""
+"""Fine-tuning and stored local models: what evaluates clients, against plain PyTorch; the server stays FedAvg's."""
 
 from __future__ import annotations
 
@@ -42,11 +42,11 @@ def test_fine_tuning(settings: dict[str, Any], epochs: int, lr: float, names: li
     plain = engine(clients_of(data), FedAvg(local=LOCAL))
     server, theirs = run.init(), plain.init()
     for t in range(2):
-        run.personal(server, range(3), t)  # being judged moves nothing
+        run.personal(server, range(3), t)  # being evaluated moves nothing
         server, theirs = run.round(server, (0, 1), t), plain.round(theirs, (0, 1), t)
     assert same(server, theirs)
     assert not run.states
-    judged = run.personal(server, range(3), 1)
+    evaluated = run.personal(server, range(3), 1)
     for k, (x, y) in enumerate(data):
         module, x, y = Tiny().double(), torch.from_numpy(x), torch.from_numpy(y)
         module.load_state_dict(server["tiny"].params)
@@ -56,15 +56,15 @@ def test_fine_tuning(settings: dict[str, Any], epochs: int, lr: float, names: li
             module.zero_grad()
             F.cross_entropy(module(x[rows]), y[rows]).backward()
             optimiser.step()
-        assert_params(judged[k], Weights(params={n: p.detach() for n, p in module.named_parameters()}))
+        assert_params(evaluated[k], Weights(params={n: p.detach() for n, p in module.named_parameters()}))
     run.close()
     plain.close()
 
 
 def test_fine_tuning_draws_batches_of_its_own() -> None:
     population = clients_of(random_data(SIZES))
-    judged, trained = (batches_of(population, [1], LOCAL, 1, exchange) for exchange in ("evaluate", 0))
-    assert not torch.equal(judged.key, trained.key)
+    evaluated, trained = (batches_of(population, [1], LOCAL, 1, exchange) for exchange in ("evaluate", 0))
+    assert not torch.equal(evaluated.key, trained.key)
 
 
 @pytest.mark.some(1)
@@ -78,8 +78,8 @@ def test_stored_models_judge_and_the_server_stays_fedavgs(engine: Any) -> None:
     for t, cohort in enumerate([(0, 1), (1,)]):
         server, theirs = run.round(server, cohort, t), plain.round(theirs, cohort, t)
     assert same(server, theirs)
-    judged = run.personal(server, range(3), 1)
-    assert same(judged, {0: sent[0], 1: sent[1], 2: server["tiny"]})
+    evaluated = run.personal(server, range(3), 1)
+    assert same(evaluated, {0: sent[0], 1: sent[1], 2: server["tiny"]})
     has = [bool(run.algorithm.has_personal(tree.take(run.stack([k]), 0))) for k in range(3)]
     assert has == [True, True, False]
     run.close()

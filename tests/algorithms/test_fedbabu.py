@@ -39,7 +39,7 @@ def test_rounds_and_fine_tuning(case: str, finetune: Any, engine: Any) -> None:
     for r in range(rounds):
         there.round(r)
         w = there.run.algorithm.global_weights(there.server["net"])
-        there.judged(r, dict.fromkeys(PEOPLE, w))  # before fine-tuning
+        there.evaluated(r, dict.fromkeys(PEOPLE, w))  # before fine-tuning
         for one in (w, *there.run.states.values()):
             assert all(torch.equal(t, begun.params[n]) for n, t in of_head(one).items())
     tuned, losses = there.fine_tuned(rounds - 1)
@@ -53,7 +53,7 @@ def test_rounds_and_fine_tuning(case: str, finetune: Any, engine: Any) -> None:
 
 @pytest.mark.parametrize("engine", [Loop, Stacked])
 def test_fine_tuning_has_epochs_of_its_own_where_rounds_have_steps(engine: Any) -> None:
-    """Clients are judged alike, whatever number of steps a round has."""
+    """Clients are evaluated alike, whatever number of steps a round has."""
     people = clients_of(random_data((5,)))
     ends = []
     for steps, epochs in ((1, 3), (6, 2)):

@@ -149,9 +149,9 @@ def test_sampled_models_teach_too() -> None:
 
 def test_a_run() -> None:
     people = federation()
-    judged = fl.Federation(**{**vars(people), "test": people.train})
+    evaluated = fl.Federation(**{**vars(people), "test": people.train})
     algorithm = FedBE(local=LOCAL, steps=3, num_sampled=2)
-    history = fl.run(algorithm, judged, lambda: MLP(), fl.RunSettings(rounds=2, cohort_size=3, seed=0))
+    history = fl.run(algorithm, evaluated, lambda: MLP(), fl.RunSettings(rounds=2, cohort_size=3, seed=0))
     assert 0 <= history.last("global_accuracy") <= 1
 
 

@@ -37,10 +37,10 @@ def test_rounds(case: str, engine: Any) -> None:
     there = Followed.of(g, engine, FedBN(aggregation=str(g["weighting"]), local=local(g)), build)
     for r in range(int(g["n_rounds"])):
         there.round(r)
-        judged = there.run.personal(there.server, PEOPLE, r)
-        there.judged(r, judged)
+        evaluated = there.run.personal(there.server, PEOPLE, r)
+        there.evaluated(r, evaluated)
         for k in PEOPLE:
-            own = {n: t for n, t in (judged[k].params | judged[k].buffers).items() if n.startswith("bn1.")}
+            own = {n: t for n, t in (evaluated[k].params | evaluated[k].buffers).items() if n.startswith("bn1.")}
             assert int(own.pop("bn1.num_batches_tracked")) == g[f"r{r}_num_batches_tracked"][k]
             close(flatten(own), g[f"r{r}_personal"][k])
     there.run.close()

@@ -133,8 +133,8 @@ def test_one_architecture_alone_hears_the_others() -> None:
 @pytest.mark.slow
 def test_a_run_measures_the_global_model_of_each_architecture() -> None:
     people, settings = federation(), fl.RunSettings(rounds=1, cohort_size=6, seed=0)
-    judged = fl.Federation(**{**vars(people), "test": people.train})
-    history = fl.run(FedDF(steps=2, local=LOCAL, distill=DISTILL), judged, THREE, settings)
+    evaluated = fl.Federation(**{**vars(people), "test": people.train})
+    history = fl.run(FedDF(steps=2, local=LOCAL, distill=DISTILL), evaluated, THREE, settings)
     assert 0 <= history.last("global_accuracy") <= 1
     assert history.last("personal_accuracy") is not None
     assert set(history.server[""]) == set(THREE)
@@ -142,7 +142,7 @@ def test_a_run_measures_the_global_model_of_each_architecture() -> None:
 
 @pytest.mark.slow
 def test_one_student_begins_at_random_and_learns_from_all() -> None:
-    """In one round, as DENSE's comparator: others only send, and it alone is judged."""
+    """In one round, as DENSE's comparator: others only send, and it alone is evaluated."""
     population = Population(federation(), THREE, dtype=torch.float64)
     run = Loop(population, FedDF(steps=60, local=LOCAL, distill=DISTILL, student="wide"))
     uploads: list[tuple[Model, Weights]] = []

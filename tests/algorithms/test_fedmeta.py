@@ -1,4 +1,4 @@
-"""FedMeta: the gradients of learn2learn and of a public re-implementation, several steps, and who is judged how."""
+"""FedMeta: the gradients of learn2learn and of a public re-implementation, several steps, and who is evaluated how."""
 
 from __future__ import annotations
 

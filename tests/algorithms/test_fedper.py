@@ -27,8 +27,8 @@ def test_rounds(case: str, engine: Any) -> None:
     there = Followed.of(g, engine, algorithm, Net)
     for r in range(int(g["n_rounds"])):
         there.round(r)
-        judged = there.run.personal(there.server, PEOPLE, r)
-        there.judged(r, judged)
+        evaluated = there.run.personal(there.server, PEOPLE, r)
+        there.evaluated(r, evaluated)
         for k in PEOPLE:
-            close(flatten(of_head(judged[k])), g[f"r{r}_personal"][k])
+            close(flatten(of_head(evaluated[k])), g[f"r{r}_personal"][k])
     there.run.close()

@@ -197,10 +197,10 @@ def test_a_class_that_nobody_has_keeps_its_prototype(engine: Any) -> None:
     assert torch.equal(second.C[0], first.C[0])
     assert not torch.allclose(second.C[1], first.C[1])
     x = torch.from_numpy(data[0][0])
-    judged = run.personal({"": second}, (0,), 1)[0]
+    evaluated = run.personal({"": second}, (0,), 1)[0]
     z = TINY.features(run.states[0], x, "input:fc2")
     want = (z[:, None] - second.C[:3]).square().sum(-1).argmin(1)
-    assert torch.equal(TINY(judged, x).argmax(1), want)
+    assert torch.equal(TINY(evaluated, x).argmax(1), want)
 
 
 @pytest.mark.some(2)

@@ -58,9 +58,9 @@ def test_shares_of_1_are_fedavg_and_local_training(engine: Any) -> None:
     for t, cohort in enumerate([(0, 1), (1, 2)]):
         servers = [run.round(server, cohort, t) for run, server in zip(runs, servers, strict=True)]
     assert_params(servers[0]["tiny"], servers[1]["tiny"])
-    judged, local = (runs[i].personal(servers[i], (0, 1, 2), 2) for i in (0, 2))
+    evaluated, local = (runs[i].personal(servers[i], (0, 1, 2), 2) for i in (0, 2))
     for k in (0, 1, 2):
-        assert_params(judged[k], local[k])
+        assert_params(evaluated[k], local[k])
 
 
 def test_a_share_is_at_most_1() -> None:

@@ -66,13 +66,13 @@ def test_clients_whose_labels_contradict_part(engine: Any) -> None:
     server = run.init()
     for t in range(8):
         server = run.round(server, (0, 1, 2, 3), t)
-    judged = run.personal(server, (0, 1, 2, 3), 8)
-    assert_params(judged[0], judged[1])
-    assert_params(judged[2], judged[3])
+    evaluated = run.personal(server, (0, 1, 2, 3), 8)
+    assert_params(evaluated[0], evaluated[1])
+    assert_params(evaluated[2], evaluated[3])
     for i, (x, y) in enumerate(data):
-        answers = network(dict(judged[i].params))(torch.from_numpy(x)).argmax(1).numpy()
+        answers = network(dict(evaluated[i].params))(torch.from_numpy(x)).argmax(1).numpy()
         assert (answers == y).mean() > 0.8
-    assert not torch.allclose(judged[0].params["fc2.weight"], judged[2].params["fc2.weight"], atol=0.1)
+    assert not torch.allclose(evaluated[0].params["fc2.weight"], evaluated[2].params["fc2.weight"], atol=0.1)
 
 
 def test_the_record_says_how_many_chose_each_model() -> None:

@@ -176,9 +176,9 @@ def test_rounds_by_hand(engine: Any) -> None:
                 np.testing.assert_allclose(
                     got[name], want, rtol=1e-8, atol=1e-10, err_msg=f"{name} of {k} after round {t}"
                 )
-    judged = run.personal(server, range(5), len(COHORTS))
+    evaluated = run.personal(server, range(5), len(COHORTS))
     for k, module in enumerate(clients):
-        np.testing.assert_allclose(judged[k].params["0.weight"], module[0].weight.detach(), rtol=1e-8, atol=1e-10)
+        np.testing.assert_allclose(evaluated[k].params["0.weight"], module[0].weight.detach(), rtol=1e-8, atol=1e-10)
 
 
 @pytest.mark.some(1)

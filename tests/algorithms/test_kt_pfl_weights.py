@@ -71,9 +71,9 @@ def test_rounds_by_hand(engine: Any) -> None:
         c = moved
         rows = run.rows("coefficients", range(N))
         np.testing.assert_allclose(rows, c, rtol=1e-8, atol=1e-7)  # begun in float32
-        judged = run.personal(server, range(N), t)
+        evaluated = run.personal(server, range(N), t)
         for n in range(N):
-            got = torch.cat([p.flatten() for p in judged[n].params.values()])
+            got = torch.cat([p.flatten() for p in evaluated[n].params.values()])
             np.testing.assert_allclose(got, w[n], rtol=1e-6, atol=1e-7, err_msg=f"client {n} after round {t}")
     run.close()
 

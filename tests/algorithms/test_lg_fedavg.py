@@ -41,8 +41,8 @@ def test_clients_start_from_the_pretrained_lower_layers(engine: Any) -> None:
         server, plain = run.round(server, cohort, t), fedavg.round(plain, cohort, t)
         assert (run.traffic.down[1], run.traffic.up[1]) == (WHOLE, WHOLE)
     assert same(server, plain)
-    for judged in run.personal(server, range(3), 1).values():
-        assert same(judged, plain["tiny"])
+    for evaluated in run.personal(server, range(3), 1).values():
+        assert same(evaluated, plain["tiny"])
 
     # From here on as without pretraining, from a server and clients that hold the checkpoint.
     split = engine(population, LGFedAvg(global_modules="fc2.*", local=LOCAL))
@@ -87,8 +87,8 @@ def test_pretraining_is_fedavg_with_batchnorm_too(buffers: Any, aggregation: Any
         assert same(server, plain)
     moved = {n for n, t in plain["norms"].buffers.items() if not torch.equal(t, begun["norms"].buffers[n])}
     assert moved == (set(plain["norms"].buffers) if buffers == "average" else set())
-    judged = run.personal(server, [0], 2)[0]
-    assert same(judged, plain["norms"])
+    evaluated = run.personal(server, [0], 2)[0]
+    assert same(evaluated, plain["norms"])
     run.close()
     fedavg.close()
 

@@ -38,8 +38,8 @@ def test_every_client_trains_alone_from_the_common_model(engine: Any) -> None:
                 optimiser.zero_grad()
                 F.cross_entropy(modules[k](x[rows]), y[rows]).backward()
                 optimiser.step()
-    for k, judged in run.personal(server, range(4), 2).items():
-        assert_params(judged, Weights(params={n: p.detach() for n, p in modules[k].named_parameters()}))
+    for k, evaluated in run.personal(server, range(4), 2).items():
+        assert_params(evaluated, Weights(params={n: p.detach() for n, p in modules[k].named_parameters()}))
 
 
 def test_everybody_may_train_in_every_round() -> None:

@@ -1,4 +1,4 @@
-"""Per-FedAvg: a step of a public implementation in both forms, batches in order, and the model that judges."""
+"""Per-FedAvg: a step of a public implementation in both forms, batches in order, and the model that evaluates."""
 
 from __future__ import annotations
 
@@ -105,6 +105,6 @@ def test_a_client_is_judged_after_a_step_on_all_its_training_examples(engine: An
     data = random_data([230, 5])
     run = engine(clients_of(data), PerFedAvg(alpha=0.4, form=form, local=Local(epochs=1, batch_size=4)))
     server = run.round(run.init(), (1,), 0)
-    judged, w = run.personal(server, (0, 1), 0), server["tiny"].params
+    evaluated, w = run.personal(server, (0, 1), 0), server["tiny"].params
     for k, part in enumerate(data):
-        assert_params(judged[k], Weights(w - 0.4 * grad(loss)(w, *map(torch.from_numpy, part))))
+        assert_params(evaluated[k], Weights(w - 0.4 * grad(loss)(w, *map(torch.from_numpy, part))))

@@ -1,4 +1,4 @@
-"""pFedDF: FedDF's server, and clients judged by what they trained last."""
+"""pFedDF: FedDF's server, and clients evaluated by what they trained last."""
 
 from __future__ import annotations
 
@@ -39,12 +39,12 @@ def test_the_server_is_feddfs_and_clients_keep_what_they_uploaded(engine: Any) -
     for t, cohort in enumerate([(0, 1, 3), (1, 3)]):
         a, b = plain.round(a, cohort, t), own.round(b, cohort, t)
         same(a, b, "the server")
-    judged = own.personal(b, range(6), 1)
+    evaluated = own.personal(b, range(6), 1)
     for k in (0, 1, 3):  # client 0 by its copy of the first round
-        same(uploads[k], judged[k], f"client {k}")
+        same(uploads[k], evaluated[k], f"client {k}")
     fused = plain.personal(a, range(6), 1)
-    same(fused[2], judged[2], "who never took part is judged by the newest fused model")
-    assert not torch.equal(fused[1].params["head.weight"], judged[1].params["head.weight"])
+    same(fused[2], evaluated[2], "who never took part is evaluated by the newest fused model")
+    assert not torch.equal(fused[1].params["head.weight"], evaluated[1].params["head.weight"])
     has = [k for k in range(6) if own.algorithm.has_personal(tree.take(own.stack([k]), 0))]
     assert has == [0, 1, 3]
 

@@ -1,4 +1,4 @@
-"""pFedMe: the authors' numbers, its one step by hand, whose model judges whom, and settings that cannot be stable."""
+"""pFedMe: the authors' numbers, its one step by hand, the model that evaluates, and settings that cannot be stable."""
 
 from __future__ import annotations
 
@@ -81,12 +81,12 @@ def test_one_step_on_one_batch(engine: Any) -> None:
 def test_a_client_is_judged_by_theta_and_before_it_has_one_by_the_newest_global_model(engine: Any) -> None:
     run = engine(clients_of(random_data([6, 5, 4])), PFedMe(local=Local(steps=4, batch_size=4)))
     server = run.round(run.round(run.init(), (0, 1), 0), (0,), 1)
-    judged = run.personal(server, (0, 1, 2), 1)
+    evaluated = run.personal(server, (0, 1, 2), 1)
     for k in (0, 1):
-        assert_params(judged[k], run.states[k].value, rtol=0, atol=0)
+        assert_params(evaluated[k], run.states[k].value, rtol=0, atol=0)
         assert bool(run.algorithm.has_personal(run.states[k]))
-    assert not torch.equal(judged[0].params["fc1.weight"], server["tiny"].params["fc1.weight"])  # theta is not w_k
-    assert_params(judged[2], server["tiny"], rtol=0, atol=0)
+    assert not torch.equal(evaluated[0].params["fc1.weight"], server["tiny"].params["fc1.weight"])  # theta is not w_k
+    assert_params(evaluated[2], server["tiny"], rtol=0, atol=0)
     assert not bool(run.algorithm.has_personal(run.stack([2])))
 
 

@@ -146,8 +146,8 @@ def test_the_term_on_top_of_local_methods(case: str, engine: Any) -> None:
         mine |= {k: {n: ends[k][n] for n in own} for k in cohort}
     for n in set(w) - set(own):
         np.testing.assert_allclose(server["tiny"].params[n], w[n], rtol=1e-8, atol=1e-10)
-    for k, judged in run.personal(server, range(3), len(COHORTS)).items():
-        assert_params(judged, Weights(params=v[k]), rtol=1e-8, atol=1e-10)
+    for k, evaluated in run.personal(server, range(3), len(COHORTS)).items():
+        assert_params(evaluated, Weights(params=v[k]), rtol=1e-8, atol=1e-10)
     run.close()
 
 
@@ -204,9 +204,9 @@ def test_stored_predictions_teach_what_the_model_teaches(algorithm: Any, engine:
         np.testing.assert_allclose(logits[: SIZES[k]], said, rtol=1e-12, atol=1e-12)
         assert logits.shape == (11, 4)
         assert not logits[SIZES[k] :].any()
-    judged = [run.personal(w, range(3), 4) for run, w in ((one, server), (other, stored))]
+    evaluated = [run.personal(w, range(3), 4) for run, w in ((one, server), (other, stored))]
     for k in range(3):
-        assert_params(judged[1][k], judged[0][k], rtol=0, atol=1e-9)
+        assert_params(evaluated[1][k], evaluated[0][k], rtol=0, atol=1e-9)
     one.close()
     other.close()
 
@@ -333,9 +333,9 @@ def test_who_has_a_personal_model(algorithm: Any) -> None:
     run, server = go(Loop, algorithm, [(0, 2)])
     has = [bool(run.algorithm.has_personal(tree.take(run.stack([k]), 0))) for k in range(3)]
     assert has == [True, False, True]
-    judged = run.personal(server, [1], 1)[1]
+    evaluated = run.personal(server, [1], 1)[1]
     if isinstance(algorithm, PFedSD):
-        assert same(judged, server["tiny"])  # the newest global model, not the initial one
+        assert same(evaluated, server["tiny"])  # the newest global model, not the initial one
     assert bool(FedAvg().has_personal(Weights(params={})))
 
 
@@ -398,7 +398,9 @@ def test_what_the_term_can_stand_on() -> None:
 @pytest.mark.parametrize("kind", [PerFedAvg, FedAvgFT])
 def test_what_makes_a_model_to_judge_by_takes_no_term(kind: Any) -> None:
     """v_k would take its place; and Per-FedAvg's steps are its own, which no term reaches."""
-    rule = rf"judged by the model that they trained last, and {kind.__name__} by one that its own personal makes: take"
+    rule = (
+        rf"evaluated by the model that they trained last, and {kind.__name__} by one that its own personal makes: take"
+    )
     with pytest.raises(SettingError, match=rule):
         self_distilled(kind)
     assert self_distilled(FedAvgStored)(lam=0.5).personalises

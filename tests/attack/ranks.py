@@ -42,7 +42,7 @@ DEADLINE = 0.5  # seconds, where ranks are frozen
 
 
 def job(engine: str, rounds: int, deadline: float | None = None) -> Job:
-    """The run; as one with a deadline it is judged at its end, since who is judged has no deadline."""
+    """The run; as one with a deadline it is evaluated at its end, since who is evaluated has no deadline."""
     made = runs.job(ALGORITHM, engine, rounds)
     every = 1 if deadline is None else rounds
     return dataclasses.replace(made, settings=dataclasses.replace(made.settings, deadline=deadline, eval_every=every))

@@ -84,7 +84,7 @@ def test_all_says_what_does_not_apply(run: Path, tmp_path: Path, capsys: pytest.
     assert status == 0
     told = " ".join(out.split())
     assert "not measured: hypersphere: the circle needs features of 2 units" in told
-    assert "not measured: recovery: FedAvg judges clients by the global model" in told
+    assert "not measured: recovery: FedAvg evaluates clients by the global model" in told
     assert {path.stem for path in tmp_path.glob("*.png")} == set(papers.analyses()) - {
         "coefficients",
         "distillation",

@@ -53,14 +53,14 @@ def test_with_the_same_settings_it_is_the_run_that_went_on(algorithm: Any, engin
 
 
 def test_a_client_without_a_model_of_its_own_has_none_to_take(tmp_path: Path) -> None:
-    """The student of DENSE is of one architecture, and clients of the other are not judged."""
+    """The student of DENSE is of one architecture, and clients of the other are not evaluated."""
     mixed = Job(
         algorithm=dataclasses.replace(ONE_SHOT["dense"], local=LOCAL), federation=federation(),
         model={"a": normed, "b": mlp}, settings=dataclasses.replace(SETTINGS, rounds=2),
     )  # fmt: skip
     mixed.run(tmp_path)
     restored = mixed.restore(tmp_path)
-    with pytest.raises(SettingError, match=r"DENSE has no model by which client 1 is judged .*: take the global one"):
+    with pytest.raises(SettingError, match=r"DENSE has no model to evaluate client 1 by .*: take the global one"):
         restored.personal_weights(1)
     assert restored.personal_weights(0).params
 

@@ -1,4 +1,4 @@
-"""Runs whose data change: the same on every engine, exact when resumed, and judged by the data of their round."""
+"""Runs whose data change: the same on every engine, exact when resumed, and evaluated by the data of their round."""
 
 from __future__ import annotations
 
@@ -198,7 +198,7 @@ def test_a_run_goes_on_by_the_rules_by_which_it_began(other: Any, tmp_path: Path
         job(other, FedAvg(local=LOCAL), rounds=2).run(tmp_path, resume=True)
 
 
-# ---- what is judged
+# ---- what is evaluated
 
 
 def test_models_are_judged_on_the_data_of_their_round(tmp_path: Path) -> None:

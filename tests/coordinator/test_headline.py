@@ -84,8 +84,8 @@ def test_numbers_of_each_client_are_null_where_the_headline_is_undefined(engine:
     new = fl.NewClients((3,), judged_by=("global",))
     run(settings, directory=tmp_path / "run")
     lines = [json.loads(line) for line in (tmp_path / "run/clients.jsonl").read_text().splitlines()]
-    judged = lines[-1]["judged"]
-    assert [value is None for value in judged["personal_auc"]] == [False, False, False, True]
+    evaluated = lines[-1]["judged"]
+    assert [value is None for value in evaluated["personal_auc"]] == [False, False, False, True]
     assert [value is None for value in lines[-1]["trained"]["trained"]] == [False, False, False, True]
     again = run(replace(settings, rounds=4), directory=tmp_path / "run", resume=True)
     assert again.per_client[-1]["trained"]["previous"][3] is None

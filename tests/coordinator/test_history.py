@@ -297,10 +297,12 @@ def test_runs_are_found_in_the_order_of_their_numbers(tmp_path: Path) -> None:
 
 def test_the_mean_of_the_last_rounds_is_of_those_rounds() -> None:
     """`eval_every=20` of 40 rounds: neither what was measured before training nor round 20 is among the last ten."""
-    judged = {0: 0.278, 20: 0.944, 40: 0.889}
+    evaluated = {0: 0.278, 20: 0.944, 40: 0.889}
 
     def after(rounds: int) -> History:
-        metrics = [{"round": t, **({"personal_accuracy": judged[t]} if t in judged else {})} for t in range(rounds + 1)]
+        metrics = [
+            {"round": t, **({"personal_accuracy": evaluated[t]} if t in evaluated else {})} for t in range(rounds + 1)
+        ]
         return History("A", metrics=metrics)
 
     assert after(40).summaries("personal_accuracy").tail == 0.889
@@ -311,7 +313,7 @@ def test_the_mean_of_the_last_rounds_is_of_those_rounds() -> None:
 
 
 def test_measuring_is_no_training() -> None:
-    """What clients receive and have trained is looked at within a round, and new clients are judged after the last."""
+    """What clients receive and have trained is looked at within a round, new clients are evaluated after the last."""
     history = small()
     for t, laps in enumerate(({"evaluate": 70.0}, {}, {"look": 30.0}, {"look": 40.0, "new": 50.0})):
         history.timing[t]["seconds"] |= laps

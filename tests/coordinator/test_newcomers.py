@@ -1,4 +1,4 @@
-"""Clients that are held out from training, or join late, and how they are judged in the end."""
+"""Clients that are held out from training, or join late, and how they are evaluated in the end."""
 
 from __future__ import annotations
 
@@ -150,7 +150,7 @@ def test_faults_are_for_training_alone() -> None:
 
 @pytest.mark.slow
 def test_who_diverges_is_judged_as_it_is_without_taking_part() -> None:
-    """Client 5 trains on huge numbers and is judged on sound ones: every way is of both new clients."""
+    """Client 5 trains on huge numbers and is evaluated on sound ones: every way is of both new clients."""
     data = federation()
     x = data.train.x.clone()
     x[data.partition.rows(5).copy()] = 1e30
@@ -204,7 +204,7 @@ def test_a_client_without_training_rows_can_be_new() -> None:
     with pytest.raises(
         SettingError,
         match="a new client is fine-tuned and personalised on training examples, and client 2 has none: give it "
-        r"some, or judge new clients by 'global' alone \(judged_by\)",
+        r"some, or evaluate new clients by 'global' alone \(judged_by\)",
     ):
         fl.run(FedAvg(local=LOCAL), data, linear, SETTINGS, new=NewClients(1))
     with pytest.raises(SettingError, match=r"asked to train once it has joined on .* who never join \(joins\)"):

@@ -46,25 +46,25 @@ def test_numbers_of_each_client_are_those_by_hand(engine: Any) -> None:
     found = fl.run(
         Tells(local=LOCAL), data, linear, replace(SETTINGS, engine=engine), sampler=FixedList(((0, 1, 2),) * 3)
     )
-    server, judged = found.server["Linear"], found.per_client[-1]["judged"]
-    assert judged["clients"] == list(range(6))
-    assert judged["own"] == [True, True, True, False, False, False]
+    server, evaluated = found.server["Linear"], found.per_client[-1]["judged"]
+    assert evaluated["clients"] == list(range(6))
+    assert evaluated["own"] == [True, True, True, False, False, False]
     better = []
     for k in range(6):
         mine = found.clients[k].v.value if k < 3 else server
         test, train = data.local_test.rows(k).copy(), data.partition.rows(k).copy()  # type: ignore[union-attr]
-        assert (judged["examples"][k], judged["train_examples"][k]) == (len(test), len(train))
+        assert (evaluated["examples"][k], evaluated["train_examples"][k]) == (len(test), len(train))
         for name, weights in (("personal", mine), ("global", server)):
             right, loss = measured(weights, test)
-            assert judged[f"{name}_right"][k] == right
-            assert judged[f"{name}_loss"][k] == pytest.approx(loss, rel=1e-5)
-            assert judged[f"{name}_train_loss"][k] == pytest.approx(measured(weights, train)[1], rel=1e-5)
-        better.append(judged["personal_right"][k] > judged["global_right"][k])
-    last, sizes = found.metrics[-1], np.array(judged["examples"])
+            assert evaluated[f"{name}_right"][k] == right
+            assert evaluated[f"{name}_loss"][k] == pytest.approx(loss, rel=1e-5)
+            assert evaluated[f"{name}_train_loss"][k] == pytest.approx(measured(weights, train)[1], rel=1e-5)
+        better.append(evaluated["personal_right"][k] > evaluated["global_right"][k])
+    last, sizes = found.metrics[-1], np.array(evaluated["examples"])
     assert last["better_than_global"] == np.mean(better) > 0
     assert last["without_personal"] == 3
     for name, kind in (("personal_accuracy", "personal"), ("global_on_clients", "global")):
-        right = np.array(judged[f"{kind}_right"])
+        right = np.array(evaluated[f"{kind}_right"])
         assert last[name] == pytest.approx(np.mean(right / sizes))
         assert last[f"{name}_by_samples"] == right.sum() / sizes.sum()
 
@@ -212,13 +212,13 @@ def test_damage_is_found(tmp_path: Path) -> None:
     path.unlink()
     assert "clients.jsonl" in verify(run).problems[0]
     for old, new, words in (
-        (b'"own": [false', b'"own": [0', r"line 1: judged.own must be a list"),
+        (b'"own": [false', b'"own": [0', r"line 1: evaluated.own must be a list"),
         (
             b'"personal_right": [',
             b'"personal_right": [1, ',
-            r"line 1: judged.personal_right must be as long as clients",
+            r"line 1: evaluated.personal_right must be as long as clients",
         ),
-        (b'"clients": [0', b'"clients": ["0"', r"line 1: judged.clients must be a list of client numbers"),
+        (b'"clients": [0', b'"clients": ["0"', r"line 1: evaluated.clients must be a list of client numbers"),
     ):
         path.write_bytes(data.replace(old, new, 1))
         with pytest.raises(SettingError, match=words):

@@ -465,7 +465,7 @@ def test_a_target_ends_the_run(tmp_path: Path) -> None:
     assert values[-1] >= 0.6 > max(values[1:-1])
     assert history.stopped is not None
     assert "global accuracy reached" in history.stopped
-    assert "personal_accuracy" in history.metrics[-1]  # the last round is judged, whatever eval_every says
+    assert "personal_accuracy" in history.metrics[-1]  # the last round is evaluated, whatever eval_every says
     again = run(FedAvg(local=LOCAL), federation(), mlp, settings, directory=tmp_path, resume=True)
     assert again.stopped == history.stopped
     assert len(again.metrics) == len(history.metrics)

@@ -208,14 +208,14 @@ def test_personal_numbers_are_by_client(engine: Any, algorithm: Any) -> None:
 
 @pytest.mark.slow
 def test_the_panel_limits_who_is_judged() -> None:
-    def judged(seed: int, panel: int) -> set[str]:
+    def evaluated(seed: int, panel: int) -> set[str]:
         settings = dataclasses.replace(SETTINGS, rounds=1, panel=panel, seed=seed)
         return set(run(FedAvg(local=LOCAL), federation(), linear, settings).metrics[-1]["personal_by_client"])
 
-    assert len(judged(0, 2)) == 2
-    assert judged(0, 2) == judged(0, 2)
-    assert len({frozenset(judged(s, 2)) for s in range(4)}) > 1
-    assert judged(0, 100) == set(map(str, range(6)))
+    assert len(evaluated(0, 2)) == 2
+    assert evaluated(0, 2) == evaluated(0, 2)
+    assert len({frozenset(evaluated(s, 2)) for s in range(4)}) > 1
+    assert evaluated(0, 100) == set(map(str, range(6)))
 
 
 @pytest.mark.slow
@@ -309,7 +309,7 @@ def test_centralised_takes_as_many_steps_as_a_cohort() -> None:
     assert all(torch.equal(x, y) for x, y in zip(a, b, strict=True))
     assert not all(torch.equal(x, y) for x, y in zip(a, c, strict=True))
     last = centralised.metrics[-1]
-    assert len(last["personal_by_client"]) == 6  # judged by every client, as the others are
+    assert len(last["personal_by_client"]) == 6  # evaluated by every client, as the others are
     assert (last["bytes_down"], last["bytes_up"]) == (0, 0)
 
 

@@ -81,8 +81,8 @@ def test_the_servers_buffers_go_down_and_never_change(engine: Any) -> None:
     assert int(run.ends[1][0].buffers["1.num_batches_tracked"]) == 1  # and began with the server's again
     whole, params = tree.nbytes(run.servers[0]), tree.nbytes(run.servers[0].params)
     assert run.bytes == [(whole, params)] * 2
-    judged = run.engine.personal({"net": run.servers[2]}, [0, 1, 2], 2)
-    assert all(torch.equal(judged[k].buffers[n], run.servers[0].buffers[n]) for k in range(3) for n in MOVING)
+    evaluated = run.engine.personal({"net": run.servers[2]}, [0, 1, 2], 2)
+    assert all(torch.equal(evaluated[k].buffers[n], run.servers[0].buffers[n]) for k in range(3) for n in MOVING)
 
 
 @pytest.mark.parametrize("engine", ENGINES)
@@ -91,15 +91,15 @@ def test_local_buffers_stay_with_each_client(engine: Any) -> None:
     params = tree.nbytes(run.servers[0].params)
     assert run.bytes == [(params, params)] * 2
     population = run.engine.population
-    judged = run.engine.personal({"net": run.servers[2]}, [0, 1, 2], 2)
+    evaluated = run.engine.personal({"net": run.servers[2]}, [0, 1, 2], 2)
     for k in range(3):
         own = run.engine.states[k]
         for name in MOVING:
             assert torch.equal(own.buffers[name], run.ends[1][k].buffers[name])
-            assert torch.equal(judged[k].buffers[name], own.buffers[name])
+            assert torch.equal(evaluated[k].buffers[name], own.buffers[name])
         assert int(own.buffers["1.num_batches_tracked"]) == 2 * -(-SIZES[k] // 4)  # they went on from round to round
         for name, value in run.servers[2].params.items():
-            assert torch.equal(judged[k].params[name], value)
+            assert torch.equal(evaluated[k].params[name], value)
     x = population.federation.train.x[population.federation.partition.rows(0).copy()].double()
     start = run.servers[0].params
     want = statistics_after(torch.zeros(5, dtype=torch.float64), x @ start["0.weight"].mT + start["0.bias"])
@@ -122,9 +122,9 @@ def test_the_first_round_of_pfedsd_is_the_plain_mean_of_fedavg(engine: Any) -> N
 @pytest.mark.parametrize("engine", ENGINES)
 def test_pfedsd_judges_by_the_last_local_model_and_the_new_by_the_global_one(engine: Any) -> None:
     run = Run(PFedSD(local=LOCAL), engine)
-    judged = run.engine.personal({"net": run.servers[2]}, [0, 1, 2], 2)
+    evaluated = run.engine.personal({"net": run.servers[2]}, [0, 1, 2], 2)
     for k in range(3):
-        for a, b in zip(tree.leaves(judged[k]), tree.leaves(run.ends[1][k]), strict=True):
+        for a, b in zip(tree.leaves(evaluated[k]), tree.leaves(run.ends[1][k]), strict=True):
             assert torch.equal(a, b)
     run.engine.states = type(run.engine.states)()  # nobody has taken part
     fresh = run.engine.personal({"net": run.servers[2]}, [1], 2)[1]

@@ -41,9 +41,9 @@ def test_other_errors_stay_what_they_are(error: Exception) -> None:
 
 
 def test_a_run_without_memory_is_no_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
-    def judge(*_: object, **__: object) -> None:
+    def evaluate(*_: object, **__: object) -> None:
         torch.empty(1 << 50, dtype=torch.uint8)
 
-    monkeypatch.setattr(Engine, "round", judge)
+    monkeypatch.setattr(Engine, "round", evaluate)
     with pytest.raises(ShortageError, match="lower panel"):
         run(FedAvg(local=LOCAL), federation(), linear, RunSettings(rounds=1, cohort_size=2, engine="loop"))

@@ -1,4 +1,4 @@
-"""Tasks whose clients make more small than the loss they are judged by; golden numbers are in tests/algorithms."""
+"""Tasks whose clients make more small than the loss they are evaluated by; golden numbers are in tests/algorithms."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def test_an_svm_is_judged_by_the_mean_hinge_loss() -> None:
     x, y = two_classes(9)
     model, data = Model(lambda: nn.Linear(6, 1), name="svm"), from_arrays(x, y, num_classes=2)
     weights = model.init(0, torch.float64)
-    found, plain = (classify(model, weights, judge, data) for judge in (SVM(), Hinge()))
+    found, plain = (classify(model, weights, evaluate, data) for evaluate in (SVM(), Hinge()))
     assert (found.loss, found.accuracy) == (plain.loss, plain.accuracy)
 
 

@@ -581,7 +581,7 @@ def test_names_that_no_server_takes_show_on_the_device(tmp_path: Path) -> None:
         found.registration("a" * 32)
 
 
-# ---- what the server judges the global model on
+# ---- what the server evaluates the global model on
 
 
 def served(folder: Path, labels: list[Any], test: str, **more: Any) -> Any:

@@ -65,7 +65,7 @@ class Numbered(fl.Algorithm[tuple[()], tuple[()]]):
         return server
 
     def personal(self, client: fl.Client[tuple[()]], sent: Any) -> fl.Weights:
-        raise AssertionError("nobody is judged")
+        raise AssertionError("nobody is evaluated")
 
 
 def test_answers_stand_in_the_order_of_the_cohort() -> None:

@@ -1,4 +1,4 @@
-"""What a server sees of its cohort, what it draws, and how clients are judged."""
+"""What a server sees of its cohort, what it draws, and how clients are evaluated."""
 
 from __future__ import annotations
 
@@ -160,12 +160,12 @@ def test_clients_are_judged_on_what_they_hold_out_themselves(held_out: Any, engi
     run = engine(Population(people, {"linear": model}, seed=3), LocalOnly(local=Local(batch_size=2)))
     server = run.round(run.init(), (0, 1, 2, 3), 0)
     personal = run.personal(server, range(4), 1)
-    judged = run.evaluate_counts(server, range(4), 1, held_out)
+    evaluated = run.evaluate_counts(server, range(4), 1, held_out)
     for k, own in enumerate(rows[held_out]):
         w = personal[k].params
         right = (data.x[own] @ w["weight"].mT + w["bias"]).argmax(1) == data.y[own]
-        assert judged[k] == (int(right.sum()), len(own))
-    assert sum(right for right, _ in judged.values()) > 0
+        assert evaluated[k] == (int(right.sum()), len(own))
+    assert sum(right for right, _ in evaluated.values()) > 0
 
 
 @dataclass(frozen=True, kw_only=True)

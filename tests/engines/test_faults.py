@@ -145,7 +145,7 @@ def test_who_fails_at_second_keeps_what_the_first_exchange_left(engine: Any) -> 
     lossy = subject.run(engine, cohorts=EVERYBODY[:1], faults=only(faults, 1))
     clean = subject.run(engine, cohorts=EVERYBODY[:1])
     same(lossy.servers, clean.servers, "the coefficients follow from the first exchange")
-    log = clean.engine.log[: 2 * len(SIZES)]  # type: ignore[attr-defined]  # behind it, the clients are judged
+    log = clean.engine.log[: 2 * len(SIZES)]  # type: ignore[attr-defined]  # behind it, the clients are evaluated
     first = {k: state for exchange, k, state, _ in log if exchange == 0}
     failed = {k for k in EVERYBODY[0] if faults(0, 1, k)}
     assert 0 < len(failed) < len(SIZES)

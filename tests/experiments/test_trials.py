@@ -112,7 +112,7 @@ def test_a_grid_is_the_product_of_its_lists(base: Experiment) -> None:
 SPACE = {"local.lr": "log:0.001:1", "local.epochs": "int:1:3", "model": ["mlp", "logistic"]}
 
 
-class Judged:
+class Evaluated:
     """Runs nothing: the nearer a trial's rate is to 0.1, the better."""
 
     def __init__(self) -> None:
@@ -125,7 +125,7 @@ class Judged:
 
 
 def searched(base: Experiment, folder: Path, space: Any = SPACE, **more: Any) -> list[dict[str, Any]]:
-    return [dict(t.settings) for t in Sweep(base, space, **more).run(folder, train=Judged())]
+    return [dict(t.settings) for t in Sweep(base, space, **more).run(folder, train=Evaluated())]
 
 
 @pytest.mark.slow
@@ -147,9 +147,9 @@ def test_a_search_goes_where_good_trials_were(base: Experiment, tmp_path: Path) 
 
 
 def test_settings_that_come_again_are_not_run_again(base: Experiment, tmp_path: Path) -> None:
-    judged = Judged()
-    trials = Sweep(base, {"local.epochs": [1, 2]}, search=6).run(tmp_path / "s", train=judged)
-    assert judged.count == 2
+    evaluated = Evaluated()
+    trials = Sweep(base, {"local.epochs": [1, 2]}, search=6).run(tmp_path / "s", train=evaluated)
+    assert evaluated.count == 2
     assert [t.status for t in trials].count("done") == 2
     again = next(t for t in trials if t.status != "done")
     assert again.status == f"as {next(t.name for t in trials if t.settings == again.settings)}"
@@ -166,8 +166,8 @@ def test_a_trial_that_fails_does_not_end_a_search(base: Experiment, tmp_path: Pa
 def test_values_that_do_not_fit_together_cost_a_search_one_trial(base: Experiment, tmp_path: Path) -> None:
     """Each of them fits alone, and that is what can be known before the first trial."""
     space = {"run.cohort_size": [2, 5], "data.clients": [3, 6]}
-    judged = Judged()
-    trials = Sweep(base, space, search=12).run(tmp_path / "s", train=judged)
+    evaluated = Evaluated()
+    trials = Sweep(base, space, search=12).run(tmp_path / "s", train=evaluated)
     wrong = {"run.cohort_size": 5, "data.clients": 3}
     assert len(trials) == 12
     assert any(t.settings == wrong for t in trials)

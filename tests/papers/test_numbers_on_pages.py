@@ -203,8 +203,8 @@ def test_personal_accuracies_of_ktpfl_before_and_after_distillation() -> None:
     for t in map(int, before):
         told = short.after(t, "trained_accuracy")
         assert before[str(t)] == "-" if told is None else says(before[str(t)], 100 * told)
-        judged = short.after(t + 1, "received_accuracy") or long.after(t, "personal_accuracy")
-        assert says(after[str(t)], 100 * judged)
+        evaluated = short.after(t + 1, "received_accuracy") or long.after(t, "personal_accuracy")
+        assert says(after[str(t)], 100 * evaluated)
         assert says(local[str(t)], 100 * alone.after(t, "trained_accuracy"))
 
 
@@ -357,8 +357,8 @@ def test_local_models_and_the_global_one_of_pfedsd() -> None:
 
 
 def test_more_claims_hold_than_not() -> None:
-    """As docs/papers.md says of those that could be judged."""
-    assert "of those that our runs can judge, more hold than not" in (DOCS / "papers.md").read_text(encoding="utf-8")
+    """As docs/papers.md says of those that could be evaluated."""
+    assert "of those that our runs can evaluate, more hold than not" in (DOCS / "papers.md").read_text(encoding="utf-8")
     told = json.loads((Path(fedloom.__file__).parent / "papers" / "claims.json").read_text(encoding="utf-8"))
     found = [row["verdict"] for source in told["sources"].values() for row in source["claims"]]
     found = [verdict for verdict in found if verdict != NOT_RUN]

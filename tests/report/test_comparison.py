@@ -247,8 +247,8 @@ def test_alone_is_alone_on_the_same_data(tmp_path: Path) -> None:
         made_run(
             tmp_path / source / "local", "local_only", settings={"data": {**data, "newer": 1}}, level=len(source) / 9
         )
-        judged = tmp_path / source / "local/metrics.jsonl"
-        judged.write_text(judged.read_text().replace('"0": ', f'"{source}": '))  # a client that the other has not
+        evaluated = tmp_path / source / "local/metrics.jsonl"
+        evaluated.write_text(evaluated.read_text().replace('"0": ', f'"{source}": '))  # a client that the other has not
     found = {
         run.folder: (comparison.local_only_values(run, all_), run)
         for all_ in [methods(tmp_path)]
@@ -343,7 +343,7 @@ def test_only_few_clients_with_names_are_a_table(tmp_path: Path) -> None:
     record = {"round": 0, "personal_by_client": {str(k): 0.5 for k in everybody}}
     (folder / "metrics.jsonl").write_text(json.dumps(record) + "\n")
     assert comparison.named_clients(methods(tmp_path)) is None
-    record["personal_by_client"] = {str(k): k / 40 for k in (2, 0)}  # of those that were judged
+    record["personal_by_client"] = {str(k): k / 40 for k in (2, 0)}  # of those that were evaluated
     (folder / "metrics.jsonl").write_text(json.dumps(record) + "\n")
     table = comparison.named_clients(methods(tmp_path))
     assert table is not None

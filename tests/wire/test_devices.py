@@ -187,7 +187,7 @@ def test_answers_that_do_not_count_change_nothing(harm: str, tmp_path: Path) -> 
     assert lost.keys() == (set() if harm in HARMLESS else {(1, 2), (1, 4)} | stays)
     want = of_loop(algorithm, lambda t, e, k: lost.get((t, k)), cohort_size=6, rounds=3)
     same(want.server, history.server, harm)
-    # A refused upload has been sent all the same; who is not there is not judged.
+    # A refused upload has been sent all the same; who is not there is not evaluated.
     unlike = {"malicious": "bytes_", "absurd": "bytes_", "lost": ("personal_", "val_")}.get(harm, "-")
     for got, m in zip(history.metrics, want.metrics, strict=True):
         names = [name for name in m if not name.startswith(unlike)]
@@ -664,7 +664,7 @@ def test_a_server_compares_the_digests_of_an_answer() -> None:
 
 
 def test_a_device_that_is_judged_is_at_its_own_state() -> None:
-    """What is judged is a state too."""
+    """What is evaluated is a state too."""
     engine = DevicesInProcess(population(mlp), PFedSD(local=LOCAL))
     server = engine.round(engine.init(), [2], 0)
     assert engine.evaluate(server, [2], 0).keys() == {2}

@@ -191,11 +191,11 @@ class APFLNi(fl.Algorithm[Server, Own]):
         return fisher(client.model, client.task, w, client.train.in_order(width))
 
     def judged_loss(self, client: fl.Client[Own], w: fl.Weights) -> fl.Weighted[Tensor]:
-        """Return the loss, [], of the model that judges the client, without the pull, on all examples at once."""
-        judged, task = self.personal(client, w), client.task
-        loss = fl.mean_loss(client.model, task, judged, client.train.whole())
+        """Return the loss, [], of the model that evaluates the client, without the pull, on all examples at once."""
+        evaluated, task = self.personal(client, w), client.task
+        loss = fl.mean_loss(client.model, task, evaluated, client.train.whole())
         if isinstance(task, Objective):
-            loss = task.objective(loss, client.num_examples, judged.params)
+            loss = task.objective(loss, client.num_examples, evaluated.params)
         return client.weigh(loss.to(client.train.dtype), "samples")
 
     # ---- on the server

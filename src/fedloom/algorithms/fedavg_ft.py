@@ -26,7 +26,7 @@ from fedloom.algorithms.fedavg import FedAvg
 
 @dataclass(frozen=True, kw_only=True)
 class FedAvgFT(FedAvg):
-    """Average models, and judge each client by the mean after fine-tuning."""
+    """Average models, and evaluate each client by the mean after fine-tuning."""
 
     ft_epochs: fl.Count | None = None
     """Passes over the client's examples; none: as in a round."""

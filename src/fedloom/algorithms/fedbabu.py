@@ -33,7 +33,7 @@ from fedloom.algorithms.fedper import FedPer
 
 @dataclass(frozen=True, kw_only=True)
 class FedBABU(FedPer):
-    """Train and share the body under the initial head, and judge each client after fine-tuning."""
+    """Train and share the body under the initial head, and evaluate each client after fine-tuning."""
 
     personal_layers: str = "last:1"
     """The head, which no round trains: glob patterns of its tensors' names, or `last:N` for the last N layers,

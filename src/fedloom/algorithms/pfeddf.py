@@ -29,7 +29,7 @@ class PFedDF(FedDF):
     def bind(self, federation: fl.Federation, models: Mapping[str, fl.Model]) -> Self:
         if self.student is not None:
             raise fl.SettingError(
-                "pFedDF judges clients by their copies of the fused model of their architecture, and with student = "
+                "pFedDF evaluates clients by their copies of the fused model of their architecture, and with student = "
                 f"{self.student!r} none is fused but a student that clients are not sent: set student = None, or run "
                 "FedDF"
             )

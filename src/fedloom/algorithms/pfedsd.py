@@ -240,7 +240,7 @@ def self_distilled(algorithm: type[fl.Averaging[Any]]) -> type[Any]:
     own layers. `self_distilled(FedPer)(personal_layers="last:1", lam=0.5)`.
 
     Raises:
-        SettingError: the class does not derive from `Averaging`, judges clients by a model that it makes for that, as
+        SettingError: the class does not derive from `Averaging`, evaluates clients by a model made for evaluation, as
             Per-FedAvg does, or has a setting of the same name already.
     """
     if not issubclass(algorithm, fl.Averaging) or issubclass(algorithm, SelfDistilled):
@@ -250,8 +250,8 @@ def self_distilled(algorithm: type[fl.Averaging[Any]]) -> type[Any]:
         )
     if algorithm.personal not in (fl.Averaging.personal, KeepsModel.personal):
         raise fl.SettingError(
-            f"self_distilled has clients judged by the model that they trained last, and {algorithm.__name__} by one "
-            "that its own personal makes: take an algorithm that judges by what it sends and keeps, such as FedProx"
+            f"self_distilled evaluates clients by the model that they trained last, and {algorithm.__name__} by one "
+            "that its own personal makes: take an algorithm that evaluates by what it sends and keeps, such as FedProx"
         )
     both = sorted({f.name for f in fields(algorithm)} & {f.name for f in fields(SelfDistilled)})
     if both:

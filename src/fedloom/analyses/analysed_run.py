@@ -200,13 +200,13 @@ class AnalysedRun:
 
     @property
     def task(self) -> Task:
-        """Task that the run's models learn, and how an answer is judged."""
+        """Task that the run's models learn, with the measures of an answer."""
         return self.job.population.task
 
     def held_out_accuracy(self, models: Mapping[int, Weights]) -> Floats:
         """Return the accuracy of a model for each of K clients on its held-out examples, [K]; each client has some."""
         population, federation = self.job.population, self.job.federation
-        assert federation.local_test is not None  # else no client was judged
+        assert federation.local_test is not None  # else no client was evaluated
         return np.array(
             [
                 rows_right(

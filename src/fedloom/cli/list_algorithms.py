@@ -68,7 +68,7 @@ def _show_facts(name: str, entry: Mapping[str, Any], console: Console) -> None:
     lines = {
         "paper": facts["paper"],
         "family": entry["family"] + ", one round of uploads" * entry["one-shot"],
-        "clients are judged by": "models of their own" if entry["personal"] else "the global model",
+        "clients are evaluated by": "models of their own" if entry["personal"] else "the global model",
         "down": facts["down"],
         "up": facts["up"],
         "client keeps": facts["client keeps"],

@@ -165,11 +165,11 @@ def parser() -> argparse.ArgumentParser:
     said = command("predict", "write what a run's model says of new rows", "predict.predict")
     _new_rows(said)
     said.add_argument("--out", metavar="FILE.csv", required=True, help="where predictions go")
-    judged = command("evaluate", "measure a run's model on new rows, with 95 %% intervals", "predict.evaluate")
-    _new_rows(judged)
-    judged.add_argument("--measures", metavar="NAMES", help="some of the task's measures, with commas (default: all)")
-    judged.add_argument("--seed", type=int, default=0, metavar="N", help="of the bootstrap (default: 0)")
-    judged.add_argument("--out", metavar="FILE.csv", help="where all measures go, by site too")
+    evaluate = command("evaluate", "measure a run's model on new rows, with 95 %% intervals", "predict.evaluate")
+    _new_rows(evaluate)
+    evaluate.add_argument("--measures", metavar="NAMES", help="some of the task's measures, with commas (default: all)")
+    evaluate.add_argument("--seed", type=int, default=0, metavar="N", help="of the bootstrap (default: 0)")
+    evaluate.add_argument("--out", metavar="FILE.csv", help="where all measures go, by site too")
 
     data = commands.add_parser("data", help="print the classes of each client, list data sets, download them")
     subjects = data.add_subparsers(dest="about", required=True, metavar="ABOUT")
@@ -205,7 +205,7 @@ def parser() -> argparse.ArgumentParser:
     whose = algorithms.add_mutually_exclusive_group()
     for kind, by in (("personal", "models of their own"), ("global", "the global model")):
         whose.add_argument(
-            f"--{kind}", dest="whose", action="store_const", const=kind, help=f"whose clients are judged by {by}"
+            f"--{kind}", dest="whose", action="store_const", const=kind, help=f"whose clients are evaluated by {by}"
         )
     needs = dict.fromkeys(need for one in INDEX["algorithms"].values() for need in one["needs"])
     algorithms.add_argument("--one-shot", action="store_true", help="with one round of uploads")

@@ -40,7 +40,7 @@ class _Client(NamedTuple):
 
 
 def panel_of(population: Population, count: int, new: NewClients | None) -> list[int]:
-    """Return the clients whose personal models are judged, at most so many."""
+    """Return the clients whose personal models are evaluated, at most `count`."""
     n = population.num_clients
     apart = set() if new is None else set(new.ids(n))
     order = generator(population.seed, "panel").permutation(n)
@@ -48,7 +48,7 @@ def panel_of(population: Population, count: int, new: NewClients | None) -> list
 
 
 class Evaluation:
-    """Judges the global model, the personal models of a fixed panel of clients, and new clients in the end."""
+    """Evaluates the global model, the personal models of a fixed panel of clients, and new clients in the end."""
 
     def __init__(
         self,
@@ -76,7 +76,7 @@ class Evaluation:
     def of_threshold(self, server: dict[str, Any], round: int) -> Record:
         """Choose the threshold of measures after `round`, where the task says so, by the clients' validation examples.
 
-        They are judged by the models that `of_personal` judges.
+        They are evaluated by the models that `of_personal` evaluates.
         """
         task = self.population.task
         if not isinstance(task, ChoosesThreshold) or task.chosen_by is None:
@@ -140,7 +140,7 @@ class Evaluation:
         return out
 
     def of_personal(self, server: dict[str, Any], round: int) -> Record:
-        """Judge each client of the panel by its personal model on its own held-out examples after `round`."""
+        """Evaluate each client of the panel by its personal model on its own held-out examples after `round`."""
         out: Record = {}
         found, main = self._clients(server, round, "test"), self.main.name
         if rate := {k: of.values[main] for k, of in found.items() if math.isfinite(of.values[main])}:
@@ -182,7 +182,7 @@ class Evaluation:
         return {"personal_train_loss": per_row(total, rows)}
 
     def of_new(self, server: dict[str, Any], round: int) -> Record:
-        """Judge each new client in every way that is asked for and that the algorithm has a model for."""
+        """Evaluate each new client in every way that is asked for and that the algorithm has a model for."""
         if self.new is None:
             return {}
         by_way, refused = evaluate_new(self.engine, server, self.new, round)

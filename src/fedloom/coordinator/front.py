@@ -248,8 +248,8 @@ class _Choice:
         if f.public is not None:
             widths |= {min(most, len(f.public)) for most in planned}
         panel = panel_of(p, job.settings.panel, job.new)
-        judged = [int(part.sizes.sum() if pooled else part.sizes[panel].sum()) for part in held]
-        for n in [*judged, *([] if f.test is None else [len(f.test)])]:
+        evaluated = [int(part.sizes.sum() if pooled else part.sizes[panel].sum()) for part in held]
+        for n in [*evaluated, *([] if f.test is None else [len(f.test)])]:
             widths |= {min(n, 500), n % 500}
         if self.engine.stacked:  # which has lock-steps of narrow clients
             widths |= {1 << i for i in range(8) if self.before.num_clients * max(widths) > _STACKED}

@@ -25,7 +25,7 @@ WAYS: tuple[Way, ...] = get_args(Way)
 
 @dataclass(frozen=True)
 class NewClients:
-    """Clients that training does not ask, or not from the start; judged after the last round.
+    """Clients that training does not ask, or not from the start; evaluated after the last round.
 
     `clients`: how many, the last of the federation; or which. `joins`: the round, from 1, from which on they may be
     asked; None: never. `judged_by`: the newest `global` model; that model `fine_tuned` on a client's training examples
@@ -65,7 +65,7 @@ class NewClients:
         return self.joins is not None and round + 1 >= self.joins
 
     def check(self, federation: Federation, cohort_size: int) -> None:
-        """Raise SettingError unless this federation has such clients, others to train with, and rows to judge by."""
+        """Raise SettingError unless this federation has such clients, others to train with, and rows to evaluate on."""
         n, new = federation.num_clients, self.ids(federation.num_clients)
         if len(new) >= n or max(new) >= n:
             raise SettingError(
@@ -81,7 +81,7 @@ class NewClients:
         without = [k for k in new if test is None or not test.sizes[k]]
         if without:
             raise SettingError(
-                f"a new client is judged on examples that it holds out, and client {without[0]} holds none: set "
+                f"a new client is evaluated on examples that it holds out, and client {without[0]} holds none: set "
                 "test_fraction > 0, or leave it out of the new clients"
             )
         learning = [way for way in self.judged_by if way != "global"]
@@ -90,7 +90,7 @@ class NewClients:
             done = [*learning, *["asked to train once it has joined"] * (self.joins is not None)]
             raise SettingError(
                 f"a new client is {' and '.join(done).replace('_', '-')} on training examples, and client "
-                f"{bare[0]} has none: give it some, or judge new clients by 'global' alone (judged_by)"
+                f"{bare[0]} has none: give it some, or evaluate new clients by 'global' alone (judged_by)"
                 f"{', who never join (joins)' if self.joins is not None else ''}"
             )
 
@@ -101,13 +101,13 @@ def no_training_rows(federation: Federation, new: Sequence[int]) -> None:
     if len(bare):
         raise SettingError(
             f"a client that is asked needs a training example, got none for client {bare[0]}: leave it out, or "
-            "make it a new client that is judged by 'global' alone"
+            "make it a new client that is evaluated by 'global' alone"
         )
 
 
 @dataclass(frozen=True, kw_only=True)
 class _FineTuned(Averaging[Any]):
-    """Judge a client by the global model after the training of one round on its own examples, used once."""
+    """Evaluate a client by the global model after the training of one round on its own examples, used once."""
 
     trains_for_evaluation: ClassVar[bool] = True
 
@@ -121,10 +121,10 @@ class _FineTuned(Averaging[Any]):
 def evaluate_new(
     engine: Engine, server: dict[str, Any], new: NewClients, round: int
 ) -> tuple[dict[str, dict[int, EvaluationResult]], dict[int, str]]:
-    """Judge each new client after `round` by each way's model, where the algorithm has such models.
+    """Evaluate each new client after `round` by each way's model, where the algorithm has such models.
 
-    Return also whose participation was refused, and why. These clients are judged as they are without it, so that every
-    way is of all clients.
+    Return also whose participation was refused, and why. These clients are evaluated without it, so that every way is
+    of all clients.
 
     No state moves and no byte counts.
     """
@@ -148,7 +148,7 @@ def evaluate_new(
 def _after_one(
     engine: Engine, server: dict[str, Any], ids: list[int], round: int
 ) -> tuple[dict[int, EvaluationResult], dict[int, str]]:
-    """Judge personal models after one participation in `round`, which leaves no trace; return also who was refused."""
+    """Evaluate personal models after one participation in `round`, which leaves no trace; return whom it refused."""
     before = set(engine.states)
     options = replace(engine.options, faults=None, attack=None, on_nonfinite="refuse", evaluates_trained=False)
     with closing(engine.variant(engine.algorithm, options)) as shadow:

@@ -14,7 +14,7 @@ from fedloom.engines.round_traffic import Traffic
 
 
 def of_traffic(traffic: Traffic, clients: Sequence[int], *, pooled: bool) -> Record:
-    """Return what a record says of a round that was just computed with these clients, before anything is judged."""
+    """Return what a record says of a round that was just computed with these clients, before anything is evaluated."""
     failed = {str(f.client): f.reason for f in traffic.failed}
     exchanges: dict[str, list[int]] = {k: [] for k in failed}
     for f in traffic.failed:

@@ -214,7 +214,7 @@ class Restored:
         return self.engine.algorithm.global_models(self.server, self.engine.population.models)
 
     def personal_weights(self, client: int) -> Weights:
-        """Return the model by which a client is judged.
+        """Return the model by which a client is evaluated.
 
         Raises:
             SettingError: there is no such client, or the algorithm has no model for it.
@@ -225,7 +225,7 @@ class Restored:
         found = self.engine.personal(self.server, [client], max(0, self.round - 1))
         if client not in found:
             raise SettingError(
-                f"{type(self.engine.algorithm).__name__} has no model by which client {client} is judged after round "
+                f"{type(self.engine.algorithm).__name__} has no model to evaluate client {client} by after round "
                 f"{self.round}: take the global one"
             )
         return found[client]

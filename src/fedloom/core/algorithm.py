@@ -70,7 +70,7 @@ class Algorithm(StrictSettings, ABC, Generic[V, S]):
         check_choices(self)
         if not any(_says(self, name) for name in ("personal", "evaluation_payload", "global_weights", "global_models")):
             raise SettingError(
-                f"{type(self).__name__} says no model by which clients are judged: define global_weights(self, server) "
+                f"{type(self).__name__} says no model to evaluate clients by: define global_weights(self, server) "
                 "or personal(self, client, sent)"
             )
         if self.own_steps and _says(self, "term"):
@@ -89,7 +89,7 @@ class Algorithm(StrictSettings, ABC, Generic[V, S]):
 
     @property
     def personalises(self) -> bool:
-        """True where clients are judged by models of their own: where `personal` or `evaluation_payload` is defined."""
+        """True where clients are evaluated by personal models: where `personal` or `evaluation_payload` is defined."""
         return _says(self, "personal") or _says(self, "evaluation_payload")
 
     @property

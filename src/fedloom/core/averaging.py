@@ -27,7 +27,7 @@ class Averaging(Algorithm[Weights, S]):
     """Average the global model; a part of it may stay with the clients (abstract).
 
     The server sends `down(server)`; a client starts from `received`, keeps `own(trained)` and sends `up(trained)`. It
-    is judged by `received`.
+    is evaluated by `received`.
     """
 
     aggregation: Aggregation = "samples"
@@ -197,8 +197,8 @@ else:  # derived from it, what stands before an algorithm would bring back the d
 class KeepsModel(_Averaging):
     """Abstract, to stand before an algorithm that averages: clients keep the model that they trained last.
 
-    Each client is judged by that model, whatever the server has averaged since. A client that never took part is judged
-    by the model from which it would start.
+    Each client is evaluated by that model, whatever the server has averaged since. A client that never took part is
+    evaluated by the model from which it would start.
     """
 
     def init_client(self, initial: Weights, model: Model, key: int) -> Kept[Any]:

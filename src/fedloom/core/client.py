@@ -73,7 +73,7 @@ class Public:
 
 @state
 class NotPlanned:
-    """Placeholder for a client's training batches while it is judged, where nothing said that judging trains."""
+    """Placeholder for a client's training batches while it is evaluated, where nothing said that evaluating trains."""
 
     algorithm: str = static()
 
@@ -81,8 +81,8 @@ class NotPlanned:
         if name.startswith("__"):  # what Python itself asks of any object
             raise AttributeError(name)
         raise StackingError(
-            f"personal of {self.algorithm} reads client.train, and batches for judging are planned only for algorithms "
-            "that say so: write trains_for_evaluation: ClassVar[bool] = True in the class"
+            f"personal of {self.algorithm} reads client.train, and batches for evaluation are planned only for "
+            "algorithms that say so: write trains_for_evaluation: ClassVar[bool] = True in the class"
         )
 
 
@@ -91,7 +91,7 @@ class Client(Generic[S]):
     """All that one client may see in one exchange of one round. Nothing in it knows of other clients."""
 
     state: S  # what it keeps between rounds
-    train: Batches  # this round's training batches, in order; for judging as `Algorithm.trains_for_evaluation` says
+    train: Batches  # this round's training batches, in order; for evaluating as `Algorithm.trains_for_evaluation` says
     val: Batches  # held-out examples, one pass; empty (num_examples = 0) where none are held out
     public: Public
     num_examples: Tensor  # [] int64: its training examples

@@ -300,8 +300,8 @@ class Dataset(NamedTuple):
         train: N examples to distribute over clients.
         test: examples of the same shape and classes that everyone is measured on; None if the source has none.
         owners: (N,) int64, natural client of every row of `train`, numbered from 0; None if the source has none.
-        held_out: (N,) bool, rows of `train` that the source itself sets aside to judge their owner on. Where there are
-            such rows, `test` is a copy of all of them.
+        held_out: (N,) bool, rows of `train` that the source sets aside to evaluate their owner on. Where there are such
+            rows, `test` is a copy of all of them.
     """
 
     train: Examples

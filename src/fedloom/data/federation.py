@@ -342,7 +342,7 @@ def federate(
     if test is not None and alike and test.normalise != train.normalise:
         raise ValueError(
             f"test examples must be normalised as those that train, {train.normalise}, got {test.normalise}: networks "
-            "would be judged on other inputs than they have learnt; give both the same normalise"
+            "would be evaluated on other inputs than they have learnt; give both the same normalise"
         )
     if not 0 <= val_fraction < 1:
         raise ValueError(f"val_fraction must be in [0, 1), got {val_fraction}: 0.1 takes one remaining row in ten")

@@ -74,7 +74,7 @@ def read_csv(
         target: column of numbers to predict in the place of classes, or several.
         client: column of natural clients.
         split: column that says `train` or `test` for every row. With `client`, the test rows stay in `train` too,
-            marked in `held_out`, to judge their clients on.
+            marked in `held_out`, to evaluate their clients on.
         group: column of groups, such as patients; rows of one group never fall on both sides of a split, here and in
             `federate`.
         drop: columns that are left out.

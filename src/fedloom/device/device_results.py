@@ -2,7 +2,7 @@
 
     results/RUN/curves.jsonl            a line for each training and evaluation of this device
     results/RUN/global.safetensors      the global model, by the names of the network's own state_dict
-    results/RUN/personal.safetensors    that by which this device is judged, where it is another one
+    results/RUN/personal.safetensors    that by which this device is evaluated, where it is another one
     results/RUN/device.json             settings, source and preparation of the examples, threshold, digests of the two
 
 RUN are the first digits of the run's id. Whoever predicts reads the device's own examples again, by which new rows are

@@ -59,7 +59,7 @@ class Engine(ServerSide):
     ) -> dict[int, EvaluationResult]:
         """Return how good each client's personal model is after `round`.
 
-        Losses and training rows are measured where "all" are judged.
+        Losses and training rows are measured where "all" are evaluated.
         """
         return self._evaluate(server, clients, round, split)
 
@@ -70,7 +70,7 @@ class Engine(ServerSide):
         return self._evaluate(models, clients, round, split, GIVEN)
 
     def personal(self, server: dict[str, Any], clients: Sequence[int], round: int) -> dict[int, Weights]:
-        """Return the models by which clients are judged after `round`."""
+        """Return the models by which clients are evaluated after `round`."""
         return self._evaluate(server, clients, round, None)
 
     def fixed(self) -> dict[str, Any]:

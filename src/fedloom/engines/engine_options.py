@@ -49,7 +49,7 @@ class Options:
     counts_states: bool = False
     """Let clients' states travel with the messages, and count their bytes."""
     evaluates_trained: bool = False
-    """Judge what a client has trained where it was trained."""
+    """Evaluate what a client has trained where it was trained."""
 
     def __post_init__(self) -> None:
         for name in ("chunk", "workers"):

@@ -24,7 +24,7 @@ from fedloom.storage.store import Version
 HeldOutSplit = Literal["val", "test"]
 Rows = Literal["val", "test", "train"]
 Split = Literal["val", "test", "all"]  # by which rows; all: those held out to test on, and training rows
-GIVEN = "given"  # in the place of the method: a client is judged by the model that it is sent
+GIVEN = "given"  # in the place of the method: a client is evaluated by the model that it is sent
 EVALUATING = "evaluate"  # in the place of the exchange, where a client is looked at and no state moves
 
 
@@ -37,12 +37,12 @@ class Call:
     round: int  # from 0
     exchange: int | str  # how often these clients were asked in this round before, or `EVALUATING`
     rate: float  # the round's learning rate
-    split: Split | None = None  # which rows judge a client, or what it has trained, where that is asked
+    split: Split | None = None  # on which a client is evaluated, or what it has trained
     sums: tuple[tuple[int, ...], ...] = ()  # clients whose uploads are added up before they are sent, where they are
 
     @property
     def evaluates_trained(self) -> bool:
-        """True if clients train, and what they have trained is judged where it was trained."""
+        """True if clients train, and what they have trained is evaluated where it was trained."""
         return self.split is not None and self.exchange != EVALUATING
 
 
@@ -86,7 +86,7 @@ class Request:
 
 @state
 class EvaluationResult:
-    """Quality of a model for one client. Without training rows to judge it by, `trained` is 0."""
+    """Quality of a model for one client. Without training rows, `trained` is 0."""
 
     sums: dict[str, Tensor]  # of the rows held out, by the task's measures that are sums
     scores: dict[str, Tensor]  # [] float64 by the task's other measures; NaN where one is undefined on these rows

@@ -51,16 +51,18 @@ def personal(
     scores: tuple[str, ...],
     client: Client[Any],
     sent: Any,
-    judged: Batches | None = None,
+    evaluated: Batches | None = None,
     train: Batches | None = None,
 ) -> Any:
-    """Return the model by which a client is evaluated, which `method` makes; with `judged` rows, an `EvaluationResult`.
+    """Return the model by which a client is evaluated, which `method` makes.
+
+    With `evaluated` rows, return an `EvaluationResult`.
 
     Where there are `scores`, return the `Predictions` of which they are made. Losses are measured where `train` rows
-    are judged too.
+    are evaluated too.
     """
     weights = method(client, sent)
-    if judged is None:
+    if evaluated is None:
         return weights
     model, task, device = client.model, client.task, client.num_examples.device
     measures = tuple(zero_sums)
@@ -89,9 +91,9 @@ def personal(
 
     own = algorithm.has_personal(client.state).to(device)
     if train is None:
-        (sums, n), loss, trained, train_loss = fold(count, none, of(judged), weights), zero, none[1], zero
+        (sums, n), loss, trained, train_loss = fold(count, none, of(evaluated), weights), zero, none[1], zero
     else:
-        (sums, n), loss, weight = fold(measure, (none, zero, zero), of(judged), weights)
+        (sums, n), loss, weight = fold(measure, (none, zero, zero), of(evaluated), weights)
         (_, trained), train_loss, train_weight = fold(measure, (none, zero, zero), of(train), weights)
         # a mean over the targets that count, times the examples; of one target each that is the sum
         loss, train_loss = _by_example(loss, weight, n), _by_example(train_loss, train_weight, trained)
@@ -100,7 +102,7 @@ def personal(
     )
     if not scores:
         return result
-    rows = of(judged)
+    rows = of(evaluated)
     logits = rows.predict(predict, weights)
     there = torch.arange(len(rows.examples), device=device) < rows.num_examples
     return Predictions(result=result, outputs=outputs_of(task, scores, logits), y=rows.y[rows.examples], mask=there)

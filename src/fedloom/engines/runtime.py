@@ -65,9 +65,9 @@ class Runtime:
         Raises:
             ClientError: the code of a client failed; names client, round and batch.
         """
-        judges = request.call.evaluates_trained
+        evaluates = request.call.evaluates_trained
         execution = Execution(
-            self.compilation, self.bf16, watching=watched or judges, programs=self.programs, between=self.between
+            self.compilation, self.bf16, watching=watched or evaluates, programs=self.programs, between=self.between
         )
         leaves = tree.leaves((states, request.call.broadcast, request.scatter))
         given = [t for t in leaves if isinstance(t, Tensor)]  # a number may be sent too
@@ -87,7 +87,7 @@ class Runtime:
                 "keeps: compute new tensors, p * 0.5 and not p.mul_(0.5), or clone first",
             )
         answer = _answer(self._scored(upload), execution, len(request.clients))
-        if watched or not judges or execution.trained is None:
+        if watched or not evaluates or execution.trained is None:
             return new, answer
         return new, dataclasses.replace(answer, after=self._after(request, states, execution.trained))
 
@@ -148,7 +148,7 @@ class Runtime:
         return found  # type: ignore[no-any-return]
 
     def _one(self, method: str, client: Client[Any], *sent: Any) -> tuple[Any, Any]:
-        """Return (new state, upload) of one client; one that is judged keeps its state."""
+        """Return (new state, upload) of one client; one that is evaluated keeps its state."""
         if method in ("personal", GIVEN):
             zero = self._zero_sums(client.model) if len(sent) > 1 else {}
             return client.state, personal(self.algorithm, self.method(method), zero, self._scores, client, *sent)
@@ -166,7 +166,7 @@ class Runtime:
         return out
 
     def _arguments(self, request: Request) -> tuple[Any, ...]:
-        """Return what is scattered, and the rows that judge, where that is asked."""
+        """Return what is scattered, and the rows to evaluate on, where that is asked."""
         split = request.call.split
         if split is None or request.call.evaluates_trained:
             return request.scatter
@@ -278,7 +278,7 @@ def _answer(upload: Any, execution: Execution, n: int) -> Answer:
 
 
 def _evaluation_rows(population: Population, request: Request, rows: Rows) -> Batches:
-    """Return the rows that K clients are judged on, stacked.
+    """Return the rows that K clients are evaluated on, stacked.
 
     They come without the arrays, which a client has in its other batches.
     """

@@ -283,7 +283,7 @@ class Sweep:
         return {f"{trial.name}/seed-{s}": trial.experiment.changed("run.seed", s) for s in self.seeds or ()}
 
     def _check(self, trial: Trial, federations: Federations) -> None:
-        """Raise SettingError if a trial cannot be run, or not be judged. Warnings come when it is run."""
+        """Raise SettingError if a trial cannot be run, or not be evaluated. Warnings come when it is run."""
         experiments = list(self._runs(trial).values())
         for experiment in experiments:
             federation = federations.of(experiment)
@@ -344,10 +344,10 @@ class Sweep:
         )
 
     def _stop_if_unmeasured(self, history: History) -> None:
-        """Raise where no later round will tell more: what a model is judged by stands in the record before training."""
+        """Raise where no later round will tell more: the measure of a model stands in the record before training."""
         part = self.measure.tunable
-        judged = "global_loss" if part == "test" else self.by
-        if part != "partition" and history.metrics[0].get(judged) is None:
+        evaluated = "global_loss" if part == "test" else self.by
+        if part != "partition" and history.metrics[0].get(evaluated) is None:
             raise _UnmeasuredError(
                 f"this run does not measure {self.by}: its data or its algorithm have nothing to measure it on"
             )

@@ -1,4 +1,4 @@
-"""Tuning of the methods of a comparison: each gets the same number of tries, judged on validation data."""
+"""Tuning of the methods of a comparison: each gets the same number of tries, evaluated on validation data."""
 
 from __future__ import annotations
 

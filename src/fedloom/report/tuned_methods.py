@@ -50,7 +50,7 @@ def tuning_table(methods: Sequence[Method], tuning: Mapping[str, Any], within: s
 
 
 def describe_tuning(tuning: Mapping[str, Any]) -> str:
-    """Return the caption of the table: how many tries, of what, judged by which number."""
+    """Return the caption of the table: how many tries, of what, evaluated by which number."""
     by = printable(str(tuning.get("by", "")).replace("_", " "), 40)
     how = "that Optuna picked" if tuning.get("with") == "optuna" else "of a grid"
     tried = {

@@ -60,8 +60,8 @@ class SVM(Hinge):
     sum:   ridge ||w||^2 + sum_i max(0, 1 - y_i (<w, x_i> + b))        fair_flearn, ridge = 0.5
     mean:  ridge ||w||^2 + mean_i max(0, 1 - y_i (<w, x_i> + b))       Ditto, ridge = 0.01
 
-    Algorithms whose gradients are of all of a client's examples (FedMeta; Per-FedAvg, to be judged) add up over those:
-    `mean` fits their rates.
+    Algorithms whose gradients are of all of a client's examples (FedMeta; Per-FedAvg where it is evaluated) add up over
+    them: `mean` fits their rates.
     """
 
     reduction: Literal["sum", "mean"] = "sum"

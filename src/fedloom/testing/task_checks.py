@@ -181,12 +181,12 @@ def engines_agree(subject: TaskSubject) -> None:
             finally:
                 engine.close()
         found.append((server["linear"], results))
-        (first, alone), (weights, judged) = found[0], found[-1]
+        (first, alone), (weights, evaluated) = found[0], found[-1]
         for name, tensor in first.params.items():
             assert _close(tensor, weights.params[name]), f"a {what} run trains otherwise than the loop, in {name}"
         for k in alone:
             for name, value in _numbers(alone[k]):
-                other = dict(_numbers(judged[k]))[name]
+                other = dict(_numbers(evaluated[k]))[name]
                 assert _close(value, other), f"a {what} run measures {name} of client {k} otherwise than the loop"
 
 

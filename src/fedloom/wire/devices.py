@@ -109,7 +109,7 @@ class Devices(Engine):
     def hand_out(self, server: dict[str, Any], clients: Sequence[int], round: int, threshold: float | None) -> set[int]:
         """Send devices their models of the finished run, and return the clients that have one.
 
-        Each is sent the global model of its architecture, and what the model by which it is judged is made of, where
+        Each is sent the global model of its architecture, and what the model by which it is evaluated is made of, where
         that is its own. It keeps them in its folder, and sends nothing back.
         """
         self._numbers, self._handed_out = itertools.count(_AFTER_ALL), set[int]()
@@ -134,7 +134,7 @@ class Devices(Engine):
         return NO_STATE if key < self.population.num_clients and self._states_stay else super().fresh(key)
 
     def personal(self, server: dict[str, Any], clients: Sequence[int], round: int) -> dict[int, Weights]:
-        """Return the models by which clients are judged after `round`; without a fleet, those that need no device.
+        """Return the models by which clients are evaluated after `round`; without a fleet, those that need no device.
 
         Raises:
             SettingError: a state is on its device, or a model is trained on the device's examples.

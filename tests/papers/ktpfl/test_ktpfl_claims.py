@@ -118,7 +118,7 @@ def test_clients_are_judged_before_distillation_too(tmp_path: Path) -> None:
         (place / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     assert {key: f.verdict for key, f in findings(tmp_path).items()} == {
         ("KT-pFL is above local training alone", f"{column} kt_pfl-rho0.1 60.00, local_only 66.00"): FAILS,
-        ("Judged before distillation, KT-pFL is above local training alone",
+        ("Evaluated before distillation, KT-pFL is above local training alone",
          f"{column} kt_pfl before distillation 70.00, local_only 66.00"): HOLDS,
         ("Where clients make two groups, KT-pFL is above uniform mixing",
          f"{column} kt_pfl-rho0.1 60.00, fedmd_kt 65.00"): FAILS,

@@ -65,7 +65,7 @@ def test_recovery_of_a_run(trained: Callable[..., Path], tmp_path: Path) -> None
 
 @pytest.mark.slow
 def test_what_has_no_former_models_is_refused(trained: Callable[..., Path], tmp_path: Path) -> None:
-    with pytest.raises(SettingError, match="FedAvg judges clients by the global model"):
+    with pytest.raises(SettingError, match="FedAvg evaluates clients by the global model"):
         analyse(AnalysedRun.of(trained("fedavg", "--model", "lenet")), "recovery", tmp_path)
     with pytest.raises(SettingError, match="no client that trained in round 1 has a personal model of an earlier"):
         analyse(AnalysedRun.of(trained(*RUN), rounds=[1]), "recovery", tmp_path)

@@ -48,7 +48,7 @@ def test_each_client_is_in_the_last_round_of_a_copy_that_has_it(tmp_path: Path) 
     recipe = cell("fedntd-table1", "cifar10-s2", "fedavg")
     place = made(tmp_path / "out", recipe, 0, 40.0, rounds=4)
     lines = [json.loads(line) for line in (place / "metrics.jsonl").read_text().splitlines()]
-    for t, line in enumerate(lines[:4]):  # the last round judged nobody
+    for t, line in enumerate(lines[:4]):  # the last round evaluated nobody
         line["personal_by_client"] = {"0": t / 10, "1": 0.5}
     (place / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     export([recipe], tmp_path / "out", tmp_path / "to", rounds=4)
@@ -100,7 +100,7 @@ def test_a_run_with_other_numbers_takes_the_evidence_of_the_old_one_away(tmp_pat
 
 
 def test_recipes_that_share_a_run_share_its_copy(tmp_path: Path) -> None:
-    """The ensemble is judged in the first round of DENSE's run; FedAvg has one round. Public data lose their folder."""
+    """The ensemble is evaluated in the first round of DENSE's run; FedAvg has one round. Public data lose a folder."""
     column = "fmnist-a0.1-m5-cnn"
     rows = [cell("dense-table1", column, row) for row in ("fedavg", "feddf", "dense", "ensemble")]
     for r, rounds in zip(rows[:3], (1, 1, 41), strict=True):

@@ -265,7 +265,7 @@ def test_orders_may_be_published_in_words(tmp_path: Path) -> None:
 
 
 def test_orders_of_runs_that_depart_alike(tmp_path: Path) -> None:
-    """Both train for fewer epochs: the order is judged; where one alone does, it is not."""
+    """Both train for fewer epochs: the order is evaluated; where one alone does, it is not."""
     column = "fmnist-a0.1-m5-cnn"
     fedavg, dense = (cell("dense-table1", column, row) for row in ("fedavg", "dense"))
     made(tmp_path, fedavg, 0, 40.0, rounds=1, local__epochs=50)
@@ -312,7 +312,7 @@ def test_an_order_that_holds_in_the_mean_alone_says_so(tmp_path: Path) -> None:
 
 
 def test_seeds_without_the_number_do_not_count(tmp_path: Path) -> None:
-    """A run of an older version, whose upload has not judged the ensemble."""
+    """A run of an older version, whose upload has not evaluated the ensemble."""
     ensemble, dense = (cell("dense-table1", "fmnist-a0.1-m5-cnn", row) for row in ("ensemble", "dense"))
     for seed, accuracy in enumerate((50.0, 90.0)):
         place = made(tmp_path, dense, seed, accuracy, rounds=201)

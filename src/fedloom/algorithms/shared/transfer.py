@@ -33,7 +33,7 @@ PUBLIC = 1  # folded into a client's key for batches of public examples: dropout
 
 @dataclass(frozen=True, kw_only=True)
 class Transfer(Algorithm[V, Weights]):
-    """Let clients teach each other; a client keeps its model, and is judged by it (abstract).
+    """Let clients teach each other; a client keeps its model, and is evaluated by it (abstract).
 
     A client trains on its own examples and sends s_n = softmax(z_n / tau) on P public ones (`collect`); the server
     mixes these for each, p_n = sum_m C[n, m] s_m, and the client distils p_n (`teach`).
@@ -76,8 +76,8 @@ class Transfer(Algorithm[V, Weights]):
     ) -> tuple[Weights, tuple[()]]:
         """Distillation: w <- w - eta2 grad KL(p_n || s(w)), over the public examples in the order they are sent.
 
-        Running statistics of BatchNorm are then those of the client's own examples under the new weights: it is judged
-        on such examples, and what public ones teach moves weights away from any statistics measured before.
+        Running statistics of BatchNorm are then those of the client's own examples under the new weights: the model
+        is evaluated on such examples, and distillation moves weights away from any statistics measured before.
         """
         loss = soft_target_loss(client.model, self.tau)
         taught = learnt(client, client.state, loss, public, target, self.distill)

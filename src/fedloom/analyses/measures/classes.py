@@ -123,7 +123,7 @@ class Personalised:
 
 
 def personalised(model: Model, weights: Weights, task: Task, own: Examples, per_class: Floats) -> Personalised:
-    """Judge a model on a client's training examples `own`; `per_class`: its accuracies on the test set, [C]."""
+    """Evaluate a model on a client's training examples `own`; `per_class`: its accuracies on the test set, [C]."""
     found = classify(model, weights, task, own)
     return Personalised(own=found.accuracy, test=float(in_local(shares(found.total), per_class)))
 

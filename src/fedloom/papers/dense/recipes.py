@@ -172,7 +172,7 @@ def _upload(recipe: Recipe) -> Beginning:
 def _apart_from_rounds(experiment: Experiment) -> str:
     """Return a text that is equal for two experiments that differ in nothing but rounds: one run serves both.
 
-    The ensemble is judged in the first round of DENSE's run, and a run of five rounds of uploads begins as that of one.
+    The ensemble is evaluated in the first round of DENSE's run. A run of five rounds of uploads begins like one of one.
     """
     settings = dataclasses.asdict(experiment)
     del settings["run"]["rounds"]

@@ -58,7 +58,7 @@ def learning_curves(folders: Sequence[Path]) -> AnalysisResult:
         for (skew, row, epochs, name), line in curves.items()
         for t, value in zip(*line, strict=True)
     ]
-    remarks = ["Which heterogeneity the paper shows is lost: this is that of Table 1. Local models are judged after "
+    remarks = ["Which heterogeneity the paper shows is lost: this is that of Table 1. Local models are evaluated after "
                "their training, mean over the clients of a round; all are means over seeds."]  # fmt: skip
     if unmeasured:
         remarks.append(

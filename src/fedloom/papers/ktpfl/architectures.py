@@ -26,7 +26,7 @@ def measure(run: AnalysedRun) -> AnalysisResult:
     """Measure the accuracy of the personal models by architecture, after each round."""
     rounds, found = by_architecture(run.history)
     if not rounds:
-        raise SettingError(f"the run in {run.directory} has judged no personal model by client: analyse another run")
+        raise SettingError(f"the run in {run.directory} has evaluated no personal model by client: analyse another run")
     rows = [[t, name, *line[i]] for i, t in enumerate(rounds) for name, line in found.items()]
     heads = {"model": None, "clients": None, "mean": percent, "least": percent}
     summary = [[name, *line[-1]] for name, line in found.items()]
@@ -38,22 +38,22 @@ def measure(run: AnalysedRun) -> AnalysisResult:
 
 
 def by_architecture(history: History) -> tuple[list[int], dict[str, list[tuple[int, float, float]]]]:
-    """Return the rounds that judged clients, and by model how many clients, mean and least accuracy in each.
+    """Return the rounds that evaluated clients, and by model how many clients, mean and least accuracy in each.
 
     Clients have the run's models in turn, as every run in words gives them.
     """
     names = list(history.manifest.get("models", ()))
-    judged = {
+    evaluated = {
         int(m["round"]): {int(k): a for k, a in m["personal_by_client"].items() if a is not None}
         for m in history.metrics
         if m["round"] > 0 and m.get("personal_by_client")
     }
     out: dict[str, list[tuple[int, float, float]]] = {}
     for i, name in enumerate(names):
-        of = [[a for k, a in accuracies.items() if k % len(names) == i] for accuracies in judged.values()]
+        of = [[a for k, a in accuracies.items() if k % len(names) == i] for accuracies in evaluated.values()]
         if all(of):
             out[name] = [(len(values), float(np.mean(values)), min(values)) for values in of]
-    return list(judged), out
+    return list(evaluated), out
 
 
 def draw(rounds: list[int], found: Mapping[str, list[tuple[int, float, float]]]) -> Figure:

@@ -31,8 +31,8 @@ INSIDE = 0.8  # of a row's mass, in its group
 _NOTHING_LEFT = "On Fashion-MNIST local training alone is at 99.3 %, which leaves less than a point to win."
 _RECALLED, _AGAIN = "recalled", "a re-implementation of 2025"
 _JUDGED = (
-    "Clients are judged after distillation, as in the paper, which takes 2.7 points off on CIFAR-10; its released code "
-    "judges before it."
+    "Clients are evaluated after distillation, as in the paper, which takes 2.7 points off on CIFAR-10; its released "
+    "code evaluates before it."
 )
 _NO_USE = (
     "Before distillation clients have what local training alone gives them, also where they make two groups; what "
@@ -81,7 +81,7 @@ def _claims() -> Iterator[Claim]:
     before = {Cell(*place, "kt_pfl"): Cell(*place, "local_only") for place in columns}
     before |= {Cell("ktpfl-useful", c, "kt_pfl"): Cell("ktpfl-useful", c, "local_only") for c in useful}
     yield Claim(
-        where="released code", text="Judged before distillation, KT-pFL is above local training alone",
+        where="released code", text="Evaluated before distillation, KT-pFL is above local training alone",
         parts=[above(_before(kt_pfl), reference) for kt_pfl, reference in before.items()], why=_NO_USE,
     )  # fmt: skip
     yield Claim(
@@ -141,7 +141,7 @@ def _claims() -> Iterator[Claim]:
 
 
 def _before(cell: Cell) -> Cell:
-    """Return the same judged after local training, before distillation."""
+    """Return the same evaluated after local training, before distillation."""
     return cell._replace(measure="trained_accuracy", called=f"{cell.row} before distillation")
 
 

@@ -1,6 +1,6 @@
 """Measure what distillation does to the models that clients have just trained: accuracy before it and after it.
 
-The paper judges clients at the end of a round, after distillation; its released code before it, after local training.
+The paper evaluates clients at the end of a round, after distillation; its released code after local training.
 """
 
 from __future__ import annotations
@@ -37,13 +37,13 @@ def measure(run: AnalysedRun) -> AnalysisResult:
             f"{type(job.algorithm).__name__} distils nothing on clients after they have trained: analyse a run of "
             "kt_pfl, fedmd_kt, fedmd, sim_pfl or topk_pfl"
         )
-    trained, judged = run.past.replay(number).trained(), run.past.accuracies(number)
-    clients = [k for k in sorted(trained) if k in judged]
+    trained, evaluated = run.past.replay(number).trained(), run.past.accuracies(number)
+    clients = [k for k in sorted(trained) if k in evaluated]
     if not clients:
         raise SettingError(f"no client that trained in round {number} holds out examples: data.test_fraction above 0")
     names = [job.population.assignment[k] for k in clients]
     before = run.held_out_accuracy({k: trained[k] for k in clients})
-    after = np.array([judged[k] for k in clients])
+    after = np.array([evaluated[k] for k in clients])
     rows = [[number, *row] for row in zip(clients, names, before.tolist(), after.tolist(), strict=True)]
     models = np.array(names)
     heads = {"model": None, "clients": None, "after local training": percent, "after distillation": percent}

@@ -1,7 +1,7 @@
 """Recipes for the experiments of KT-pFL: its protocol, and our choices where a setting is lost.
 
 Zhang, Guo, Ma, Wang, Xu, Wu. *Parameterized Knowledge Transfer for Personalized Federated Learning.* NeurIPS 2021.
-https://arxiv.org/abs/2111.02801. No number of its tables is in the material that we hold: what is judged are orders
+https://arxiv.org/abs/2111.02801. No number of its tables is in the material that we hold: what is evaluated are orders
 that it states. docs/ktpfl.md says which setting comes from where.
 """
 
@@ -85,8 +85,10 @@ _FEDMD = (
     "its phase 0 needs labels: its public images are taken out of the clients' data set, with labels, which no other "
     "row has; Adam begins anew in each round"
 )
-_PFEDDF = "how clients are personalised is not said: each is judged by the copy of the fused model that it trained last"
-_FEDDF = "judged by the fused model of each client's architecture; no validation set, which nobody else has"
+_PFEDDF = (
+    "how clients are personalised is not said: each is evaluated by the copy of the fused model that it trained last"
+)
+_FEDDF = "evaluated by the fused model of each client's architecture; no validation set, which nobody else has"
 
 
 def methods(scale: Scale, lr: float) -> dict[str, Method]:
@@ -161,8 +163,8 @@ def _of_one_architecture() -> dict[str, Method]:
     weights = "how weights are mixed and weighed is not said: ours"
     return {
         "kt_pfl_weights": Method("kt_pfl_weights", {"lam": 1.0, "rho": 0.7, "eta3": 0.1}, caveat=weights),
-        "fedavg": Method("fedavg", caveat="judged by the global model"),
-        "fedavg_stored": Method("fedavg_stored", caveat="judged by the model that the client trained last"),
+        "fedavg": Method("fedavg", caveat="evaluated by the global model"),
+        "fedavg_stored": Method("fedavg_stored", caveat="evaluated by the model that the client trained last"),
     }
 
 
@@ -179,7 +181,7 @@ def _groups() -> Iterator[Recipe]:
 
 
 def _useful() -> Iterator[Recipe]:
-    """Yield recipes of the same clients, judged before distillation too, and of what KT-pFL must be better than."""
+    """Yield recipes of the same clients, evaluated before distillation too, and of what KT-pFL must be better than."""
     for name in ("fmnist20k", "cifar20k"):
         rows = methods(GROUPS, DATA[name].lr)
         made = {

@@ -19,7 +19,9 @@ COLUMNS = {"fmnist14k-dir0.1-growing": "growing:0.1:40", "fmnist14k-dir0.1-windo
 """From a tenth of each client's examples to all; a tenth that moves over all of them."""
 _UNIFORM = {"aggregation": "uniform"}
 METHODS = {
-    "fedavg_stored": Method("fedavg_stored", _UNIFORM, caveat="no teacher: judged by the model that it trained last"),
+    "fedavg_stored": Method(
+        "fedavg_stored", _UNIFORM, caveat="no teacher: evaluated by the model that it trained last"
+    ),
     "pfedsd": Method("pfedsd", {**_UNIFORM, "lam": 1.0, "T": 1.0}),
     "pfedsd_predictions": Method(
         "pfedsd",

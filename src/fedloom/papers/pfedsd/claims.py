@@ -92,10 +92,10 @@ def _claims() -> Iterator[Claim]:
             why=_NOTHING_LEFT,
         )  # fmt: skip
     yield Claim(
-        where="implied", text="The term itself makes personal models better than FedAvg's, judged alike",
+        where="implied", text="The term itself makes personal models better than FedAvg's, evaluated alike",
         parts=over("fedavg_stored"),
-        why="FedAvg's models, each client judged by the one that it trained last, are level with pFedSD, tried at the "
-        "one strength and temperature of the authors' README.",
+        why="FedAvg's models, each client evaluated by the one that it trained last, are level with pFedSD, tried at "
+        "the one strength and temperature of the authors' README.",
     )  # fmt: skip
     yield Claim(
         where="Section 4", text="pFedSD converges faster than FedAvg, FedProx and local training (mean over rounds)",

@@ -37,7 +37,7 @@ def measure(run: AnalysedRun) -> AnalysisResult:
     algorithm = run.job.algorithm
     if not algorithm.personalises:
         raise SettingError(
-            f"{type(algorithm).__name__} judges clients by the global model, so they have no model of their own "
+            f"{type(algorithm).__name__} evaluates clients by the global model, so they have no model of their own "
             "to come back to: analyse a run of pfedsd"
         )
     m = run.replayed()
@@ -45,7 +45,7 @@ def measure(run: AnalysedRun) -> AnalysisResult:
     clients = [k for k in m.clients if k in former]
     if not clients:
         raise SettingError(
-            f"no client that trained in round {m.number} has a personal model of an earlier round that can be judged: "
+            f"no client that trained in round {m.number} has a personal model of an earlier round to evaluate: "
             "name a later round, of a run with data.test_fraction above 0"
         )
     steps = doubling(min(_steps(run, k, m.number) for k in clients))

@@ -61,8 +61,8 @@ def methods(images: Images) -> dict[str, Method]:
     """Return the rows of a column: pFedSD, what the paper compares it with, and the controls that it lacks."""
     uniform = {"aggregation": "uniform"}
     return {
-        "fedavg": Method("fedavg", uniform, caveat="judged by the global model, as in the authors' code"),
-        "fedprox": Method("fedprox", {**uniform, "mu": images.mu}, caveat="judged by the global model"),
+        "fedavg": Method("fedavg", uniform, caveat="evaluated by the global model, as in the authors' code"),
+        "fedprox": Method("fedprox", {**uniform, "mu": images.mu}, caveat="evaluated by the global model"),
         "fedper": Method("fedper", {**uniform, "personal_layers": f"last:{images.personal}"}),
         "lg_fedavg": Method("lg_fedavg", {**uniform, "global_modules": "last:2", "pretrain_rounds": 0}),
         "pfedme": Method(
@@ -81,15 +81,15 @@ def methods(images: Images) -> dict[str, Method]:
         "local_only": Method("local_only", caveat="a client trains in the rounds in which it would be asked"),
         "pfedsd": Method("pfedsd", {**uniform, "lam": 1.0, "T": 1.0}),
         "pfedsd_lam0": Method(
-            "pfedsd", {**uniform, "lam": 0.0}, caveat="the control: FedAvg's models, judged as pFedSD is"
+            "pfedsd", {**uniform, "lam": 0.0}, caveat="the control: FedAvg's models, evaluated as pFedSD is"
         ),
         "fedavg_ft": Method(
             "fedavg_ft",
             uniform,
             {"run.eval_every": 10},
-            caveat="the global model, fine-tuned by every client to be judged, and so in every tenth round only",
+            caveat="the global model, fine-tuned by every client to be evaluated, and so in every tenth round only",
         ),
-        "fedavg_stored": Method("fedavg_stored", uniform, caveat="judged by the model that the client trained last"),
+        "fedavg_stored": Method("fedavg_stored", uniform, caveat="evaluated by the model that the client trained last"),
     }
 
 

@@ -18,7 +18,7 @@ ALGORITHMS = ("fedavg", "scaffold", "fedntd", "pfedsd")
 
 
 def experiments(seed: int) -> dict[str, Experiment]:
-    """Return the experiment of each algorithm: 25 rounds of 10 clients, personal models judged every 5 rounds.
+    """Return the experiment of each algorithm: 25 rounds of 10 clients, personal models evaluated every 5 rounds.
 
     As the FedNTD authors, every repetition shares one partition. One thread: such small steps gain little from a second
     one and lose much where a core is busy with something else.

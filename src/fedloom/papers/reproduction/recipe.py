@@ -83,7 +83,7 @@ class Recipe:
         failed: the published run diverged.
         caveat: what is doubtful about the number or the settings.
         target: whether runs should give this number; damaged, impossible and failed ones are none.
-        measure: which accuracy a run is judged by, as metrics.jsonl calls it.
+        measure: which accuracy a run is evaluated by, as metrics.jsonl calls it.
         reading: it is that of the `last` round, of the `best`, or the `mean` over all rounds, that before training
             included. The best round is chosen on the very examples that it is measured on: the number is optimistic.
         above: rows of the same column that this one was published to be above, in words or in lost numbers.

@@ -150,7 +150,7 @@ class Result:
     def numbers(self) -> dict[int, float]:
         """The recipe's measure, after `rounds` rounds, in the best of them or over all, in %, of each seed that has it.
 
-        A run may have got that far without it: one that judges every tenth round, or of a version that did not log it.
+        A run may have got that far without it: it evaluates every tenth round, or its version did not log it.
         """
         read = {"last": Run.after, "best": Run.best, "mean": Run.mean}[self.recipe.reading]
         found = {seed: read(self.runs[seed], self.rounds, self.recipe.measure) for seed in self.seeds}

@@ -1,4 +1,4 @@
-"""Personal models are judged after their round, with randomness of their own, on rows that they have not seen."""
+"""Personal models are evaluated after their round, with randomness of their own, on rows that they have not seen."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ ENGINES = [Loop, Stacked]
 
 @dataclass(frozen=True, kw_only=True)
 class FineTuned(Algorithm[Weights, tuple[()]]):
-    """FedAvg, whose clients are judged by the global model after local training."""
+    """FedAvg, whose clients are evaluated by the global model after local training."""
 
     trains_for_evaluation: ClassVar[bool] = True
 
@@ -66,8 +66,8 @@ class FineTuned(Algorithm[Weights, tuple[()]]):
 DECAYING = FineTuned(local=type(LOCAL)(epochs=2, batch_size=4, optimiser=LOCAL.optimiser, decay=0.5))
 
 
-def judged() -> Population:
-    """Clients with examples to be judged by, and others to choose by."""
+def evaluated() -> Population:
+    """Clients with examples to be evaluated by, and others to choose by."""
     return population({"mlp": mlp}, federation(test_fraction=0.2, val_fraction=0.2), dtype=torch.float64)
 
 
@@ -88,7 +88,7 @@ def by_hand(p: Population, w: Weights, client: int, round: int, rate: float, exc
 @pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize("round", [0, 2])
 def test_a_personal_that_trains_has_the_rate_of_its_round_and_batches_of_its_own(engine: Any, round: int) -> None:
-    run = engine(judged(), DECAYING)
+    run = engine(evaluated(), DECAYING)
     server = run.round(run.init(), (0, 1, 2), round)
     found, w = run.personal(server, [1, 4], round), server["mlp"]
     for client in (1, 4):
@@ -125,13 +125,13 @@ def test_batches_are_planned_for_judging_only_where_the_algorithm_says_so(
         "train_batches",
         lambda self, request, local: (planned.append(request.call.exchange), plan(self, request, local))[1],
     )
-    unsaid = engine(judged(), Unsaid(local=LOCAL))
+    unsaid = engine(evaluated(), Unsaid(local=LOCAL))
     with pytest.raises(
         StackingError, match=r"personal of Unsaid reads client\.train, .*write trains_for_evaluation: Class"
     ):
         unsaid.evaluate_counts(unsaid.init(), range(6), 0)
     for algorithm, want in ((Simple(local=LOCAL), set()), (DECAYING, {"evaluate"})):
-        run = engine(judged(), algorithm)
+        run = engine(evaluated(), algorithm)
         run.evaluate_counts(run.init(), range(6), 0)
         run.personal(run.init(), range(6), 0)
         assert set(planned) == want
@@ -146,7 +146,7 @@ def test_what_is_not_planned_has_no_attribute_and_can_be_copied() -> None:
 
 
 class Averaged(FineTuned):
-    """Judged by what its server sends, which is not the global model."""
+    """Evaluated by what its server sends, which is not the global model."""
 
     def evaluation_payload(self, server: Weights, model: Model) -> Weights:
         return 2.0 * server
@@ -157,7 +157,7 @@ class Averaged(FineTuned):
 
 @pytest.mark.parametrize("engine", ENGINES)
 def test_clients_are_judged_with_what_the_algorithm_sends(engine: Any) -> None:
-    run = engine(judged(), Averaged(local=LOCAL))
+    run = engine(evaluated(), Averaged(local=LOCAL))
     server = run.init()
     for weights in run.personal(server, range(6), 0).values():
         assert all(torch.equal(t, 2.0 * server["mlp"].params[n]) for n, t in weights.params.items())
@@ -192,7 +192,7 @@ class Composed(FedAvg):
 
 
 def test_whether_clients_have_models_of_their_own_is_what_the_class_defines() -> None:
-    with pytest.raises(SettingError, match=r"Plain says no model by which clients are judged: define global_weights"):
+    with pytest.raises(SettingError, match=r"Plain says no model to evaluate clients by: define global_weights"):
         Plain()
     assert not any(one.personalises for one in (Global(), FedAvg(), FedNTD(), FedDF(), Scaffold()))
     personal = [SendsAnother(), HasItsOwn(), Composed(), PFedSD(), KTpFL(), LocalOnly()]
@@ -202,7 +202,7 @@ def test_whether_clients_have_models_of_their_own_is_what_the_class_defines() ->
 @pytest.mark.some(1)
 @pytest.mark.parametrize("engine", ENGINES)
 def test_looking_at_clients_has_no_consequences(engine: Any) -> None:
-    run, calm = (engine(judged(), DECAYING) for _ in range(2))
+    run, calm = (engine(evaluated(), DECAYING) for _ in range(2))
     server = run.round(run.init(), (0, 1, 2), 0)
     run.evaluate_counts(server, range(6), 0)
     again, undisturbed = run.round(server, (1, 3), 1), calm.round(calm.round(calm.init(), (0, 1, 2), 0), (1, 3), 1)
@@ -211,7 +211,7 @@ def test_looking_at_clients_has_no_consequences(engine: Any) -> None:
 
 
 class OnValidation(FineTuned):
-    """Judged by the global model times the share of validation labels that are 0."""
+    """Evaluated by the global model times the share of validation labels that are 0."""
 
     def personal(self, client: Client[tuple[()]], sent: Weights) -> Weights:
         def count(total: Tensor, batch: Batch) -> Tensor:
@@ -223,7 +223,7 @@ class OnValidation(FineTuned):
 
 @pytest.mark.parametrize("engine", ENGINES)
 def test_val_holds_validation_rows_whatever_clients_are_judged_on(engine: Any) -> None:
-    run = engine(judged(), OnValidation(local=LOCAL))
+    run = engine(evaluated(), OnValidation(local=LOCAL))
     server, p = run.init(), run.population
     y, found = p.federation.train.y, run.personal(server, range(6), 0)
     zeros = [int((y[p.federation.local_val.rows(k).copy()] == 0).sum()) for k in range(6)]
@@ -257,7 +257,7 @@ def test_the_run_judges_after_its_round(tmp_path: Any) -> None:
 @pytest.mark.parametrize("algorithm", [FedAvg(local=LOCAL), PFedSD(local=LOCAL), LocalOnly(local=LOCAL)])
 @pytest.mark.parametrize("engine", [Loop, Stacked, Workers, Messages, DevicesInProcess])
 def test_what_a_client_has_trained_is_judged_where_it_was_trained(engine: Any, algorithm: Any) -> None:
-    p = judged()
+    p = evaluated()
     run, watched = engine(p, algorithm, Options(evaluates_trained=True)), Loop(p, algorithm)
     seen: list[Exchange] = []
     watched.watch = seen.append
@@ -284,7 +284,7 @@ def test_what_a_client_has_trained_is_judged_where_it_was_trained(engine: Any, a
 @pytest.mark.some(1)
 @pytest.mark.parametrize("engine", [Loop, Stacked, Messages])
 def test_a_given_model_is_judged_on_the_rows_of_each_client(engine: Any) -> None:
-    p = judged()
+    p = evaluated()
     run = engine(p, PFedSD(local=LOCAL))
     server = run.round(run.init(), (0, 1, 2), 0)
     given = run.evaluate_models(server, range(6), 0, "all")
