@@ -58,7 +58,7 @@ def beside(case: str, a: tuple[str, bool], b: tuple[str, bool]) -> None:
         (x["train"] + x["judge"]) / (y["train"] + y["judge"]) for x, y in zip(runs[a], runs[b], strict=True)
     )
     print(f"\n{case}: {ratio:.3f} times the seconds of a round")
-    print("                        train s   evaluate s   peak MiB   MB down   MB up")
+    print("                        train s    eval s   peak MiB   MB down   MB up")
     for (algorithm, per_client), m in middle.items():
         label = algorithm + ", per_client" * per_client
         print(
