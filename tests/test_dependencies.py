@@ -6,15 +6,17 @@ import ast
 import re
 import sys
 import tomllib
-from importlib.metadata import packages_distributions
+from importlib.metadata import distributions, packages_distributions
 from pathlib import Path
 
 import pytest
 
 import fedloom
+from fedloom.wire.nats_server import program
 
 SOURCE = Path(fedloom.__file__).parent
-PROJECT = tomllib.loads((Path(__file__).parents[1] / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+ROOT = Path(__file__).parents[1]
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 WHERE_IT_IS = {"IPython"}  # imported in a notebook alone, which brings it
 
 
@@ -50,5 +52,14 @@ def test_what_is_imported_is_declared() -> None:
 
 
 def test_what_needs_no_extra_is_pinned() -> None:
-    pinned = names((Path(__file__).parents[1] / "constraints.txt").read_text(encoding="utf-8").splitlines())
+    pinned = names((ROOT / "constraints.txt").read_text(encoding="utf-8").splitlines())
     assert names(PROJECT["dependencies"]) <= pinned
+
+
+@pytest.mark.skipif(Path(sys.prefix) != ROOT / ".venv", reason="this is not the environment that `make` installs")
+def test_no_test_is_left_out_for_want_of_a_package() -> None:
+    extras = PROJECT["optional-dependencies"]
+    (tested,) = (re.findall(r"[\w-]+", r.partition("[")[2]) for r in extras["tested"])
+    wanted = names([r for extra in (*tested, "dev") for r in extras[extra]]) - {"fedloom"}
+    assert wanted <= names([d.name for d in distributions()])
+    assert program() is not None, "tests of NATS skip"

