@@ -4,7 +4,7 @@
 
 Made from the declarations in the classes are `fedloom/cli/index.json` (algorithms, flags, defaults),
 `fedloom/cli/settings.schema.json` (by which editors complete and check settings files), the tables of docs/settings.md,
-those of algorithms and measures in docs/guide.md, of sources, partitions, networks and tasks in docs/data.md, of
+that of measures in docs/guide.md, of sources, partitions, networks and tasks in docs/data.md, of
 samplers in docs/runs.md, of analyses in docs/analyses.md, that of families in README.md, and the list of algorithms in
 mkdocs.yml. The sections of docs/algorithms.md are made from the docstrings of the algorithms' files. Run it where these
 have changed; `tests/cli/test_index.py` says when.
@@ -130,10 +130,9 @@ def page(text: str) -> str:
 
 
 def guide(text: str) -> str:
-    """Return docs/guide.md with its tables of algorithms and measures made anew."""
+    """Return docs/guide.md with its table of measures made anew."""
     measures = [(f"`{m.name}`", m.unit, m.better, m.meaning) for m in MEASURES.values()]
-    text = _with_table(text, ("measure", "unit", "better", "meaning"), measures)
-    return _with_table(text, _IN_GUIDE, [tuple(told(name)[column] for column in _IN_GUIDE) for name in ALGORITHMS])
+    return _with_table(text, ("measure", "unit", "better", "meaning"), measures)
 
 
 def readme(text: str) -> str:
@@ -166,7 +165,7 @@ def _with_table(text: str, columns: Sequence[str], rows: Sequence[Sequence[str]]
 # ---- what the docstring of an algorithm's file says
 
 _TOLD = ("name", "class", "paper", "what it is", "down", "up", "client keeps", "FedAvg", "cost")
-_IN_GUIDE = ("name", "class", "paper", "what it is", "cost")  # what travels stands in each section of the other page
+_IN_CONTENTS = ("what it is", "paper", "cost")  # of the page of algorithms; what travels stands in each section
 _CITED = re.compile(r"([A-Z][^.*:]*)\. \*[^*]+\*[^\d*]*?([A-Z][\w() ]*?)?,? ?((?:19|20)\d\d)")
 _TRAVELS = re.compile(r"Down: (.*?)\. Up: (.*?)\. Kept by the client: (.*?)\.(?= |$)(.*)")
 _KINDS = {
@@ -337,12 +336,16 @@ def methods(text: str) -> str:
     before, rest = text.split(_FROM)
     _, after = rest.split(_TO)
     names, places = {kind: name for name, kind in ALGORITHMS.items()}, dict[tuple[Any, ...], str]()
-    contents = [
-        f"- {family}: {' · '.join(f'[{names[kind]}](#{names[kind]})' for kind in kinds)}\n"
-        for family, kinds in FAMILIES.items()
-    ]
+    contents = [_family(family, [names[kind] for kind in kinds]) for family, kinds in FAMILIES.items()]
     sections = [_method(name, places) for name in ALGORITHMS]
-    return f"{before}{_FROM}{''.join(contents)}\n{''.join(sections)}{_TO}{after}"
+    return f"{before}{_FROM}{''.join(contents)}{''.join(sections)}{_TO}{after}"
+
+
+def _family(family: str, names: Sequence[str]) -> str:
+    """Return the table of a family's algorithms, with links to their sections."""
+    rows = [(f"[{name}](#{name})", *(told(name)[column] for column in _IN_CONTENTS)) for name in names]
+    lines = "".join(f"| {' | '.join(row)} |\n" for row in rows)
+    return f"**{family.capitalize()}**\n\n| name | {' | '.join(_IN_CONTENTS)} |\n|---|---|---|---|\n{lines}\n"
 
 
 def linked(text: str, name: str) -> str:

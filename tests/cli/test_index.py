@@ -64,14 +64,17 @@ def test_the_file_of_an_algorithm_says_what_travels(monkeypatch: pytest.MonkeyPa
 
 def test_the_section_of_an_algorithm_is_its_file(monkeypatch: pytest.MonkeyPatch) -> None:
     page, methods = MADE["METHODS"].read_text(encoding="utf-8"), MADE["methods"]
-    text = "Name: it is `moon`.\n\nAs in `fedavg`\n(docs/ktpfl.md).\n\n    w <- `fedavg`\n\nDown: nothing."
+    travels = "Down: a. Up: b. Kept by the client: c."
+    text = f"Name: it is `moon`.\n\nAs in `fedavg`\n(docs/ktpfl.md).\n\n    w <- `fedavg`\n\n{travels}"
     monkeypatch.setattr("fedloom.algorithms.moon.__doc__", text)
     head, _, rest = methods(page).partition("\n## moon\n\n")
     assert rest.startswith(
         "Name: it is `moon`. Class [`MOON`](../src/fedloom/algorithms/moon.py).\n\n"
-        "As in [`fedavg`](#fedavg) ([docs/ktpfl.md](ktpfl.md)).\n\n    w <- `fedavg`\n\nDown: nothing.\n\n- `mu=1.0`: "
+        f"As in [`fedavg`](#fedavg) ([docs/ktpfl.md](ktpfl.md)).\n\n    w <- `fedavg`\n\n{travels}\n\n- `mu=1.0`: "
     )
-    assert page.startswith(head)
+    (row,) = (line for line in head.splitlines() if line.startswith("| [moon](#moon) | Name: it is moon | - | "))
+    before = page.partition("\n## moon\n\n")[0].splitlines()
+    assert [one for one in before if not one.startswith("| [moon]")] == [one for one in head.splitlines() if one != row]
     assert page.endswith(rest[rest.index("\n## fedcurv\n") :])
 
 
