@@ -4,7 +4,7 @@
 
 Made from the declarations in the classes are `fedloom/cli/index.json` (algorithms, flags, defaults),
 `fedloom/cli/settings.schema.json` (by which editors complete and check settings files), the tables of docs/settings.md,
-that of measures in docs/guide.md, of sources, partitions, networks and tasks in docs/data.md, of
+that of docs/measures.md, of sources, partitions, networks and tasks in docs/data.md, of
 samplers in docs/runs.md, of analyses in docs/analyses.md, that of families in README.md, and the list of algorithms in
 mkdocs.yml. The sections of docs/algorithms.md are made from the docstrings of the algorithms' files. Run it where these
 have changed; `tests/cli/test_index.py` says when.
@@ -48,7 +48,7 @@ from fedloom.models.registry import Network
 
 ROOT = Path(__file__).parents[1]
 INDEX, SCHEMA = (ROOT / "src/fedloom/cli" / name for name in ("index.json", "settings.schema.json"))
-PAGE, GUIDE, README = ROOT / "docs/settings.md", ROOT / "docs/guide.md", ROOT / "README.md"
+PAGE, MEASURED, README = ROOT / "docs/settings.md", ROOT / "docs/measures.md", ROOT / "README.md"
 METHODS, NAVIGATION = ROOT / "docs/algorithms.md", ROOT / "mkdocs.yml"
 DATA, RUNS, STUDIED = (ROOT / "docs" / name for name in ("data.md", "runs.md", "analyses.md"))
 Schema = dict[str, Any]
@@ -129,8 +129,8 @@ def page(text: str) -> str:
     return text
 
 
-def guide(text: str) -> str:
-    """Return docs/guide.md with its table of measures made anew."""
+def measures_page(text: str) -> str:
+    """Return docs/measures.md with its table of measures made anew."""
     measures = [(f"`{m.name}`", m.unit, m.better, m.meaning) for m in MEASURES.values()]
     return _with_table(text, ("measure", "unit", "better", "meaning"), measures)
 
@@ -320,7 +320,7 @@ def written(found: Schema) -> str:
 
 def made() -> dict[Path, str]:
     """Return all files and what they must hold."""
-    pages = {PAGE: page, GUIDE: guide, README: readme, METHODS: methods}
+    pages = {PAGE: page, MEASURED: measures_page, README: readme, METHODS: methods}
     pages |= {DATA: data_page, RUNS: runs_page, STUDIED: analyses_page, NAVIGATION: navigation}
     texts = {path: make(path.read_text(encoding="utf-8")) for path, make in pages.items()}
     return {INDEX: written(index()), SCHEMA: written(schema()), **texts}
