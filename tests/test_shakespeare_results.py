@@ -1,4 +1,4 @@
-"""The tables of docs/text.md are what was measured."""
+"""The tables of docs/shakespeare.md are what was measured."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def kept(name: str) -> list[dict[str, str]]:
 
 def printed(head: str) -> list[list[str]]:
     """The rows of the table of the page that begins with these columns."""
-    table = (DOCS / "text.md").read_text(encoding="utf-8").partition(head)[2].partition("\n\n")[0]
+    table = (DOCS / "shakespeare.md").read_text(encoding="utf-8").partition(head)[2].partition("\n\n")[0]
     return [[cell.strip() for cell in line.split("|")[1:-1]] for line in table.splitlines()[2:]]
 
 
@@ -38,7 +38,7 @@ def test_the_page_has_the_numbers_of_shakespeare_that_are_kept() -> None:
 
 
 def test_what_the_page_says_of_the_most_frequent_character_follows_from_the_numbers() -> None:
-    text = (DOCS / "text.md").read_text(encoding="utf-8")
+    text = (DOCS / "shakespeare.md").read_text(encoding="utf-8")
     found = re.search(r"is (\d+\.\d) % of what is tested", text)
     assert found is not None
     rows = kept("shakespeare.csv")
