@@ -102,6 +102,10 @@ def test_a_device_has_its_models_and_its_curves(
         _, out, _ = call(capsys, *words_of, f"{tmp_path}/p.csv", "--client", "global")
         assert "global model after round 3 on" in out
         assert (tmp_path / "p.csv").read_text() == here.csv(tmp_path / "q.csv").read_text()
+        scored = ["--data", str(new), "--measures", "mae", "--out"]
+        call(capsys, "evaluate", str(results(devices[1])), *scored, f"{tmp_path}/a.csv", "--client", "global")
+        call(capsys, "evaluate", f"{tmp_path}/out", *scored, f"{tmp_path}/b.csv")
+        assert (tmp_path / "a.csv").read_text() == (tmp_path / "b.csv").read_text()
     if "personal" in models:
         theirs = predict(tmp_path / "simulated", f"{new}", client=1)
         _, out, _ = call(capsys, "predict", str(results(devices[1])), "--data", str(new), "--out", f"{tmp_path}/r.csv")
@@ -116,7 +120,8 @@ def test_what_is_refused_in_words(tmp_path: Path, capsys: Any) -> None:
     with pytest.raises(SettingError, match=r"this device has no personal model of the run in .*, but global"):
         model_of_device(folder, "personal")
     for more in (["--at", "1"], ["--client", "3"], ["--model", "mlp"]):
-        assert "has the models of the last round: leave --at" in error(capsys, "predict", str(folder), *new, *more)
+        for command in ("predict", "evaluate"):
+            assert "has the models of the last round: leave --at" in error(capsys, command, str(folder), *new, *more)
     source = Path(devices[0].source.partition("?")[0])
     aside = source.rename(tmp_path / "aside")
     assert "new rows are prepared by the examples of this device" in error(capsys, "predict", str(folder), *new)
