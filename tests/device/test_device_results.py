@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -160,3 +161,19 @@ def test_a_folder_that_takes_no_numbers_costs_no_answer(tmp_path: Path) -> None:
     assert "lost" not in history.metrics[-1]
     assert any("curves.jsonl lacks round 1: cannot write in" in line for line in said)
     assert hand_out_models(job, tmp_path / "out", history).startswith("4 of 5 devices have their models")
+
+
+def test_a_device_that_was_away_gets_its_models_of_the_finished_run(tmp_path: Path) -> None:
+    """`fedloom serve --resume` of a finished run computes nothing, and hands out the same models."""
+    write_sites(tmp_path)
+    words = settings("ditto", **{"run.rounds": 2, "run.cohort_size": 5})
+    devices, _, _ = run(tmp_path, words)
+    before = {path.name: path.read_bytes() for path in results(devices[3]).glob("*.safetensors")}
+    log = (tmp_path / "out" / "metrics.jsonl").read_bytes()
+    shutil.rmtree(devices[3].folder / "results")
+    (late,) = members(tmp_path)[3:4]
+    job = serve(tmp_path, words, InProcess([late]), source_of_server(tmp_path), min_devices=1)
+    end = hand_out_models(job, tmp_path / "out", job.run(tmp_path / "out", resume=True))
+    assert end.startswith("1 of 5 devices have their models of round 2 in their folders; --resume gives the others")
+    assert {path.name: path.read_bytes() for path in results(late).glob("*.safetensors")} == before
+    assert (tmp_path / "out" / "metrics.jsonl").read_bytes() == log
