@@ -4,7 +4,7 @@
 
 Made from the declarations in the classes are `fedloom/cli/index.json` (algorithms, flags, defaults),
 `fedloom/cli/settings.schema.json` (by which editors complete and check settings files), the tables of docs/settings.md,
-that of docs/measures.md, of sources, partitions, networks and tasks in docs/data.md, of
+that of docs/measures.md, those of sources, partitions, networks and tasks on the pages of these, of
 samplers in docs/runs.md, of analyses in docs/analyses.md, that of families in README.md, and the list of algorithms in
 mkdocs.yml. The sections of docs/algorithms.md are made from the docstrings of the algorithms' files. Run it where these
 have changed; `tests/cli/test_index.py` says when.
@@ -50,7 +50,9 @@ ROOT = Path(__file__).parents[1]
 INDEX, SCHEMA = (ROOT / "src/fedloom/cli" / name for name in ("index.json", "settings.schema.json"))
 PAGE, MEASURED, README = ROOT / "docs/settings.md", ROOT / "docs/measures.md", ROOT / "README.md"
 METHODS, NAVIGATION = ROOT / "docs/algorithms.md", ROOT / "mkdocs.yml"
-DATA, RUNS, STUDIED = (ROOT / "docs" / name for name in ("data.md", "runs.md", "analyses.md"))
+DATA, PARTITIONED, NETWORKS, LEARNT, RUNS, STUDIED = (
+    ROOT / "docs" / f"{name}.md" for name in ("data", "partitions", "networks", "tasks", "runs", "analyses")
+)
 Schema = dict[str, Any]
 
 
@@ -159,7 +161,8 @@ def _with_table(text: str, columns: Sequence[str], rows: Sequence[Sequence[str]]
     head = f"| {' | '.join(columns)} |\n{'|---' * len(columns)}|\n"
     before, after = text.split(head)
     lines = "".join(f"| {' | '.join(row)} |\n" for row in rows)
-    return before + head + lines + after[after.index("\n\n") + 1 :]
+    _, gap, rest = after.partition("\n\n")
+    return before + head + lines + (f"\n{rest}" if gap else "")
 
 
 # ---- what the docstring of an algorithm's file says
@@ -222,7 +225,7 @@ def _first_line(name: str) -> str:
 
 
 def data_page(text: str) -> str:
-    """Return docs/data.md with its tables of sources, downloads, partitions, networks and tasks made anew."""
+    """Return docs/data.md with its tables of sources and downloads made anew."""
     sources = [(f"`{s.name}`", s.what, s.files or "none", s.tried) for s in SOURCES.values()]
     text = _with_table(text, ("name", "what", "files, below the folder", "run on"), sources)
     offered: dict[tuple[str, str], list[str]] = defaultdict(list)
@@ -230,8 +233,12 @@ def data_page(text: str) -> str:
         if source.download is not None:
             offered[source.download.publisher, source.download.checksums_by].append(f"`{source.name}`")
     downloads = [(", ".join(names), *by) for by, names in offered.items()]
-    text = _with_table(text, ("name", "from", "SHA-256 as published by"), downloads)
-    text = _with_table(
+    return _with_table(text, ("name", "from", "SHA-256 as published by"), downloads)
+
+
+def partitions_page(text: str) -> str:
+    """Return docs/partitions.md with its table made anew."""
+    return _with_table(
         text,
         ("on the command line", "unless given", "in Python", "what", "from"),
         [
@@ -245,11 +252,19 @@ def data_page(text: str) -> str:
             for p in PARTITIONS.values()
         ],
     )
+
+
+def networks_page(text: str) -> str:
+    """Return docs/networks.md with its table made anew."""
     networks = [
         (f"`{n.name}`", n.what, f"{n.parameters:,}", n.inputs, _written(n) and f"`{_written(n)}`")
         for n in MODELS.values()
     ]
-    text = _with_table(text, ("name", "what", "parameters", "for", "settings"), networks)
+    return _with_table(text, ("name", "what", "parameters", "for", "settings"), networks)
+
+
+def tasks_page(text: str) -> str:
+    """Return docs/tasks.md with its table made anew."""
     return _with_table(text, ("name", "loss"), [(f"`{task.name}`", task.what) for task in TASKS.values()])
 
 
@@ -321,7 +336,15 @@ def written(found: Schema) -> str:
 def made() -> dict[Path, str]:
     """Return all files and what they must hold."""
     pages = {PAGE: page, MEASURED: measures_page, README: readme, METHODS: methods}
-    pages |= {DATA: data_page, RUNS: runs_page, STUDIED: analyses_page, NAVIGATION: navigation}
+    pages |= {
+        DATA: data_page,
+        PARTITIONED: partitions_page,
+        NETWORKS: networks_page,
+        LEARNT: tasks_page,
+        RUNS: runs_page,
+        STUDIED: analyses_page,
+        NAVIGATION: navigation,
+    }
     texts = {path: make(path.read_text(encoding="utf-8")) for path, make in pages.items()}
     return {INDEX: written(index()), SCHEMA: written(schema()), **texts}
 

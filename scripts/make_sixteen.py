@@ -109,8 +109,16 @@ def _table(rows: Sequence[Row], partition: str, settings: str) -> str:
             ]
         if settings == "tuned":
             cells.append(next((r["chosen"] for r in runs.values() if r["chosen"]), "as given"))
-        lines.append(f"| `{method}` | {' | '.join(cells)} |")
+        lines.append(f"| `{method}`{_diverged(runs)} | {' | '.join(cells)} |")
     return "\n".join(lines) + "\n"
+
+
+def _diverged(runs: dict[str, Row]) -> str:
+    """Return which seeds a method has no numbers of."""
+    lost = [seed for seed, row in runs.items() if int(row["rounds"]) < ROUNDS]
+    if not lost:
+        return ""
+    return " diverged" if len(lost) == len(runs) else f" (without seed{'s' * (len(lost) > 1)} {', '.join(lost)})"
 
 
 def _percent(values: Sequence[float]) -> str:

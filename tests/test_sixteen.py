@@ -54,3 +54,11 @@ def test_a_tuned_table_has_what_tuning_left_alone_beside_what_it_moved() -> None
 def test_every_method_has_a_row_or_none_has(partition: str) -> None:
     there = {r["method"] for r in ROWS if r["partition"] == partition}
     assert there in (set(), set(made["METHODS"]))
+
+
+def test_a_seed_that_diverged_is_named() -> None:
+    rows = [row("fedavg", seed, "given", 0.5) for seed in "01"]
+    lost = dict.fromkeys((*made["SHARES"], "mb_a_round"), "") | {"rounds": "9"}
+    one = made["tables"]([*rows, row("fedrep", "0", "given", 0.6), row("fedrep", "1", "given", 0) | lost])
+    assert "| `fedrep` (without seed 1) | 60.0 | 60.0 |" in one
+    assert "| `fedrep` diverged | - |" in made["tables"]([*rows, row("fedrep", "0", "given", 0) | lost])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -102,6 +103,10 @@ def test_a_device_has_its_models_and_its_curves(
         _, out, _ = call(capsys, *words_of, f"{tmp_path}/p.csv", "--client", "global")
         assert "global model after round 3 on" in out
         assert (tmp_path / "p.csv").read_text() == here.csv(tmp_path / "q.csv").read_text()
+        scored = ["--data", str(new), "--measures", "mae", "--out"]
+        call(capsys, "evaluate", str(results(devices[1])), *scored, f"{tmp_path}/a.csv", "--client", "global")
+        call(capsys, "evaluate", f"{tmp_path}/out", *scored, f"{tmp_path}/b.csv")
+        assert (tmp_path / "a.csv").read_text() == (tmp_path / "b.csv").read_text()
     if "personal" in models:
         theirs = predict(tmp_path / "simulated", f"{new}", client=1)
         _, out, _ = call(capsys, "predict", str(results(devices[1])), "--data", str(new), "--out", f"{tmp_path}/r.csv")
@@ -116,7 +121,8 @@ def test_what_is_refused_in_words(tmp_path: Path, capsys: Any) -> None:
     with pytest.raises(SettingError, match=r"this device has no personal model of the run in .*, but global"):
         model_of_device(folder, "personal")
     for more in (["--at", "1"], ["--client", "3"], ["--model", "mlp"]):
-        assert "has the models of the last round: leave --at" in error(capsys, "predict", str(folder), *new, *more)
+        for command in ("predict", "evaluate"):
+            assert "has the models of the last round: leave --at" in error(capsys, command, str(folder), *new, *more)
     source = Path(devices[0].source.partition("?")[0])
     aside = source.rename(tmp_path / "aside")
     assert "new rows are prepared by the examples of this device" in error(capsys, "predict", str(folder), *new)
@@ -155,3 +161,19 @@ def test_a_folder_that_takes_no_numbers_costs_no_answer(tmp_path: Path) -> None:
     assert "lost" not in history.metrics[-1]
     assert any("curves.jsonl lacks round 1: cannot write in" in line for line in said)
     assert hand_out_models(job, tmp_path / "out", history).startswith("4 of 5 devices have their models")
+
+
+def test_a_device_that_was_away_gets_its_models_of_the_finished_run(tmp_path: Path) -> None:
+    """`fedloom serve --resume` of a finished run computes nothing, and hands out the same models."""
+    write_sites(tmp_path)
+    words = settings("ditto", **{"run.rounds": 2, "run.cohort_size": 5})
+    devices, _, _ = run(tmp_path, words)
+    before = {path.name: path.read_bytes() for path in results(devices[3]).glob("*.safetensors")}
+    log = (tmp_path / "out" / "metrics.jsonl").read_bytes()
+    shutil.rmtree(devices[3].folder / "results")
+    (late,) = members(tmp_path)[3:4]
+    job = serve(tmp_path, words, InProcess([late]), source_of_server(tmp_path), min_devices=1)
+    end = hand_out_models(job, tmp_path / "out", job.run(tmp_path / "out", resume=True))
+    assert end.startswith("1 of 5 devices have their models of round 2 in their folders; --resume gives the others")
+    assert {path.name: path.read_bytes() for path in results(late).glob("*.safetensors")} == before
+    assert (tmp_path / "out" / "metrics.jsonl").read_bytes() == log

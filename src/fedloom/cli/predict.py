@@ -11,19 +11,22 @@ from rich.table import Table
 
 from fedloom.cli.options import print_code
 from fedloom.core.errors import SettingError
+from fedloom.core.task import Task
 from fedloom.core.task_measures import TaskMeasure
 from fedloom.device.device_results import is_of_device, model_of_device
 from fedloom.display.terminal import table
 from fedloom.evaluate.bootstrap import LEAST_ROWS, Interval
+from fedloom.experiments.new_rows import RowReader
 from fedloom.experiments.predictions import Predictions, check_new, predict as predict_rows, predict_by
-from fedloom.experiments.run_evaluation import evaluate_run
+from fedloom.experiments.run_evaluation import evaluate_by, evaluate_run
+from fedloom.experiments.trained_model import ModelAfterRound
 
 
 def predict(args: argparse.Namespace, console: Console) -> int:
     """Write what a model of a run says of new rows."""
     check_new(args.out, args.overwrite)
     if is_of_device(Path(args.directory)):
-        return _write(_of_device(args), args, console)
+        return _write(predict_by(*_of_device(args), args.data), args, console)
     print_code(args.directory, args, console)
     said = predict_rows(
         args.directory,
@@ -36,14 +39,14 @@ def predict(args: argparse.Namespace, console: Console) -> int:
     return _write(said, args, console)
 
 
-def _of_device(args: argparse.Namespace) -> Predictions:
-    """Return what a model says that a device has of a finished run."""
+def _of_device(args: argparse.Namespace) -> tuple[ModelAfterRound, RowReader, tuple[Task, float | None]]:
+    """Return a model that a device has of a finished run, with the reader of new rows and the task."""
     if args.at is not None or args.model is not None or args.client not in (None, "global", "personal"):
         raise SettingError(
             f"{args.directory} is of a device, which has the models of the last round: leave --at and --model out, and "
             "give --client global or --client personal"
         )
-    return predict_by(*model_of_device(Path(args.directory), args.client), args.data)
+    return model_of_device(Path(args.directory), args.client)
 
 
 def _write(said: Predictions, args: argparse.Namespace, console: Console) -> int:
@@ -57,17 +60,21 @@ def evaluate(args: argparse.Namespace, console: Console) -> int:
     """Print the measures of a model of a run on new rows; with --out, write them with those of all sites."""
     if args.out is not None:
         check_new(args.out, args.overwrite)
-    print_code(args.directory, args, console)
-    found = evaluate_run(
-        args.directory,
-        args.data,
-        client=args.client,
-        at=args.at,
-        model=args.model,
-        measures=() if args.measures is None else args.measures.split(","),
-        seed=args.seed,
-        allow_code=args.allow_code,
-    )
+    measures = () if args.measures is None else args.measures.split(",")
+    if is_of_device(Path(args.directory)):
+        found = evaluate_by(*_of_device(args), args.data, measures=measures, seed=args.seed)
+    else:
+        print_code(args.directory, args, console)
+        found = evaluate_run(
+            args.directory,
+            args.data,
+            client=args.client,
+            at=args.at,
+            model=args.model,
+            measures=measures,
+            seed=args.seed,
+            allow_code=args.allow_code,
+        )
     text = f"{found.whose} after round {found.round}{_by(found.threshold)} on {found.rows:,} rows"
     console.print(text, markup=False, soft_wrap=True)
     out = _table("All rows", "measure")

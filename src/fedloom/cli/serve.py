@@ -137,7 +137,8 @@ def hand_out_models(job: Job, out: Path, history: History) -> str:
     connected = sorted(fleet.names.index(name) for name in fleet.connected())
     threshold = history.metrics[-1].get("threshold")
     have = engine.hand_out(restored.server, connected, max(0, restored.round - 1), threshold)
-    return f"{len(have)} of {len(fleet.names)} devices have their models of round {restored.round} in their folders"
+    said = f"{len(have)} of {len(fleet.names)} devices have their models of round {restored.round} in their folders"
+    return said + "; --resume gives the others theirs, once they join" * (len(have) < len(fleet.names))
 
 
 @contextmanager

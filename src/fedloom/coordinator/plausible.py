@@ -111,7 +111,7 @@ def _check_labels(federation: Federation, task: Task, headline: str) -> None:
         _warn(
             f"accuracy says little where one class has most examples, got {share:.1%} of those that train in class "
             f"{most}, so that a model which always says so is right that often, and accuracy compares methods and "
-            f"chooses rounds: {_other_headline(len(seen))}, and look at class_accuracy (docs/data.md, Rare classes)"
+            f"chooses rounds: {_other_headline(len(seen))}, and look at class_accuracy (docs/tables.md, Rare classes)"
         )
     if len(rare):
         shares = ", ".join(f"{_named(federation, [c])} ({counts[c] / counts.sum():.2%})" for c in rare[:8])

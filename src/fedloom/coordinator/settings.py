@@ -58,9 +58,9 @@ class RunSettings(StrictSettings):
     the personal and the global model, before and after local training. It costs a pass over these examples for each
     model."""
     measures: tuple[str, ...] = setting((), "--measures M,M", "results")
-    """[Measures of the task](data.md#measures) that are computed beside its headline, which is always computed."""
+    """[Measures of the task](tasks.md#measures) that are computed beside its headline, which is always computed."""
     headline: str = setting("", "--headline M", "results")
-    """[Measure of the task](data.md#measures) by which models are compared and rounds and settings are chosen: `auc`,
+    """[Measure of the task](tasks.md#measures) by which models are compared and rounds and settings are chosen: `auc`,
     `average_precision` or `balanced_accuracy` where a class is rare. Accuracy is computed too. Empty: the task's first,
     accuracy for classes."""
     checkpoint_every: Count = setting(1, "--checkpoint-every N", "results", may_differ=EVERYWHERE)

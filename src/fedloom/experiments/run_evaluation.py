@@ -12,13 +12,13 @@ import numpy as np
 
 from fedloom.coordinator.run import Job
 from fedloom.core.errors import SettingError
-from fedloom.core.task import targets_of
+from fedloom.core.task import Task, targets_of
 from fedloom.core.task_measures import TaskMeasure, chosen_measures, measures_of
 from fedloom.evaluate.accuracy import RowResults, evaluate_rows
 from fedloom.evaluate.bootstrap import LEAST_ROWS, RESAMPLES, Interval, intervals
 from fedloom.experiments.new_rows import RowReader
 from fedloom.experiments.predictions import opened, write_table
-from fedloom.experiments.trained_model import task_of, trained_model
+from fedloom.experiments.trained_model import ModelAfterRound, task_of, trained_model
 
 
 @dataclass(frozen=True, eq=False)
@@ -104,13 +104,35 @@ def evaluate_run(
         SettingError: as of `predict`, the task has no such measure, or classes are not those of the run.
         ValueError: a file breaks a rule of its format, or there are no targets.
     """
-    if resamples < 1:
-        raise SettingError(f"resamples must be at least 1, got {resamples}: 1000 is usual")
     job, experiment = opened(run, job, allow_code)
     found = trained_model(run, job, client=client, at=at, model=model)
-    task, threshold = task_of(found, run)
-    names = chosen_measures(task, measures or tuple(measures_of(task)), job.settings.headline)
-    new = RowReader(job.federation.train, experiment).read(data, with_targets=True)
+    reader, by = RowReader(job.federation.train, experiment), task_of(found, run)
+    return evaluate_by(
+        found, reader, by, data, headline=job.settings.headline, measures=measures, resamples=resamples, seed=seed
+    )
+
+
+def evaluate_by(
+    found: ModelAfterRound,
+    reader: RowReader,
+    by: tuple[Task, float | None],
+    data: Any,
+    *,
+    headline: str = "",
+    measures: Sequence[str] = (),
+    resamples: int = RESAMPLES,
+    seed: int = 0,
+) -> RunEvaluation:
+    """Return the measures of a trained model on new rows; `by`: the task with its threshold, as `task_of` returns them.
+
+    Raises:
+        SettingError: as of `evaluate_run`.
+    """
+    if resamples < 1:
+        raise SettingError(f"resamples must be at least 1, got {resamples}: 1000 is usual")
+    task, threshold = by
+    names = chosen_measures(task, measures or tuple(measures_of(task)), headline)
+    new = reader.read(data, with_targets=True)
     if targets_of(task) == "labels" and not bool(((y := new.examples.y) == 0).logical_or(y == 1).all()):
         other = y[(y != 0) & (y != 1)][0]
         raise SettingError(

@@ -23,8 +23,8 @@ class DataSettings:
 
     source: str = setting("fashion_mnist_small", "--data SOURCE")
     """[Data](data.md#sources): a name of `fedloom data sources`, `NAME:FOLDER` for original files, `FILE.npz` with
-    x_train, y_train, x_test, y_test, `FILE.csv?label=y&prepare=standard` for [tables](data.md#tables),
-    `sites/*.csv?label=y` for [a table of each site](data.md#a-table-of-each-site), `huggingface:NAME`, or your own as
+    x_train, y_train, x_test, y_test, `FILE.csv?label=y&prepare=standard` for [tables](tables.md),
+    `sites/*.csv?label=y` for [a table of each site](tables.md#a-table-of-each-site), `huggingface:NAME`, or your own as
     `module:name`."""
     merge: bool = False
     """Give clients the test examples of the source too; there is no global test set then."""
@@ -36,7 +36,7 @@ class DataSettings:
     """Network inputs are (value - mean) / std: [`MEANS/STDS`](data.md#examples) by channel; `places`: each place of an
     example standardised by itself; `source`: the source's own."""
     partition: str = setting("shards:2", "--partition P")
-    """[Partition](data.md#partitions) of the examples over the clients. Where `data.source` names tables of sites and
+    """[Partition](partitions.md) of the examples over the clients. Where `data.source` names tables of sites and
     no partition is named, it is `natural`."""
     clients: Count = setting(100, "--clients N")
     """Number of clients; `natural` and `lists:FILE.json` bring their own."""
@@ -124,10 +124,10 @@ class TopSettings:
     """Name of `fedloom algorithms`, or your own as `module:Class`; the command line must name one if the file does not.
     """
     model: str = setting("lenet", "--model NAME")
-    """[Model by name](data.md#networks) or `module:name`; several, separated by commas, are given to the clients in
+    """[Model by name](networks.md) or `module:name`; several, separated by commas, are given to the clients in
     turn."""
     task: str = setting("classification", "--task NAME")
-    """[Task by name](data.md#tasks) or `module:name`."""
+    """[Task by name](tasks.md) or `module:name`."""
     start: str | None = setting(None, "--start FILE")
     """Weights to start from: a `.safetensors` or [`.pt` file](export.md#files-from-outside)."""
     start_only: str = setting("*", "--start-only PATTERN")
