@@ -155,6 +155,18 @@ def test_devices_come_late_leave_and_return_as_new_ranks(place: Place) -> None:
     assert admitted[3] == b"again"
 
 
+def test_a_device_begins_only_so_many_sessions(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever has a key and greets again and again takes no more of the server's memory."""
+    monkeypatch.setattr(over_nats, "MOST_SESSIONS", 2)
+    for _ in range(2):
+        place.come("Kiel")
+    with pytest.raises(RankError, match="begins at most 2 sessions with a server: start that again"):
+        place.come("Kiel")
+    until(lambda: place.manager.arrivals() == [1, 2])
+    place.serve("Jena", named("Jena"))
+    until(lambda: place.manager.arrivals() == [1, 2, 3])
+
+
 def test_a_device_that_is_started_twice_is_the_newer_one(place: Place) -> None:
     place.serve("Kiel", named("old"))
     until(place.manager.arrivals)

@@ -32,6 +32,7 @@ from fedloom.wire.communication import PATIENCE, UNLISTED, ThreadedManager
 PIECE = 4 << 20  # bytes of a request; `max_payload` of nats-server has to be above it
 BEAT = 2.0  # seconds between two looks whether the other end is there
 SILENCE = 30.0  # seconds without an acknowledgement, after which the other end is gone
+MOST_SESSIONS = 10_000  # of a device with one server, which keeps about 2 kB of each
 SERVER = "server"  # the name of the one who may publish to all devices
 UP, DOWN = "fedloom.up", "fedloom.down"
 NAME = re.compile(rf"({INVITED})?[A-Za-z0-9_-]{{1,60}}")
@@ -96,6 +97,7 @@ class NatsManager(ThreadedManager):
         self.door = door
         self._sessions: dict[int, _Session] = {}
         self._latest: dict[str, int] = {}  # rank of each device's newest session, by its name
+        self._begun = Counter[str]()  # sessions of each device
         self._names: dict[int, str] = {}  # of the keys of ranks
         self.registered: Callable[[], Collection[str]] | None = None  # names of the keys that may connect
         self._due = Counter[int]()  # answers that a rank owes: more than these are not taken
@@ -268,6 +270,9 @@ class NatsManager(ThreadedManager):
         """Begin a session of a device; its earlier one is over."""
         if not re.fullmatch(r"[0-9a-f]{32}", id):
             raise EOFError("no session is named")
+        if self._begun[name] >= MOST_SESSIONS:
+            raise EOFError(f"a device begins at most {MOST_SESSIONS:,} sessions with a server: start that again")
+        self._begun[name] += 1
         if (earlier := self._latest.get(name)) is not None:
             self._mark_gone(earlier)
         self._latest[name] = rank = len(self._sessions) + 1
