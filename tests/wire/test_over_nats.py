@@ -23,6 +23,7 @@ from fedloom.testing import checks
 from fedloom.testing.in_process import DevicesInProcess, token_of
 from fedloom.wire import certificates, over_nats
 from fedloom.wire.communication import CLOSED
+from fedloom.wire.fleet import Audit, RankFleet
 from fedloom.wire.nats_server import NatsServer, configuration, make_key, program
 from fedloom.wire.over_nats import PIECE, SERVER, Door, NatsManager
 from test_battery import subject
@@ -155,18 +156,6 @@ def test_devices_come_late_leave_and_return_as_new_ranks(place: Place) -> None:
     assert admitted[3] == b"again"
 
 
-def test_a_device_begins_only_so_many_sessions(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whoever has a key and greets again and again takes no more of the server's memory."""
-    monkeypatch.setattr(over_nats, "MOST_SESSIONS", 2)
-    for _ in range(2):
-        place.come("Kiel")
-    with pytest.raises(RankError, match="begins at most 2 sessions with a server: start that again"):
-        place.come("Kiel")
-    until(lambda: place.manager.arrivals() == [1, 2])
-    place.serve("Jena", named("Jena"))
-    until(lambda: place.manager.arrivals() == [1, 2, 3])
-
-
 def test_a_device_that_is_started_twice_is_the_newer_one(place: Place) -> None:
     place.serve("Kiel", named("old"))
     until(place.manager.arrivals)
@@ -175,6 +164,35 @@ def test_a_device_that_is_started_twice_is_the_newer_one(place: Place) -> None:
     place.manager.post(2, b"x")
     assert place.manager.wait([2], 20) == [2]
     assert bytes(place.manager.take(2)) == b"new x"
+
+
+def test_who_greets_again_and_again_costs_no_memory(place: Place) -> None:
+    end, fleet, refused = place.come("Kiel"), RankFleet(place.manager, Audit()), list[int]()
+    manager, fleet.hello, session = place.manager, b"hello", end._sessions[0]
+
+    def refuse(rank: int, data: bytes) -> None:
+        refused.append(rank)
+        fleet.send_notice(rank, b"no")
+
+    fleet.admit = refuse
+    for k in range(20):
+        end._sessions[0] = type(session)(session.subject, session.id)
+        end._run(end._greet(end._sessions[0])).result(20)
+        fleet._admit_registered(0.0)
+        while bytes((end.wait([0], 20), end.take(0))[1]) != b"hello":  # else it is "no" to the earlier one
+            pass
+        end._run(end._ask(end._sessions[0], {"size": "1", "start": "0"}, b"x")).result(20)
+        until(lambda k=k: (fleet._admit_registered(0.0), len(refused) > k)[1])
+    until(lambda: max(manager.arrivals()) == 21)
+    fleet._admit_registered(0.0)
+    kept = (manager._inbox, manager._sessions, manager._names, manager._due, manager._ranks["Kiel"], fleet._greeted)
+    for each in (*kept, fleet._pending_receipts):
+        assert {*each} <= {21, 20, 19}
+    assert manager._gone <= {20, 19}
+    with pytest.raises(EOFError):
+        manager.take(1)
+    assert manager.wait([1], 0.0) == [1]
+    assert manager.reason(1) == "its connection ended, or it sent too much"
 
 
 def test_the_end_of_a_run_reaches_devices(place: Place) -> None:

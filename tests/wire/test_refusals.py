@@ -21,7 +21,7 @@ from fedloom.engines.engine_options import Options
 from fedloom.wire import refusals
 from fedloom.wire.certificates import device_key, fingerprint
 from fedloom.wire.fleet import Audit, RankFleet
-from fedloom.wire.refusals import MOST, UNREGISTERED, Refusal, RefusalLog, of_flower, of_nats
+from fedloom.wire.refusals import MOST, UNREGISTERED, UNSIGNED, Refusal, RefusalLog, of_flower, of_nats
 from fedloom.wire.transport import pack, seal, unpack, unseal
 from flower_in_memory import DevicesOverFlower, Flower, serve
 from tiny import LOCAL, mlp, population
@@ -48,7 +48,9 @@ def test_lines_of_flower(tmp_path: Path) -> None:
     assert of_flower("[ApiError:2001] x public key: b'-----BEGIN PUBLIC KEY-----\\nAAAA\\n'") == Refusal(
         "of another kind", UNREGISTERED
     )
-    for other in ("", "INFO : [Fleet.ActivateNode] Activated node_id=7", "ApiError:2001"):
+    asked = '2026-11-27T07:18:57.311Z INFO [uvicorn.access] 10.0.0.7:46826 - "POST /v1/fleet/push-messages HTTP/1.1" '
+    assert of_flower(f"{asked}401") == Refusal("none, 10.0.0.7", UNSIGNED)
+    for other in ("", "INFO : [Fleet.ActivateNode] Activated node_id=7", "ApiError:2001", f"{asked}200"):
         assert of_flower(other) is None
 
 

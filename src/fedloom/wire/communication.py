@@ -65,7 +65,7 @@ class Connections(Wires):
 
     @abstractmethod
     def arrivals(self) -> list[int]:
-        """Return all ranks that have ever connected, in order."""
+        """Return all ranks that have ever connected, in order, but for those that are gone and forgotten."""
 
     def name_of(self, rank: int) -> str | None:
         """Return the name with which a rank's key is registered; None where the transport knows no keys."""
@@ -150,12 +150,15 @@ class ThreadedConnections(Connections):
 
     def take(self, rank: int) -> memoryview:
         with self._news:
-            if not self._inbox[rank]:
+            if not self._inbox.get(rank):
                 raise EOFError
             return self._inbox[rank].popleft()
 
     def _is_ready(self, rank: int) -> bool:
-        return bool(self._inbox[rank]) or rank in self._gone
+        return bool(self._inbox.get(rank)) or self._is_over(rank)
+
+    def _is_over(self, rank: int) -> bool:
+        return rank in self._gone or rank not in self._inbox
 
     # ---- in the threads
 
@@ -167,6 +170,13 @@ class ThreadedConnections(Connections):
     def _mark_gone(self, rank: int) -> None:
         with self._news:
             self._gone.add(rank)
+            self._news.notify_all()
+
+    def _forget_rank(self, rank: int) -> None:
+        """Keep nothing of a rank that is gone: from now on it is one that was never there."""
+        with self._news:
+            self._inbox.pop(rank, None)
+            self._gone.discard(rank)
             self._news.notify_all()
 
     def _allowed(self, rank: int, size: int) -> int:

@@ -148,7 +148,11 @@ class RankFleet(Fleet):
 
     def _registrations(self, seconds: float) -> dict[int, bytes]:
         """Return the answers to the first message of new ranks that are still connected."""
-        for rank in self.manager.arrivals():
+        arrivals = self.manager.arrivals()
+        self._greeted.intersection_update(arrivals)
+        for rank in self._pending_receipts.keys() - {*arrivals, *self.ranks.values()}:
+            del self._pending_receipts[rank]
+        for rank in arrivals:
             if rank not in self._greeted:
                 self._greeted.add(rank)
                 self._unregistered.add(rank)

@@ -31,8 +31,8 @@ from fedloom.wire.communication import PATIENCE, UNLISTED, ThreadedManager
 
 PIECE = 4 << 20  # bytes of a request; `max_payload` of nats-server has to be above it
 BEAT = 2.0  # seconds between two looks whether the other end is there
+KEPT = 2  # sessions of a key that are over and still known, as whoever counts on them may not have noticed yet
 SILENCE = 30.0  # seconds without an acknowledgement, after which the other end is gone
-MOST_SESSIONS = 10_000  # of a device with one server, which keeps about 2 kB of each
 SERVER = "server"  # the name of the one who may publish to all devices
 UP, DOWN = "fedloom.up", "fedloom.down"
 NAME = re.compile(rf"({INVITED})?[A-Za-z0-9_-]{{1,60}}")
@@ -96,8 +96,8 @@ class NatsManager(ThreadedManager):
         super().__init__(int(door.name != SERVER), 0)
         self.door = door
         self._sessions: dict[int, _Session] = {}
-        self._latest: dict[str, int] = {}  # rank of each device's newest session, by its name
-        self._begun = Counter[str]()  # sessions of each device
+        self._count = 0  # of sessions so far
+        self._ranks: dict[str, list[int]] = {}  # of each device's last sessions, the newest last, by its name
         self._names: dict[int, str] = {}  # of the keys of ranks
         self.registered: Callable[[], Collection[str]] | None = None  # names of the keys that may connect
         self._due = Counter[int]()  # answers that a rank owes: more than these are not taken
@@ -129,13 +129,15 @@ class NatsManager(ThreadedManager):
         return self._names.get(rank)
 
     def reason(self, rank: int) -> str:
-        if self.registered is not None and self._names.get(rank) not in self.registered():
+        name = self._names.get(rank)
+        if name is not None and self.registered is not None and name not in self.registered():
             return UNLISTED
         return super().reason(rank)
 
     def post(self, rank: int, message: bytes) -> None:
-        self._due[rank] += 1
-        self._send_later(rank, message)
+        if rank in self._queues:
+            self._due[rank] += 1
+            self._send_later(rank, message)
 
     def _send_later(self, rank: int, message: bytes) -> None:
         if (queue := self._queues.get(rank)) is not None:  # else its session is over
@@ -161,6 +163,8 @@ class NatsManager(ThreadedManager):
     # ---- in the thread
 
     def _mark_gone(self, rank: int) -> None:
+        if rank not in self._inbox:  # forgotten
+            return
         super()._mark_gone(rank)
         if (session := self._sessions.get(rank)) is not None:
             session.data = bytearray()  # of a message that will not be whole
@@ -204,7 +208,7 @@ class NatsManager(ThreadedManager):
         """Send what is posted to a rank, piece by piece."""
         queue = self._queues[rank]
         try:
-            while rank not in self._gone and (message := await queue.get()) is not None:
+            while not self._is_over(rank) and (message := await queue.get()) is not None:
                 for start in range(0, max(1, len(message)), PIECE):
                     head = {"size": str(len(message)), "start": str(start)}
                     await self._ask(session, head, message[start : start + PIECE])
@@ -214,7 +218,7 @@ class NatsManager(ThreadedManager):
     async def _watch(self, rank: int, session: _Session) -> None:
         """Look now and then whether the other end still has the session."""
         with contextlib.suppress(EOFError):
-            while rank not in self._gone:
+            while not self._is_over(rank):
                 await asyncio.sleep(BEAT)
                 await self._ask(session, {})
         self._mark_gone(rank)
@@ -253,9 +257,9 @@ class NatsManager(ThreadedManager):
         id = head.get("session", "")
         if self.rank == 0 and "greeting" in head:
             return self._welcome(name, id)
-        rank = self._latest.get(name, -1) if self.rank == 0 else 0
+        rank = self._ranks.get(name, [-1])[-1] if self.rank == 0 else 0
         session = self._sessions.get(rank)
-        if session is None or rank in self._gone or not secrets.compare_digest(session.id.encode(), id.encode()):
+        if session is None or self._is_over(rank) or not secrets.compare_digest(session.id.encode(), id.encode()):
             raise EOFError("the session is over")
         if "size" not in head:
             return None
@@ -267,17 +271,24 @@ class NatsManager(ThreadedManager):
         return None
 
     def _welcome(self, name: str, id: str) -> None:
-        """Begin a session of a device; its earlier one is over."""
+        """Begin a session of a device; its earlier one is over, and the oldest is forgotten."""
         if not re.fullmatch(r"[0-9a-f]{32}", id):
             raise EOFError("no session is named")
-        if self._begun[name] >= MOST_SESSIONS:
-            raise EOFError(f"a device begins at most {MOST_SESSIONS:,} sessions with a server: start that again")
-        self._begun[name] += 1
-        if (earlier := self._latest.get(name)) is not None:
-            self._mark_gone(earlier)
-        self._latest[name] = rank = len(self._sessions) + 1
+        ranks = self._ranks.setdefault(name, [])
+        if ranks:
+            self._mark_gone(ranks[-1])
+        while len(ranks) > KEPT:
+            self._forget(ranks.pop(0))
+        self._count = rank = self._count + 1
+        ranks.append(rank)
         self._names[rank] = name
         self._begin(rank, _Session(f"{DOWN}.{name}.{id}", id))
+
+    def _forget(self, rank: int) -> None:
+        """Keep nothing of a session that is over: who greets again and again costs no memory."""
+        self._forget_rank(rank)
+        for kept in (self._sessions, self._names, self._due):
+            kept.pop(rank, None)
 
     def _join(self, rank: int, session: _Session, size: int, start: int, piece: bytes) -> None:
         """Add a piece to a message, which is delivered once it is whole."""

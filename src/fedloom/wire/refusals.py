@@ -75,7 +75,9 @@ class RefusalLog:
 
 
 UNREGISTERED = "its key is not registered"
+UNSIGNED = "its request is not signed by the key of the device that it names, or its clock is wrong"
 _FLOWER = re.compile(r"\[ApiError:(2001|2004)\].*? public key: b'(-----BEGIN PUBLIC KEY-----[^']{1,1000})'(.*)")
+_UNSIGNED = re.compile(r'\[uvicorn\.access\] (\S+):\d+ - "POST /v1/fleet/[a-z-]+ HTTP/[0-9.]+" 401')
 _FREE = "No SuperNode found"  # else the key is registered, and its last connection is held
 _NATS_KEY = re.compile(r"\[ERR\] (\S+) - cid:\d+ - authentication error(?: - Nkey \"(\w+)\")?")
 _NATS_SUBJECT = re.compile(r"nkey:(U[A-Z2-7]{55})\" - (Publish|Subscription) Violation - Subject \"([\w.>*-]{1,100})")
@@ -83,6 +85,8 @@ _NATS_SUBJECT = re.compile(r"nkey:(U[A-Z2-7]{55})\" - (Publish|Subscription) Vio
 
 def of_flower(line: str) -> Refusal | None:
     """Return the refusal in a line of the SuperLink's log."""
+    if match := _UNSIGNED.search(line):
+        return Refusal(f"none, {match[1]}", UNSIGNED)
     match = _FLOWER.search(line)
     if match is None or (match[1] == "2004" and _FREE not in match[3]):
         return None
