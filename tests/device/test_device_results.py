@@ -88,8 +88,9 @@ def test_a_device_has_its_models_and_its_curves(
         assert trained == [1, 2, 3]
         shown = {each["round"]: each for each in curves if "rmse" in each}
         personal = [json.loads(line) for line in (tmp_path / "out" / "metrics.jsonl").read_text().splitlines()]
+        assert shown[0]["rmse"] == personal[0]["personal_by_client"][str(k)]  # before training
         assert shown[3]["rmse"] == personal[3]["personal_by_client"][str(k)]
-        assert set(shown) >= {1, 2, 3}
+        assert set(shown) == {0, 1, 2, 3}
         assert said[k][0].startswith(f"joined as client {k}: {algorithm}, 3 rounds, mlp")
         assert any(line.startswith("round 2: train_loss ") for line in said[k])
         assert any(line.startswith("round 3: rmse ") for line in said[k])

@@ -36,6 +36,15 @@ def make(args: argparse.Namespace, console: Console) -> int:
     return 0
 
 
+def who_may_connect(folder: Path) -> str:
+    """Return the names of the devices that are registered and of the invitations that are open."""
+    names, now = [*certificates.registered(folder)], certificates.today()
+    found = certificates.invitations(folder).items()
+    opened = [name for name, its in found if not its["used"] and its["until"] >= now]
+    invited = f"; open invitations: {', '.join(opened)}" if opened else ""
+    return f"registered devices: {', '.join(names) or 'none yet'}{invited} ({folder})"
+
+
 def devices(args: argparse.Namespace, console: Console) -> int:
     """Add, list or remove the devices that may connect."""
     _check_library()

@@ -17,6 +17,7 @@ from typing import NoReturn
 
 from rich.console import Console
 
+from fedloom.cli.certs import who_may_connect
 from fedloom.core.errors import EngineWarning, RankError, SettingError, warn
 from fedloom.device import Membership, take_part
 from fedloom.wire import certificates
@@ -55,8 +56,7 @@ def flower_connections(
         tls, warning = certificates.server_files(folder)
         if warning:
             warn(warning, EngineWarning)
-        names = certificates.registered(folder)
-        console.print(f"{len(names)} devices may connect: {', '.join(names) or 'none'} ({folder})", soft_wrap=True)
+        console.print(who_may_connect(folder), soft_wrap=True)
     with ExitStack() as stack, sigterm_interrupts():
         folder = private_folder()
         stack.callback(_remove, folder)

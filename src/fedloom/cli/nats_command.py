@@ -11,6 +11,7 @@ from pathlib import Path
 
 from rich.console import Console
 
+from fedloom.cli.certs import who_may_connect
 from fedloom.cli.flower import authority_of, sigterm_interrupts, wait_for_server
 from fedloom.core.errors import EngineWarning, RankError, SettingError, warn
 from fedloom.device import Membership, take_part
@@ -38,8 +39,7 @@ def nats_connections(args: argparse.Namespace, out: Path, console: Console, audi
         warn(warning, EngineWarning)
     key = folder / "nats.nk"
     public = make_key(key)
-    names = certificates.keys(folder, over_nats=True)
-    console.print(f"{len(names)} devices may connect: {', '.join(names) or 'none'} ({folder})", soft_wrap=True)
+    console.print(who_may_connect(folder), soft_wrap=True)
     with ExitStack() as stack, sigterm_interrupts():
         server = NatsServer(
             out / "nats", args.host, args.port,

@@ -45,7 +45,7 @@ def parser() -> argparse.ArgumentParser:
     commands = root.add_subparsers(dest="command", required=True, metavar="COMMAND")
 
     def command(name: str, help: str, do: str, of: Any = commands) -> argparse.ArgumentParser:
-        added: argparse.ArgumentParser = of.add_parser(name, help=help, description=help)
+        added: argparse.ArgumentParser = of.add_parser(name, help=help, description=help.replace("%%", "%"))
         added.set_defaults(do=do)
         return added
 

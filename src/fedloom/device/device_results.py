@@ -14,6 +14,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
@@ -54,6 +55,10 @@ class DeviceResults:
     ) -> None:
         self.folder, self.task, self.facts, self.say = folder / run[:_DIGITS], task, facts, say
         self._models: dict[str, str] = {}
+        self._begun = set[str]()  # measures that were taken before training
+        with suppress(OSError, ValueError):  # of a device that returns
+            lines = map(json.loads, (self.folder / CURVES).read_text(encoding="ascii").splitlines())
+            self._begun.update(name for line in lines for name in line)
 
     def note(self, request: Request, answer: Answer) -> None:
         """Write the device's own numbers of a training or an evaluation, and say them."""
@@ -69,17 +74,20 @@ class DeviceResults:
             values |= {name: float(score) for name, score in result.scores.items()}
             before = "val_" if call.split == "val" else ""
             numbers = {before + name: _finite(value) for name, value in values.items()} | {before + "examples": count}
+            round = call.round + (before + "examples" in self._begun)  # the first is of the initial model
+            self._begun.add(before + "examples")
         else:
+            round = call.round + 1
             losses = mean_losses(request, answer)
             numbers = {"exchange": int(call.exchange), "train_loss": _finite(next(iter(losses.values()), math.nan))}
         try:
             files.make(self.folder)
             with (self.folder / CURVES).open("a", encoding="ascii") as file:
-                file.write(json.dumps({"round": call.round + 1, **numbers}) + "\n")
+                file.write(json.dumps({"round": round, **numbers}) + "\n")
         except (OSError, StorageError) as error:  # the server gets its answer all the same
-            self.say(f"{self.folder / CURVES} lacks round {call.round + 1}: {error}")
+            self.say(f"{self.folder / CURVES} lacks round {round}: {error}")
         shown = [f"{name} {value:.4g}" for name, value in numbers.items() if value is not None and name != "exchange"]
-        self.say(f"round {call.round + 1}: {', '.join(shown) or 'trained'}")
+        self.say(f"round {round}: {', '.join(shown) or 'trained'}")
 
     def keep(self, kind: Kind, model: Model, weights: Any, round: int, threshold: float | None) -> None:
         """Write a model of the finished run.
@@ -131,8 +139,8 @@ def model_of_device(folder: Path, kind: Kind | None) -> tuple[ModelAfterRound, R
         data = DataManager(load_examples(source), experiment.data, experiment.partition_seed)
     except (ValueError, OSError) as error:
         raise SettingError(
-            f"new rows are prepared by the examples of this device, {source}, and these cannot be read: {error}; bring "
-            f"them back, or call this where fedloom join was called ({Path.cwd()} is the folder now)"
+            f"new rows are prepared by the examples of this device, {source}, which cannot be read: call this where "
+            f"fedloom join was called ({Path.cwd()} is the folder now), or bring them back ({error})"
         ) from error
     if data.is_prepared_by_all:
         data.prepare(read_preparation(content["preparation"]))

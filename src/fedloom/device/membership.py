@@ -244,9 +244,12 @@ class Membership:
         )
         folder = self.folder / "runs" / check_id(self._offer["run"], "a run")
         models = None if e.run.stateless else ModelManager(folder, runtime.fresh(0))
+        described = e.described()
+        for simulated in ("source", "partition", "clients", "examples", "merge"):
+            del described["data"][simulated]
         facts = {
             "id": self.id, "name": self.name, "source": self.source, "model": name, "client": int(welcome["client"]),
-            "settings": e.described(), "preparation": welcome.get("preparation"), "moments": welcome.get("moments"),
+            "settings": described, "preparation": welcome.get("preparation"), "moments": welcome.get("moments"),
         }  # fmt: skip
         self.say(f"joined as client {int(welcome['client'])}: {e.algorithm}, {e.run.rounds} rounds, {name}")
         self.controller = Controller(

@@ -91,8 +91,14 @@ class RowReader:
         path, _, written = source.partition("?")
         if catalogue.is_table(source):
             return self._of_table(self._table.read(path, self._table.arguments(source, written), with_targets))
-        if path.endswith(".npz") and "x" in _arrays_in(Path(path)):
-            return self._of_arrays(Path(path), with_targets)
+        if path.endswith(".npz") and (held := _arrays_in(Path(path))):
+            if "x" in held:
+                return self._of_arrays(Path(path), with_targets)
+            if "x_train" not in held:
+                refuse(
+                    Path(path), "new rows are the array x, with their targets y where they are to be evaluated",
+                    ", ".join(sorted(held))[:80], "save them under these names: numpy.savez(path, x=x, y=y)",
+                )  # fmt: skip
         return self._of_dataset(catalogue.data(source, whole=True), with_targets)
 
     def _of_arrays(self, path: Path, with_targets: bool) -> NewRows:
