@@ -390,6 +390,12 @@ OPENING = (
             "unknown algorithm 'fedavgg' (did you mean 'fedavg'?); there are fedavg, ",
         ),
         ("run fedntd --set btea=1", "fedntd has no setting 'btea' (did you mean 'beta'?); it has "),
+        ("run fedntd --set Local.lr=1", "fedntd has no setting 'Local.lr' (did you mean 'local.lr'?); it has "),
+        (
+            "run fedntd --set fedntt.beta=1",
+            "fedntd has no setting 'fedntt.beta' (did you mean 'fedntd.beta'?); it has ",
+        ),
+        ("run fedntd --set modell=mlp", "fedntd has no setting 'modell' (did you mean 'model'?); it has "),
         ("run fedntd --set beta=much", "fedntd.beta must be of type float, got 'much'"),
         ("run fedntd --set beta=nan", "fedntd.beta must be finite, got 'nan'"),
         ("run fedntd --set beta=-1", "beta must be >= 0, got -1.0"),

@@ -99,6 +99,9 @@ def test_files_of_arrays(tmp_path: Path) -> None:
         np.savez(file, x=new.x.numpy(), y=y)
         with pytest.raises((fl.SettingError, ValueError), match=message):
             reader.read(file, with_targets=True)
+    np.savez(file, x_test=new.x.numpy())
+    with pytest.raises(ValueError, match=r"new rows are the array x, with their targets y .*, got x_test: save them"):
+        reader.read(file, with_targets=False)
     np.savez(file, x=new.x.numpy())
     assert torch.equal(reader.read(file, with_targets=False).examples.x, new.x)
     with pytest.raises(ValueError, match="to evaluate takes the arrays x and y, got x alone: save y too"):

@@ -468,6 +468,10 @@ def test_a_measure_that_is_lost_in_the_end_is_no_score(base: Experiment, tmp_pat
         ({"space": {"shared": ["*"], "fedavg.shared": ["*"]}}, "each setting is named once, got fedavg.shared again"),
         ({"space": {"lr": [0.1]}}, "fedavg has no setting 'lr'; did you mean local.lr?"),
         ({"space": {"local.rate": [1]}}, "local has no setting 'rate'"),
+        (
+            {"space": {"dta.partition": ["iid"]}},
+            "fedavg has no setting 'dta.partition' (did you mean 'data.partition'?)",
+        ),
         ({"space": {"beta": [1]}}, "fedavg has no setting 'beta'"),
         ({"space": {"fedntd.beta": [1]}}, "fedavg has no setting 'fedntd.beta'"),
         ({"space": {"local.lr": [0.1, "much"]}}, "local.lr must be of type float, got 'much'"),

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from fedloom.algorithms import ALGORITHMS
+from fedloom.coordinator.settings import RunSettings
 from fedloom.core.algorithm import Algorithm
 from fedloom.core.choices import field_types, settable
 from fedloom.core.errors import SettingError
 from fedloom.core.naming import by_python_name, did_you_mean, plain
 from fedloom.core.optimiser import Local
 from fedloom.experiments.parts import parts, with_parts
+from fedloom.experiments.sections import SECTIONS, TOP, ClientSettings, DataSettings
 from fedloom.experiments.words import coerce
 
 # Of other libraries, and often asked for: of these nothing is meant by a name that looks like theirs.
@@ -64,6 +66,18 @@ def kind(name: str) -> type[Algorithm[Any, Any]]:
     return found
 
 
+def _keys(local: Local) -> Iterator[str]:
+    """Yield the keys of all settings that belong to no algorithm."""
+    yield from TOP
+    for section, of in {
+        "data": DataSettings(),
+        "clients": ClientSettings(),
+        "local": local,
+        "run": RunSettings(),
+    }.items():
+        yield from (f"{section}.{name}" for name in parts(of))
+
+
 def algorithm(name: str, local: Local, settings: Mapping[str, Any]) -> Algorithm[Any, Any]:
     """Make an algorithm by name, with settings as typed or as in a file (`{"beta": "0.5"}`, `{"distill.lr": 0.01}`).
 
@@ -78,9 +92,9 @@ def algorithm(name: str, local: Local, settings: Mapping[str, Any]) -> Algorithm
         field, _, part = key.partition(".")
         whole = defaults.get(field)
         if field not in known:
-            raise SettingError(
-                f"{owner} has no setting {key!r}{did_you_mean(key, known)}; it has {', '.join(known) or 'none'}"
-            )
+            others = [*(f"{owner}.{own}" for own in known), *_keys(local)]
+            meant = did_you_mean(key, known) or ("" if key in SECTIONS else did_you_mean(key, others))
+            raise SettingError(f"{owner} has no setting {key!r}{meant}; it has {', '.join(known) or 'none'}")
         if dataclasses.is_dataclass(whole):
             if not part:
                 raise SettingError(f"{owner}.{field} has parts: set {', '.join(f'{field}.{n}' for n in parts(whole))}")
