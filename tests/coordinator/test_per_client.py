@@ -212,13 +212,13 @@ def test_damage_is_found(tmp_path: Path) -> None:
     path.unlink()
     assert "clients.jsonl" in verify(run).problems[0]
     for old, new, words in (
-        (b'"own": [false', b'"own": [0', r"line 1: evaluated.own must be a list"),
+        (b'"own": [false', b'"own": [0', r"line 1: judged.own must be a list"),
         (
             b'"personal_right": [',
             b'"personal_right": [1, ',
-            r"line 1: evaluated.personal_right must be as long as clients",
+            r"line 1: judged.personal_right must be as long as clients",
         ),
-        (b'"clients": [0', b'"clients": ["0"', r"line 1: evaluated.clients must be a list of client numbers"),
+        (b'"clients": [0', b'"clients": ["0"', r"line 1: judged.clients must be a list of client numbers"),
     ):
         path.write_bytes(data.replace(old, new, 1))
         with pytest.raises(SettingError, match=words):
