@@ -398,7 +398,10 @@ def test_what_the_term_can_stand_on() -> None:
 @pytest.mark.parametrize("kind", [PerFedAvg, FedAvgFT])
 def test_what_makes_a_model_to_judge_by_takes_no_term(kind: Any) -> None:
     """v_k would take its place; and Per-FedAvg's steps are its own, which no term reaches."""
-    rule = rf"evaluates clients by the model that they trained last, and {kind.__name__} by one that its own personal makes: take"
+    rule = (
+        rf"evaluates clients by the model that they trained last, and {kind.__name__} by one that its own personal "
+        "makes: take"
+    )
     with pytest.raises(SettingError, match=rule):
         self_distilled(kind)
     assert self_distilled(FedAvgStored)(lam=0.5).personalises
