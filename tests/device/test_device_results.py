@@ -16,9 +16,10 @@ from fedloom.cli.serve import hand_out_models
 from fedloom.core import tree
 from fedloom.core.errors import RefusedError, SettingError
 from fedloom.device import Membership
-from fedloom.device.device_results import model_of_device
+from fedloom.device.device_results import DeviceResults, model_of_device
 from fedloom.experiments.experiment import Experiment
 from fedloom.experiments.predictions import predict
+from fedloom.tasks.classification import Classification
 from fedloom.testing.in_process import InProcess
 from site_devices import audit, members, serve, settings, simulated, source_of_server, write_sites
 
@@ -150,6 +151,14 @@ def test_a_server_brings_two_kinds_of_models(final: Any, tmp_path: Path) -> None
         device.controller._keep(final, {"exchange": "evaluate", "round": 0}, {})
     with pytest.raises(RefusedError, match="a model of a finished run"):  # of a training
         device.controller._keep({"kind": "global", "threshold": None}, {"exchange": 0, "round": 0}, {})
+
+
+@pytest.mark.parametrize("line", ["3", "{", "null", "\u00e9"])
+def test_a_device_joins_whatever_became_of_its_curves(line: str, tmp_path: Path) -> None:
+    folder = tmp_path / ("1" * 8)
+    folder.mkdir()
+    (folder / "curves.jsonl").write_text(f"{line}\n", encoding="utf-8")
+    assert DeviceResults(tmp_path, "1" * 32, Classification(), {}, print).folder == folder
 
 
 def test_a_folder_that_takes_no_numbers_costs_no_answer(tmp_path: Path) -> None:

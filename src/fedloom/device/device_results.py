@@ -56,7 +56,7 @@ class DeviceResults:
         self.folder, self.task, self.facts, self.say = folder / run[:_DIGITS], task, facts, say
         self._models: dict[str, str] = {}
         self._begun = set[str]()  # measures that were taken before training
-        with suppress(OSError, ValueError):  # of a device that returns
+        with suppress(OSError, ValueError, TypeError):  # of a device that returns
             lines = map(json.loads, (self.folder / CURVES).read_text(encoding="ascii").splitlines())
             self._begun.update(name for line in lines for name in line)
 

@@ -179,7 +179,7 @@ class Experiment(TopSettings):
             elif dot and (section == own or section in ALGORITHMS):
                 tables[section] = {**tables.get(section, {}), name: value}
             else:
-                known = [*TOP, *(f"{s}.{n}" for s in SECTIONS for n in parts(getattr(self, s))), *ALGORITHMS]
+                known = [*catalogue.setting_keys({name: getattr(self, name) for name in SECTIONS}), *ALGORITHMS]
                 whole = {k.rpartition(".")[2]: k for k in known}
                 close = did_you_mean(whole.get(key, key), known)
                 raise SettingError(

@@ -8,6 +8,7 @@ from fedloom.experiments.catalogue.algorithms_by_name import (
     kind,
     label,
     lacking,
+    setting_keys,
     written,
 )
 from fedloom.experiments.catalogue.attacks_by_name import ATTACKS, attack
@@ -56,6 +57,7 @@ __all__ = [
     "public",
     "public_of_server",
     "sampler",
+    "setting_keys",
     "take_out",
     "task",
     "written",

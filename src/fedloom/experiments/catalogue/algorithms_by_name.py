@@ -66,15 +66,10 @@ def kind(name: str) -> type[Algorithm[Any, Any]]:
     return found
 
 
-def _keys(local: Local) -> Iterator[str]:
-    """Yield the keys of all settings that belong to no algorithm."""
+def setting_keys(sections: Mapping[str, Any]) -> Iterator[str]:
+    """Yield the keys of all settings that belong to no algorithm; `sections`: what has those of each, by its name."""
     yield from TOP
-    for section, of in {
-        "data": DataSettings(),
-        "clients": ClientSettings(),
-        "local": local,
-        "run": RunSettings(),
-    }.items():
+    for section, of in sections.items():
         yield from (f"{section}.{name}" for name in parts(of))
 
 
@@ -92,7 +87,8 @@ def algorithm(name: str, local: Local, settings: Mapping[str, Any]) -> Algorithm
         field, _, part = key.partition(".")
         whole = defaults.get(field)
         if field not in known:
-            others = [*(f"{owner}.{own}" for own in known), *_keys(local)]
+            sections = {"data": DataSettings(), "clients": ClientSettings(), "local": local, "run": RunSettings()}
+            others = [*(f"{owner}.{own}" for own in known), *setting_keys(sections)]
             meant = did_you_mean(key, known) or ("" if key in SECTIONS else did_you_mean(key, others))
             raise SettingError(f"{owner} has no setting {key!r}{meant}; it has {', '.join(known) or 'none'}")
         if dataclasses.is_dataclass(whole):
