@@ -342,7 +342,7 @@ COMMANDS = {
         "run PerAvg", "unknown algorithm", "'PerAvg'", "did you mean 'per_fedavg'"
     ),
     "an algorithm of another library": Mistake(
-        "run FedAMP", "one that `fedloom algorithms` lists", "got 'FedAMP'", "docs/coming-from.md says what comes near"
+        "run FedAMP", "one that `fedloom algorithms` lists", "got 'FedAMP'", "docs/algorithms.md says how to write it"
     ),
     "half an algorithm": Mistake(
         "run mistaken:Half", "must say what init", "'mistaken:Half' without init", "derive it from fedloom.FedAvg"
