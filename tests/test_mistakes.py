@@ -254,7 +254,7 @@ PYTHON = {
         lambda: run(model=Tokens, federation=clients(train((X * 0 + 200).astype(np.uint8)))),
         "as they are stored",
         "200 becomes",
-        "normalise=fedloom.data.Normalise()",
+        "normalise=fedloom.data.Tokens()",
     ),
     "regression": Mistake(
         lambda: run(federation=fl.federate(train(y=X[:, 0]), fl.iid(Y, 4, 0))),
