@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import re
 from dataclasses import replace
@@ -9,11 +10,13 @@ from pathlib import Path
 
 import pytest
 from made import made_run, methods
+from rich.console import Console
 
 from fedloom.report import comparison, write_report
 from fedloom.report.first_screen import standing_table, standings, verdict
 from fedloom.report.methods import Method
 from fedloom.report.over_seeds import BRIEF, paired_difference
+from fedloom.report.page import Page
 from fedloom.report.sentences import describe_ending
 from fedloom.report.several_seeds import summary
 
@@ -87,6 +90,26 @@ def test_references_are_never_best(tmp_path: Path) -> None:
     only = [by_name["local_only"], by_name["centralised"]]
     assert next(verdict(only)) == "Only references ran, which are never called best."
     assert next(verdict([by_name["fedavg"], *only])) == "fedavg beside references; no other method ran."
+
+
+def test_captions_say_that_references_are_left_out_where_a_best_is_marked(tmp_path: Path) -> None:
+    """In LaTeX, in Markdown and on the page, which mark the best; not on a terminal, which marks none."""
+    of = ended(tmp_path, local_only=(0.9, 0.9), centralised=(0.8, 0.8), fedavg=(0.5, 0.6), moon=(0.4, 0.5))
+    found, note = summary(tmp_path), " Bold: the best of each column, references (centralised, local_only) left out;"
+    tex, markdown = found.latex(), found.markdown()
+    for text, bold in ((tex, r"\textbf{"), (markdown.replace(r"\_", "_"), "**")):
+        tables = text.split("begin{table}" if text is tex else "accuracy in %")[1:]
+        assert sum(bold in table for table in tables) == 2
+        assert all((note in table.replace(r"\_", "_")) == (bold in table) for table in tables)
+    console = Console(file=io.StringIO(), width=200, color_system=None)
+    console.print(found)
+    assert "Bold" not in console.file.getvalue()  # type: ignore[attr-defined]
+    table = comparison.headline(of)
+    page = Page("", {}, "")
+    assert page.keep(table, "After the last round.").caption == f"After the last round.{note} no test of significance."
+    alone = replace(table, rows=[row for row in table.rows if row[0] == "fedavg"])
+    assert page.keep(alone, "One.").caption == "One."
+    assert replace(table, references=frozenset()).bold_note == f"{note.partition(',')[0]}; no test of significance."
 
 
 def test_no_interval_goes_beyond_what_an_accuracy_can_be(tmp_path: Path) -> None:
