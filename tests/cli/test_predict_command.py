@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import re
 from pathlib import Path
 
 import pytest
@@ -60,6 +61,15 @@ def test_measures_are_printed_and_written(folder: Path, tmp_path: Path, capsys: 
         assert line in lines
     with (tmp_path / "measures.csv").open() as file:
         assert len(list(csv.DictReader(file))) == 10
+
+
+def test_training_rows_are_warned_of_and_measured(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    argv = ["evaluate", str(folder / "run"), "--measures", "accuracy", "--data"]
+    status, out, err = call(capsys, *argv, str(folder / "all.csv"))
+    assert status == 0
+    assert "on 245 rows" in out
+    assert re.match("warning: 157 of 245 rows equal training rows of the run in inputs and target", err)
+    assert call(capsys, *argv, str(folder / "new.csv"))[2] == ""
 
 
 def test_a_score_that_is_undefined_is_said(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

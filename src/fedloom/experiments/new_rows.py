@@ -23,6 +23,7 @@ from fedloom.data.inputs import IGNORED
 from fedloom.experiments import catalogue
 from fedloom.experiments.experiment import Experiment
 from fedloom.experiments.new_tables import RunTable, TableRows, check_names, class_places, some_names
+from fedloom.experiments.training_rows import TrainedOn, count_trained
 from fedloom.wire.device_registry import RemoteExamples
 
 _Places = npt.NDArray[np.int64]
@@ -52,10 +53,12 @@ class RowReader:
     Args:
         train: the run's examples.
         experiment: how the run was asked for; None where it was started from Python with objects of its own.
+        training_rows: the rows of `train` that clients train on; None where this is not known.
     """
 
     train: Examples
     experiment: Experiment | None = None
+    training_rows: _Places | None = None
 
     def read(self, data: Any, *, with_targets: bool) -> NewRows:
         """Return new rows.
@@ -86,6 +89,15 @@ class RowReader:
             f"data are a file or source by name, a data frame, an array, Examples or a Dataset, got "
             f"{type(data).__name__}: pass one of these"
         )
+
+    def trained_on(self, new: Examples) -> TrainedOn | None:
+        """Count the rows with targets, as `read` returns them, that equal a training row of the run.
+
+        None where training rows are not known: those of devices stay there.
+        """
+        if self.training_rows is None or isinstance(self.train, RemoteExamples):
+            return None
+        return count_trained(new, self.train, self.training_rows)
 
     def _of_source(self, source: str, with_targets: bool) -> NewRows:
         path, _, written = source.partition("?")
