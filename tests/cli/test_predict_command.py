@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 
 from commands import call, error
-from fedloom.cli import main as cli
 from fedloom.experiments.run_evaluation import evaluate_run
 from runs_of_tables import LABEL, tables, trained
 
@@ -37,6 +36,16 @@ def test_predictions_are_written_once(folder: Path, tmp_path: Path, capsys: pyte
     assert (tmp_path / "said.csv").read_bytes() == before
     assert call(capsys, *argv, "--at", "0", "--overwrite")[0] == 0
     assert (tmp_path / "said.csv").read_bytes() != before
+
+
+def test_without_a_file_the_table_alone_is_printed(
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    argv = ["predict", str(folder / "run"), "--data", str(folder / "new.csv"), "--allow-code"]
+    status, out, err = call(capsys, *argv)
+    assert (status, err) == (0, "global model after round 2 on 245 rows: standard output\n")
+    call(capsys, *argv, "--out", str(tmp_path / "said.csv"))
+    assert out == (tmp_path / "said.csv").read_text()
 
 
 @pytest.mark.usefixtures("_eighty_columns")
@@ -89,6 +98,3 @@ def test_mistakes_are_said(folder: Path, tmp_path: Path, capsys: pytest.CaptureF
     said = error(capsys, "evaluate", run, "--data", new, "--measures", "rmse")
     assert said.startswith("measures are some of those of the task Classification, accuracy, ")
     assert not Path(out).exists()
-    with pytest.raises(SystemExit):
-        cli.main(["predict", run, "--data", new])
-    assert "the following arguments are required: --out" in capsys.readouterr().err

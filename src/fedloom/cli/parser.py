@@ -164,7 +164,7 @@ def parser() -> argparse.ArgumentParser:
 
     said = command("predict", "write what a run's model says of new rows", "predict.predict")
     _new_rows(said)
-    said.add_argument("--out", metavar="FILE.csv", required=True, help="where predictions go")
+    said.add_argument("--out", metavar="FILE.csv", help="where predictions go (default: standard output)")
     evaluate = command("evaluate", "measure a run's model on new rows, with 95 %% intervals", "predict.evaluate")
     _new_rows(evaluate)
     evaluate.epilog = (
