@@ -81,6 +81,22 @@ def test_training_rows_are_warned_of_and_measured(folder: Path, capsys: pytest.C
     assert call(capsys, *argv, str(folder / "new.csv"))[2] == ""
 
 
+def test_unknown_categories_are_counted_once(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Over all files together, beside the table that goes to standard output."""
+    header, *lines = (folder / "new.csv").read_text().splitlines()
+    assert header.split(",")[2] == "sex"
+    for name, rows in (("a", lines[:40]), ("b", lines[40:50])):
+        cells = [line.split(",") for line in rows]
+        changed = [[*row[:2], "x" if k < 3 else row[2], *row[3:]] for k, row in enumerate(cells)]
+        (tmp_path / f"{name}.csv").write_text("\n".join([header, *map(",".join, changed)]))
+    status, out, err = call(capsys, "predict", str(folder / "run"), "--data", f"{tmp_path}/*.csv?drop=patient,client")
+    assert status == 0
+    assert len(out.splitlines()) == 51
+    said = "categories that no training row has are 0 in every feature, got of 50 rows 6 in 'sex': spell"
+    assert said in err
+    assert err.count("warning: ") == 1
+
+
 def test_a_score_that_is_undefined_is_said(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     lines = (folder / "new.csv").read_text().splitlines(keepends=True)
     (tmp_path / "yes.csv").write_text("".join([lines[0], *(line for line in lines if ",yes," in line)]))
