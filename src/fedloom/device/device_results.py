@@ -155,5 +155,6 @@ def model_of_device(folder: Path, kind: Kind | None) -> tuple[ModelAfterRound, R
     if experiment.frozen:  # the tensors that the server had, which no seed makes again
         model = load_network(path, model)
     whose = f"{kind} model of device {content.get('name') or content['id']}" if kind == "personal" else "global model"
-    reader = RowReader(train, replace(experiment, data=replace(experiment.data, source=source)))
+    experiment = replace(experiment, data=replace(experiment.data, source=source))
+    reader = RowReader(train, experiment, data.federation.partition.indices)
     return ModelAfterRound(name, model, load_weights(path, model), whose, round), reader, (task, threshold)
