@@ -98,13 +98,16 @@ def test_another_server_is_refused_in_words(tmp_path: Path, monkeypatch: pytest.
 
 @pytest.mark.parametrize("server", [None, "", "host", "host:", ":8443", "host:0", "host:70000", "host:x"])
 def test_a_server_is_named_by_host_and_port(server: str | None) -> None:
-    with pytest.raises(SettingError, match="--server HOST:PORT"):
-        address_of(server)
+    for transport, name in (("flower", "Flower"), ("nats", "NATS")):
+        with pytest.raises(
+            SettingError, match=f"^over {name} a device is given the server's place, got .*--server HOST:PORT"
+        ):
+            address_of(server, transport)
 
 
 def test_addresses() -> None:
-    assert address_of("fed.example.org:443") == ("fed.example.org", 443)
-    assert address_of("[::1]:8443") == ("::1", 8443)
+    assert address_of("fed.example.org:443", "flower") == ("fed.example.org", 443)
+    assert address_of("[::1]:8443", "nats") == ("::1", 8443)
 
 
 def words(folder: Path) -> tuple[list[str], list[str]]:

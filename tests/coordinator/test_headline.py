@@ -129,5 +129,6 @@ def test_the_command_line_takes_it_and_the_page_compares_by_it(
     status, said, _ = call(capsys, "report", str(tmp_path / "run"), "--out", str(tmp_path / "page"))
     assert status == 0
     assert "Global AUC" in (tmp_path / "page/report.html").read_text(encoding="utf-8")
-    found = fl.evaluate_run(tmp_path / "run", f"{tmp_path}/t.csv", measures=["log_loss"], resamples=1)
+    with pytest.warns(SettingWarning, match="^160 of 300 rows equal training rows of the run"):
+        found = fl.evaluate_run(tmp_path / "run", f"{tmp_path}/t.csv", measures=["log_loss"], resamples=1)
     assert [*found.measures] == ["auc", "accuracy", "log_loss"]

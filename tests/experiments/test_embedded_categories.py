@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from fedloom.core.errors import SettingWarning
 from fedloom.experiments import catalogue
 from fedloom.experiments.experiment import Experiment
 from fedloom.experiments.predictions import predict
@@ -48,7 +49,9 @@ def test_it_predicts_new_rows_and_an_unknown_word_is_none(tmp_path: Path) -> Non
     table, new, rows = tables(tmp_path)
     run = trained(tmp_path, f"{table}?{LABEL}", model="category_mlp")
     found = predict(run, new).probabilities
-    other = predict(run, write_table(tmp_path / "other.csv", [{**row, "diagnosis": "Z99"} for row in rows]))
+    foreign = write_table(tmp_path / "other.csv", [{**row, "diagnosis": "Z99"} for row in rows])
+    with pytest.warns(SettingWarning, match="got of 245 rows 245 in 'diagnosis': spell"):
+        other = predict(run, foreign)
     assert other.probabilities is not None
     assert found is not None
     assert found.shape == (len(rows), 2)

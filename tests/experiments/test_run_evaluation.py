@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import csv
+from contextlib import nullcontext
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,10 +14,13 @@ import torch
 from sklearn.metrics import accuracy_score, f1_score, mean_absolute_error, roc_auc_score, root_mean_squared_error
 
 import fedloom as fl
-from fedloom.core.errors import SettingError
+from fedloom import Experiment
+from fedloom.core.errors import SettingError, SettingWarning
 from fedloom.core.task_measures import measures_of
+from fedloom.data import Tokens
 from fedloom.experiments.predictions import predict
 from fedloom.experiments.run_evaluation import evaluate_run
+from fedloom.experiments.training_rows import TrainedOn, count_trained
 from runs_of_tables import LABEL, TARGET, tables, trained
 from tiny import federation, linear
 
@@ -62,6 +67,50 @@ def test_measures_and_intervals_of_classes(classes: dict[str, Any], tmp_path: Pa
     assert float(read[0]["value"]) == found.measures["accuracy"].value
 
 
+def test_rows_that_the_run_trained_on_are_counted(classes: dict[str, Any], tmp_path: Path) -> None:
+    """By their values, whatever file they stand in: not held-out rows, and not rows with another target."""
+    run, whole = classes["run"], classes["run"].parent / "all.csv"
+    header, *lines = whole.read_text().splitlines()
+    columns = [k for k, name in enumerate(header.split(",")) if name not in ("patient", "los_days", "client")]
+    values = [tuple(line.split(",")[k] for k in columns) for line in lines]
+    training = {values[row] for row in Experiment.from_directory(run).federation().partition.indices}
+    trained_on = sum(one in training for one in values)
+    assert trained_on < len(lines)
+    said = rf"^{trained_on} of {len(lines)} rows equal training rows of the run in inputs and target \(by chance 1%\): "
+    with pytest.warns(SettingWarning, match=said):
+        assert evaluate_run(run, whole, resamples=2).trained_on == trained_on
+    new = classes["new"].read_text().splitlines()
+    other = [line.replace(",yes,", ",?,").replace(",no,", ",yes,").replace(",?,", ",no,") for line in lines]
+    by_chance = evaluate_run(run, classes["new"], resamples=2).trained_on
+    assert by_chance == 2
+    for rows, count in ((lines[::-1] + new[1:], trained_on + by_chance), (other, 0)):
+        (tmp_path / "mixed.csv").write_text("\n".join([header, *rows]))
+        with pytest.warns(SettingWarning) if count else nullcontext():
+            assert evaluate_run(run, tmp_path / "mixed.csv", resamples=2).trained_on == count
+
+
+def test_training_rows_are_recognised_in_every_type_and_not_in_another_shape() -> None:
+    images = fl.Examples(torch.arange(48, dtype=torch.uint8).reshape(4, 1, 3, 4), torch.arange(4), 4)
+    tokens = fl.Examples(torch.arange(12, dtype=torch.int16).reshape(4, 3), torch.arange(4), 4, Tokens(12))
+    numbers = fl.Examples(torch.eye(4), torch.eye(4)[:, :3], 3)
+    for train in (images, tokens, numbers):
+        new = replace(train, x=train.x.flip(0), y=train.y.flip(0))
+        assert count_trained(new, train, np.arange(4)) == TrainedOn(4, 4, 0.0)
+        assert count_trained(new, train, np.array([1, 2])) == TrainedOn(2, 4, 0.0)
+        assert count_trained(replace(new, y=train.y.roll(1, 0).flip(0)), train, np.arange(4)).count == 0
+    wide = replace(tokens, x=tokens.x.long())
+    assert count_trained(wide, tokens, np.arange(4)).count == 4
+    assert count_trained(replace(wide, x=wide.x[:, :2]), tokens, np.arange(4)).count == 0
+
+
+def test_rows_that_are_alike_by_chance_are_not_warned_of() -> None:
+    few = fl.Examples(torch.tensor([[0.0], [0.0], [1.0], [2.0]]), torch.zeros(4, dtype=torch.int64), 1)
+    found = count_trained(few, few, np.arange(3))
+    assert found == TrainedOn(3, 4, 2 / 3)
+    assert not found.is_notable
+    assert TrainedOn(4, 4, 2 / 3).is_notable
+
+
 def test_thirty_rows_make_an_interval(classes: dict[str, Any], tmp_path: Path) -> None:
     lines = classes["new"].read_text().splitlines(keepends=True)
     (tmp_path / "30.csv").write_text("".join(lines[:31]))
@@ -92,10 +141,13 @@ def test_a_federations_own_examples(tmp_path: Path) -> None:
     assert found.measures["accuracy"].value == history.last("global_accuracy")
     assert found.loss == pytest.approx(history.last("global_loss"))
     owners = np.arange(len(whole.train)) % 2
-    found = evaluate_run(tmp_path / "run", fl.Dataset(whole.train, None, owners), job=job, resamples=10)
+    with pytest.warns(SettingWarning, match="^72 of 90 rows equal training rows of the run"):
+        found = evaluate_run(tmp_path / "run", fl.Dataset(whole.train, None, owners), job=job, resamples=10)
     assert found.sizes == {"0": 45, "1": 45}
     with pytest.raises(SettingError, match="to evaluate takes targets, got an array of inputs alone"):
         evaluate_run(tmp_path / "run", whole.train.x.numpy(), job=job)
+    with pytest.raises(SettingError, match="seed of the resamples must be at least 0, got -1"):
+        evaluate_run(tmp_path / "run", whole.test, job=job, seed=-1)
     with pytest.raises(SettingError, match="resamples must be at least 1, got 0"):
         evaluate_run(tmp_path / "run", whole.test, job=job, resamples=0)
     with pytest.raises(SettingError, match=r"got 'acuracy' \(did you mean 'accuracy'\?\)"):
@@ -111,7 +163,9 @@ def test_labels_are_zero_or_one(tmp_path: Path) -> None:
         settings=fl.RunSettings(rounds=1, cohort_size=2), task=fl.MultiLabel(),
     )  # fmt: skip
     job.run(tmp_path / "run")
-    found, said = evaluate_run(tmp_path / "run", train, job=job, resamples=5), predict(tmp_path / "run", train, job=job)
+    with pytest.warns(SettingWarning, match="^32 of 40 rows equal training rows of the run"):
+        found = evaluate_run(tmp_path / "run", train, job=job, resamples=5)
+    said = predict(tmp_path / "run", train, job=job)
     assert found.measures["label_accuracy"].value == pytest.approx((said.values == (y > 0.5)).mean())
     assert said.names == ("a", "b", "c")
     assert next(iter(said.rows())) == ["row", "a", "b", "c", "probability a", "probability b", "probability c"]

@@ -40,6 +40,16 @@ def test_texts_of_sites_are_learnt_and_predicted(sites: Path, capsys: pytest.Cap
     manifest = json.loads((out / "manifest.json").read_bytes())
     assert list(kept.vocabulary.tokens) == _found(manifest, "vocabulary")
     capsys.readouterr()
+    assert main(["evaluate", str(out), "--data", f"{_with_moods(new)}", "--measures", "accuracy"]) == 0
+    said = "2 of 5 words of 'note' are not in the vocabulary of the run, and all alike to its models: expect"
+    assert said in (err := capsys.readouterr().err)
+    assert err.count("warning: ") == 1
+
+
+def _with_moods(new: Path) -> Path:
+    header, *lines = new.read_text().splitlines()
+    new.write_text("\n".join([f"{header},mood", *(f"{line},good" for line in lines)]))
+    return new
 
 
 def _found(described: object, name: str) -> object:

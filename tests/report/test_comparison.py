@@ -230,7 +230,7 @@ def test_names_of_classes_and_clients_are_on_the_page(tmp_path: Path) -> None:
     assert named is not None
     own = History.read(folder).metrics[-1]["personal_by_client"]
     assert [(row[0], row[1].mean) for row in named.rows] == [("north", own["0"]), ("south\ufffd", own["1"])]
-    assert [c.name for c in named.columns] == ["client", method.label]
+    assert [c.name for c in named.columns] == ["client", f"personal_accuracy_{method.label}"]
     assert "class cat" in sentences.describe_weakest_class(method) or "class $dog" in sentences.describe_weakest_class(
         method
     )
@@ -330,6 +330,8 @@ def test_a_client_is_the_same_by_its_name_whatever_its_number(tmp_path: Path) ->
     ]
     assert table.rows[0][1].std == pytest.approx(np.std([0.2, 0.8], ddof=1))
     assert table.rows[1][1].std == pytest.approx(np.std([0.4, 0.6], ddof=1))
+    named = "personal_accuracy_fedavg"  # the measure is said
+    assert table.csv().splitlines()[0] == f"client,{named},{named}_std,{named}_runs"
 
 
 def test_only_few_clients_with_names_are_a_table(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import re
 from dataclasses import replace
@@ -9,11 +10,13 @@ from pathlib import Path
 
 import pytest
 from made import made_run, methods
+from rich.console import Console
 
-from fedloom.report import comparison, write_report
+from fedloom.report import comparison, first_screen, opening, write_report
 from fedloom.report.first_screen import standing_table, standings, verdict
 from fedloom.report.methods import Method
 from fedloom.report.over_seeds import BRIEF, paired_difference
+from fedloom.report.page import Page
 from fedloom.report.sentences import describe_ending
 from fedloom.report.several_seeds import summary
 
@@ -29,9 +32,22 @@ def ended(folder: Path, **ends: tuple[float, ...]) -> list[Method]:
 
 
 def shown(of: list[Method]) -> list[list[str]]:
-    found = standing_table(of)
+    found = standing_table(of, standings(of))
     assert found is not None
     return [[text.replace("\u00a0", " ") for text in row] for row in found[0].texts()]
+
+
+def said(of: list[Method]) -> list[str]:
+    return list(verdict(of, standings(of)))
+
+
+def test_standings_are_computed_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    of, measured = ended(tmp_path, fedavg=(0.5, 0.7), fedntd=(0.6, 0.78)), []
+    compute = first_screen._standing
+    monkeypatch.setattr(first_screen, "_standing", lambda m, one: measured.append(one.name) or compute(m, one))  # type: ignore[func-returns-value]
+    opening.first_screen(Page("", {}, ""), of)
+    assert sorted(measured) == sorted(set(measured))
+    assert "global_accuracy" in measured
 
 
 def test_the_best_is_compared_with_the_runner_up(tmp_path: Path) -> None:
@@ -42,21 +58,19 @@ def test_the_best_is_compared_with_the_runner_up(tmp_path: Path) -> None:
         "Global accuracy, %", "fedntd", "69.0 ± 12.7", "fedavg", "60.0 ± 14.1",
         f"+9.0 [{100 * gap.low:.1f}, {100 * gap.high:.1f}]",
     ]  # fmt: skip
-    assert list(verdict(of)) == [
-        "With 2 seeds, no difference between the best method and the runner-up is established."
-    ]
+    assert said(of) == ["With 2 seeds, no difference between the best method and the runner-up is established."]
 
 
 def test_what_is_established_stands_before_what_is_open(tmp_path: Path) -> None:
     of = ended(tmp_path, fedavg=(0.5, 0.6, 0.7), fedntd=(0.6, 0.7, 0.801))
-    assert list(verdict(of)) == [
+    assert said(of) == [
         "Established over 3 seeds: fedntd leads in global accuracy and personal accuracy.",
     ]
     run = of[0].runs[0]
     rows = (tmp_path / run.folder / "metrics.jsonl").read_text().splitlines()
     last = json.loads(rows[-1]) | {"personal_accuracy": 0.1}
     (tmp_path / run.folder / "metrics.jsonl").write_text(f"{rows[0]}\n{json.dumps(last)}\n")
-    assert list(verdict(methods(tmp_path))) == [
+    assert said(methods(tmp_path)) == [
         "Established over 3 seeds: fedntd leads in global accuracy.",
         "Left open: personal accuracy.",
     ]
@@ -64,10 +78,10 @@ def test_what_is_established_stands_before_what_is_open(tmp_path: Path) -> None:
 
 def test_one_seed_establishes_nothing(tmp_path: Path) -> None:
     of = [replace(m, runs=m.runs[:1]) for m in ended(tmp_path, fedavg=(0.5, 0.7), fedntd=(0.6, 0.8))]
-    assert list(verdict(of)) == ["Nothing is established: with one seed each, a difference may be chance."]
+    assert said(of) == ["Nothing is established: with one seed each, a difference may be chance."]
     assert shown(of)[0][:5] == ["Global accuracy, %", "fedntd", "60.0", "fedavg", "50.0"]
-    assert list(verdict(of[:1])) == ["Global accuracy ends at 50.0 %.", "Personal accuracy ends at 60.0 %."]
-    assert standing_table(of[:1]) is None
+    assert said(of[:1]) == ["Global accuracy ends at 50.0 %.", "Personal accuracy ends at 60.0 %."]
+    assert standing_table(of[:1], standings(of[:1])) is None
 
 
 def test_references_are_never_best(tmp_path: Path) -> None:
@@ -78,15 +92,35 @@ def test_references_are_never_best(tmp_path: Path) -> None:
     assert [m.label for m, _ in measured.ranked] == ["fedavg", "moon"]
     assert measured.beaten_by == ["centralised", "local_only"]
     assert shown(of)[0][-2:] == ["80.0 ± 0.0", "90.0 ± 0.0"]
-    assert "local_only, a reference, is ahead of every method in global accuracy and personal accuracy." in verdict(of)
+    assert "local_only, a reference, is ahead of every method in global accuracy and personal accuracy." in said(of)
     table = comparison.headline(of)
     assert [table.rows[k][0] for k in table.winners(1)] == ["fedavg"]
     assert "Highest at the end: fedavg, 55.0 %." in describe_ending(of, "global_accuracy")
     of_models = {t.name: t for t in summary(tmp_path).tables()}["global_accuracy"]
     assert [[of_models.rows[k][0] for k in of_models.winners(i)] for i in (2, 3)] == [["fedavg"], ["fedavg"]]
     only = [by_name["local_only"], by_name["centralised"]]
-    assert next(verdict(only)) == "Only references ran, which are never called best."
-    assert next(verdict([by_name["fedavg"], *only])) == "fedavg beside references; no other method ran."
+    assert said(only)[0] == "Only references ran, which are never called best."
+    assert said([by_name["fedavg"], *only])[0] == "fedavg beside references; no other method ran."
+
+
+def test_captions_say_that_references_are_left_out_where_a_best_is_marked(tmp_path: Path) -> None:
+    """In LaTeX, in Markdown and on the page, which mark the best; not on a terminal, which marks none."""
+    of = ended(tmp_path, local_only=(0.9, 0.9), centralised=(0.8, 0.8), fedavg=(0.5, 0.6), moon=(0.4, 0.5))
+    found, note = summary(tmp_path), " Bold: the best of each column, references (centralised, local_only) left out;"
+    tex, markdown = found.latex(), found.markdown()
+    for text, bold in ((tex, r"\textbf{"), (markdown.replace(r"\_", "_"), "**")):
+        tables = text.split("begin{table}" if text is tex else "accuracy in %")[1:]
+        assert sum(bold in table for table in tables) == 2
+        assert all((note in table.replace(r"\_", "_")) == (bold in table) for table in tables)
+    console = Console(file=io.StringIO(), width=200, color_system=None)
+    console.print(found)
+    assert "Bold" not in console.file.getvalue()  # type: ignore[attr-defined]
+    table = comparison.headline(of)
+    page = Page("", {}, "")
+    assert page.keep(table, "After the last round.").caption == f"After the last round.{note} no test of significance."
+    alone = replace(table, rows=[row for row in table.rows if row[0] == "fedavg"])
+    assert page.keep(alone, "One.").caption == "One."
+    assert replace(table, references=frozenset()).bold_note == f"{note.partition(',')[0]}; no test of significance."
 
 
 def test_no_interval_goes_beyond_what_an_accuracy_can_be(tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ import fedloom as fl
 from fedloom.coordinator.history import History
 from fedloom.report import comparison_table, readings_table, summary, write_report
 from fedloom.report.comparison import gains, gains_table, headline, targets
-from fedloom.report.first_screen import standing_table, verdict
+from fedloom.report.first_screen import standing_table, standings, verdict
 from fedloom.report.grouping import group_by_problem, read_methods
 from fedloom.report.methods import Method, Run
 from targets_made import LOCAL, TASKS, federation, linear
@@ -162,10 +162,13 @@ def test_targets_of_an_error_are_reached_from_above() -> None:
 
 def test_the_lowest_error_is_the_best_in_sentences_and_in_the_table() -> None:
     methods = [of_errors("a", {"0": 1.0}), of_errors("b", {"0": 4.0})]
-    standing = standing_table(methods)
+    standing = standing_table(methods, standings(methods))
     assert standing is not None
     assert [str(cell) for cell in standing[0].rows[0][:5]] == ["Global RMSE", "a", "1.00", "b", "4.00"]
-    assert next(verdict(methods)) == "Nothing is established: with one seed each, a difference may be chance."
+    assert (
+        next(verdict(methods, standings(methods)))
+        == "Nothing is established: with one seed each, a difference may be chance."
+    )
     table = headline(methods)
     assert table.winners(1) == {0}
     assert table.columns[1].group == "RMSE"

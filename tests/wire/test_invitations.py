@@ -81,7 +81,8 @@ def test_an_invitation_registers_one_key_once(transport: Any, certs: Path, tmp_p
     assert enrol(certs, "invitation-Kiel", answer) == its  # of a device that did not get the answer
     device(b'{"enrolled": true}')
     assert device.is_done
-    joining.used()
+    assert joining.begins == "registering the key of Kiel at fed.example.org:443"
+    assert joining.ends() == "the key of Kiel is registered; the invitation is used, and can be deleted"
     assert not joining.key.exists()
     again = accept(file, state)
     file.unlink()
@@ -203,7 +204,11 @@ def test_commands(certs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, 
     monkeypatch.chdir(tmp_path)
     words = ["invite", "Kiel", "--certs", str(certs), "--server"]
     assert main([*words, "fed.example.org"]) == 2
-    assert "--server HOST:PORT" in capsys.readouterr().err
+    assert (
+        "over Flower a device is given the server's place, got 'fed.example.org': --server" in capsys.readouterr().err
+    )
+    assert main([*words, "fed.example.org", "--transport", "nats"]) == 2
+    assert "over NATS a device is given the server's place" in capsys.readouterr().err
     assert main([*words, "fed.example.org:443"]) == 0
     assert "Kiel.invitation lets one device register as Kiel, once, within 14 days" in capsys.readouterr().out
     assert main(["devices", "list", str(certs)]) == 0

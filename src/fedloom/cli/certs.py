@@ -93,7 +93,7 @@ def devices(args: argparse.Namespace, console: Console) -> int:
 def invite(args: argparse.Namespace, console: Console) -> int:
     """Write the file by which one device joins."""
     _check_library()
-    address_of(args.server)
+    address_of(args.server, args.transport)
     to = Path(args.out or f"{args.name}.invitation")
     invitations.invite(Path(args.certs), args.name, args.server, args.transport, args.days, to)
     console.print(

@@ -83,12 +83,9 @@ def flower_connections(
 def join_over_flower(
     args: argparse.Namespace, member: Callable[[], Membership], console: Console, joining: Joining | None = None
 ) -> bool:
-    """Take part over Flower until the run is over; return True if the device leaves before (SIGTERM).
-
-    `joining`: by an invitation, whose key is used first if it was not yet.
-    """
+    """Take part over Flower until the run is over; return True if the device leaves before (SIGTERM)."""
     check_installed()
-    host, port = address_of(args.server)
+    host, port = address_of(args.server, args.transport)
     state = Path(args.state)
     authority = key = None
     public = ""
@@ -124,16 +121,13 @@ def join_over_flower(
 
         own = member()
         if joining is not None and joining.key is not None:
-            console.print(f"registering the key of {joining.name} at {args.server}", markup=False, soft_wrap=True)
+            console.print(joining.begins, markup=False, soft_wrap=True)
             with ExitStack() as once:
                 if take_part(connect("invited", joining.key, once), enrolment := Enrolment(public)):
                     return True
                 if not enrolment.is_done:
                     return False
-            joining.used()
-            console.print(
-                f"the key of {joining.name} is registered; the invitation is used, and can be deleted", markup=False
-            )
+            console.print(joining.ends(), markup=False, soft_wrap=True)
         server = connect("device", key, stack)
         console.print(own.waits_at(args.server), markup=False, soft_wrap=True)
         while True:

@@ -40,7 +40,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         if str(message) in printed:  # every run of a comparison warns again
             return
         printed.add(str(message))
-        console.print(f"[yellow]warning:[/] {escape(str(message))}", highlight=False, soft_wrap=True)
+        beside = errors if getattr(args, "prints_data", False) else console
+        beside.print(f"[yellow]warning:[/] {escape(str(message))}", highlight=False, soft_wrap=True)
 
     try:
         do = _load_function(args.do)

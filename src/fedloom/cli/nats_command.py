@@ -64,11 +64,8 @@ def nats_connections(args: argparse.Namespace, out: Path, console: Console, audi
 def join_over_nats(
     args: argparse.Namespace, member: Callable[[], Membership], console: Console, joining: Joining | None = None
 ) -> bool:
-    """Take part over NATS until the run is over; return True if the device leaves before (SIGTERM).
-
-    `joining`: by an invitation, whose key is used first if it was not yet.
-    """
-    host, port = address_of(args.server)
+    """Take part over NATS until the run is over; return True if the device leaves before (SIGTERM)."""
+    host, port = address_of(args.server, args.transport)
     authority, key, own = authority_of(args), Path(args.state) / "nats.nk", member()
     url, public = f"tls://{host}:{port}", make_key(key)
     console.print(f"key of this device: {public}", markup=False, soft_wrap=True)
@@ -86,6 +83,7 @@ def join_over_nats(
                 time.sleep(_PAUSE)
 
     while joining is not None and joining.key is not None:
+        console.print(joining.begins, soft_wrap=True)
         manager = connected(Door(url, INVITED + joining.name, joining.key, authority))
         enrolment = Enrolment(public)
         try:
@@ -96,10 +94,7 @@ def join_over_nats(
             manager.end()
         if left or not enrolment.is_done:
             return left
-        joining.used()
-        console.print(
-            f"the key of {joining.name} is registered; the invitation is used, and can be deleted", markup=False
-        )
+        console.print(joining.ends(), markup=False, soft_wrap=True)
         time.sleep(_PAUSE)  # nats-server reads the new key
         break
     while True:

@@ -165,9 +165,13 @@ def parser() -> argparse.ArgumentParser:
 
     said = command("predict", "write what a run's model says of new rows", "predict.predict")
     _new_rows(said)
-    said.add_argument("--out", metavar="FILE.csv", required=True, help="where predictions go")
+    said.add_argument("--out", metavar="FILE.csv", help="where predictions go (default: standard output)")
     evaluate = command("evaluate", "measure a run's model on new rows, with 95 %% intervals", "predict.evaluate")
     _new_rows(evaluate)
+    evaluate.epilog = (
+        "Rows that equal training rows of the run are measured too, with a warning if chance does not explain them. "
+        "Of a run over devices nobody knows them: give rows of no device."
+    )
     evaluate.add_argument("--measures", metavar="NAMES", help="some of the task's measures, with commas (default: all)")
     evaluate.add_argument("--seed", type=int, default=0, metavar="N", help="of the bootstrap (default: 0)")
     evaluate.add_argument("--out", metavar="FILE.csv", help="where all measures go, by site too")
@@ -256,6 +260,7 @@ def _new_rows(command: argparse.ArgumentParser) -> None:
         "--at", type=round_or_best, metavar="ROUND", help="a round other than the last, or best, as of `fedloom export`"
     )
     add("--overwrite", action="store_true", help="replace an existing file")
+    command.set_defaults(prints_data=True)  # so warnings go to standard error
     _allow_code(command)
 
 

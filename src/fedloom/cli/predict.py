@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import math
+import sys
 from pathlib import Path
 
 from rich.console import Console
@@ -11,6 +12,7 @@ from rich.table import Table
 
 from fedloom.cli.options import print_code
 from fedloom.core.errors import SettingError
+from fedloom.core.naming import printable
 from fedloom.core.task import Task
 from fedloom.core.task_measures import TaskMeasure
 from fedloom.device.device_results import is_of_device, model_of_device
@@ -20,12 +22,15 @@ from fedloom.experiments.new_rows import RowReader
 from fedloom.experiments.predictions import Predictions, predict as predict_rows, predict_by
 from fedloom.experiments.run_evaluation import evaluate_by, evaluate_run
 from fedloom.experiments.trained_model import ModelAfterRound
-from fedloom.storage.output import check_new
+from fedloom.storage.output import as_csv, check_new
 
 
 def predict(args: argparse.Namespace, console: Console) -> int:
-    """Write what a model of a run says of new rows."""
-    check_new(args.out, args.overwrite)
+    """Write what a model of a run says of new rows: to a file, or to standard output."""
+    if args.out is None:
+        console = Console(stderr=True)  # for words beside the table
+    else:
+        check_new(args.out, args.overwrite)
     if is_of_device(Path(args.directory)):
         return _write(predict_by(*_of_device(args), args.data), args, console)
     print_code(args.directory, args, console)
@@ -51,9 +56,11 @@ def _of_device(args: argparse.Namespace) -> tuple[ModelAfterRound, RowReader, tu
 
 
 def _write(said: Predictions, args: argparse.Namespace, console: Console) -> int:
-    path = said.csv(args.out, overwrite=args.overwrite)
-    text = f"{said.whose} after round {said.round}{_by(said.threshold)} on {len(said):,} rows: {path}"
-    console.print(text, markup=False, soft_wrap=True)
+    if args.out is None:
+        sys.stdout.write(as_csv(said.rows()))
+    where = "standard output" if args.out is None else said.csv(args.out, overwrite=args.overwrite)
+    text = f"{said.whose} after round {said.round}{_by(said.threshold)} on {len(said):,} rows: {where}"
+    console.print(printable(text, len(text)), markup=False, soft_wrap=True)
     return 0
 
 

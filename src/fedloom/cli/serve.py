@@ -32,7 +32,7 @@ from fedloom.wire.communication import Connections
 from fedloom.wire.device_registry import Registry
 from fedloom.wire.devices import Devices
 from fedloom.wire.fleet import TRUSTED, Audit, RankFleet
-from fedloom.wire.invitations import enrol
+from fedloom.wire.invitations import TRANSPORTS, enrol
 from fedloom.wire.launched import communication, meeting_point, rank_here
 from fedloom.wire.reception import register_devices, send_public
 from fedloom.wire.start import Start
@@ -44,7 +44,7 @@ _OF_SERVER = {"public_source", "public", "public_labels"}
 
 def serve(args: argparse.Namespace, console: Console) -> int:
     """Wait for the devices, run the rounds, and dismiss the devices."""
-    if (carrier := {"flower": "Flower", "nats": "NATS"}.get(args.transport)) is not None:
+    if (carrier := TRANSPORTS.get(args.transport)) is not None:
         args.least = args.least or (1 if args.resume else None)
         if args.least is None:
             raise SettingError(
@@ -59,7 +59,10 @@ def serve(args: argparse.Namespace, console: Console) -> int:
         described["run.median_bound"] = args.median_bound
     elif args.resume and (out / "settings.json").exists() and not _has_setting(described, "run.median_bound"):
         described["run.median_bound"] = Experiment.from_directory(out).run.median_bound
-    experiment = settings_of(described)
+    try:
+        experiment = settings_of(described)
+    except SettingError as error:
+        raise SettingError(f"{args.settings}: {error}") from None
     registry = out / "devices.json"
     if args.wait <= 0 or (args.least is not None and args.least < 1):
         raise SettingError(

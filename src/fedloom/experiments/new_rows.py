@@ -23,6 +23,8 @@ from fedloom.data.inputs import IGNORED
 from fedloom.experiments import catalogue
 from fedloom.experiments.experiment import Experiment
 from fedloom.experiments.new_tables import RunTable, TableRows, check_names, class_places, some_names
+from fedloom.experiments.training_rows import TrainedOn, count_trained
+from fedloom.experiments.unknown_words import warn_of_unknown
 from fedloom.wire.device_registry import RemoteExamples
 
 _Places = npt.NDArray[np.int64]
@@ -52,10 +54,12 @@ class RowReader:
     Args:
         train: the run's examples.
         experiment: how the run was asked for; None where it was started from Python with objects of its own.
+        training_rows: the rows of `train` that clients train on; None where this is not known.
     """
 
     train: Examples
     experiment: Experiment | None = None
+    training_rows: _Places | None = None
 
     def read(self, data: Any, *, with_targets: bool) -> NewRows:
         """Return new rows.
@@ -86,6 +90,15 @@ class RowReader:
             f"data are a file or source by name, a data frame, an array, Examples or a Dataset, got "
             f"{type(data).__name__}: pass one of these"
         )
+
+    def trained_on(self, new: Examples) -> TrainedOn | None:
+        """Count the rows with targets, as `read` returns them, that equal a training row of the run.
+
+        None where training rows are not known: those of devices stay there.
+        """
+        if self.training_rows is None or isinstance(self.train, RemoteExamples):
+            return None
+        return count_trained(new, self.train, self.training_rows)
 
     def _of_source(self, source: str, with_targets: bool) -> NewRows:
         path, _, written = source.partition("?")
@@ -136,14 +149,16 @@ class RowReader:
         prepared = self._table.preparation
         if prepared is not None and prepared.text is not None and part.preparation is not None:
             part = part.prepared(prepared)
+            warn_of_unknown(part.x.numpy(), prepared)
         elif prepared is not None:
             if part.preparation is None:
                 raise SettingError(
                     f"the run was trained on a table that is prepared, got arrays in {part.name}: give a table with "
                     f"its columns, {some_names(self._table.columns)}"
                 )
-            x = torch.from_numpy(prepared.new_rows(part.preparation.frame))
-            part = replace(part, x=x, preparation=None, columns=())
+            made = prepared.new_rows(part.preparation.frame)
+            warn_of_unknown(made, prepared)
+            part = replace(part, x=torch.from_numpy(made), preparation=None, columns=())
         elif part.columns and self.train.columns and part.columns != self.train.columns:
             if sorted(part.columns) != sorted(self.train.columns):
                 check_names(part.name, part.columns, self.train.columns)
@@ -153,6 +168,8 @@ class RowReader:
         return NewRows(self._inputs_of(part, y), np.arange(len(part)), "row", names)
 
     def _of_table(self, read: TableRows) -> NewRows:
+        if (prepared := self._table.preparation) is not None:
+            warn_of_unknown(read.x, prepared)
         y = torch.zeros(len(read.x), dtype=torch.int64)
         how = self.train.normalise if self.train.has_tokens else Normalise()
         made = Examples(torch.from_numpy(read.x), y, 1, how, name=read.name)

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from fedloom.coordinator.run import Job
-from fedloom.core.errors import SettingError
+from fedloom.core.errors import SettingError, SettingWarning, warn
 from fedloom.core.task import Task, targets_of
 from fedloom.core.task_measures import TaskMeasure, chosen_measures, measures_of
 from fedloom.evaluate.accuracy import RowResults, evaluate_rows
@@ -36,6 +36,8 @@ class RunEvaluation:
         round: after which it was taken.
         described: what the measures are, by name.
         threshold: from which probability the answer is class 1, where validation chose it in the run; else None.
+        trained_on: the number of rows that equal a training row of the run in inputs and target; None where training
+            rows are not known, as those of devices.
     """
 
     measures: dict[str, Interval]
@@ -48,6 +50,7 @@ class RunEvaluation:
     round: int
     described: dict[str, TaskMeasure]
     threshold: float | None = None
+    trained_on: int | None = None
 
     def table(self) -> Iterator[list[object]]:
         """Yield the header of a table, then a row for each site and measure; the site of all rows is ""."""
@@ -86,7 +89,8 @@ def evaluate_run(
     """Return the measures of a model of a finished run on new rows with targets, each with its 95 % interval.
 
     The interval is the percentile bootstrap's: rows are drawn again with replacement, `resamples` times. Sites are the
-    clients that the data name: a column `client`, the files of a pattern, or the natural clients of a source.
+    clients that the data name: a column `client`, the files of a pattern, or the natural clients of a source. Rows that
+    equal training rows of the run are measured too, with a warning where chance does not explain their number.
 
     Args:
         run: the run's directory.
@@ -106,7 +110,8 @@ def evaluate_run(
     """
     job, experiment = opened(run, job, allow_code)
     found = trained_model(run, job, client=client, at=at, model=model)
-    reader, by = RowReader(job.federation.train, experiment), task_of(found, run)
+    reader = RowReader(job.federation.train, experiment, job.federation.partition.indices)
+    by = task_of(found, run)
     return evaluate_by(
         found, reader, by, data, headline=job.settings.headline, measures=measures, resamples=resamples, seed=seed
     )
@@ -130,6 +135,8 @@ def evaluate_by(
     """
     if resamples < 1:
         raise SettingError(f"resamples must be at least 1, got {resamples}: 1000 is usual")
+    if seed < 0:
+        raise SettingError(f"seed of the resamples must be at least 0, got {seed}: choose one (--seed 0)")
     task, threshold = by
     names = chosen_measures(task, measures or tuple(measures_of(task)), headline)
     new = reader.read(data, with_targets=True)
@@ -137,6 +144,14 @@ def evaluate_by(
         other = y[(y != 0) & (y != 1)][0]
         raise SettingError(
             f"labels are 0 or 1, got {float(other):g} in {new.examples.name}: mend its columns of labels"
+        )
+    trained_on = reader.trained_on(new.examples)
+    if trained_on is not None and trained_on.is_notable:
+        warn(
+            f"{trained_on.count:,} of {trained_on.rows:,} rows equal training rows of the run in inputs and target "
+            f"(by chance {trained_on.by_chance:.0%}): measures on these are not those of new rows; leave them out, or "
+            "evaluate on rows that no client trained on",
+            SettingWarning,
         )
     results = evaluate_rows(found.model, found.weights, task, names, new.examples)
     sites = np.array(new.sites, object)
@@ -160,5 +175,6 @@ def evaluate_by(
         whose=found.whose,
         round=found.round,
         threshold=threshold,
+        trained_on=None if trained_on is None else trained_on.count,
         described={name: known[name] for name in names},
     )

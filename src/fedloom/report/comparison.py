@@ -370,7 +370,8 @@ def named_clients(methods: Sequence[Method]) -> Table | None:
         return None
     main = methods[0].headline
     show, group = format_of(main.unit), with_unit(main.title, main.unit, ", ")
-    columns = [Column("client", "client"), *(Column(m.label, m.label, show, group=group) for m in methods)]
+    columns = [Column("client", "client")]
+    columns += [Column(f"personal_{main.name}_{m.label}", m.label, show, group=group) for m in methods]
     rows = [[printable(name, 20), *(m.spread(value_of(name)) for m in methods)] for name in names]
     return Table("clients", columns, rows)
 

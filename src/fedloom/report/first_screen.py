@@ -69,9 +69,11 @@ def _standing(methods: Sequence[Method], measure: Measure) -> Standing:
     return Standing(measure, tuple(ranked), tuple(item for item in measured if item[0].is_reference), gap)
 
 
-def verdict(methods: Sequence[Method]) -> Iterator[str]:
-    """Yield what the runs establish about the best methods, what their seeds leave open, and what to know of both."""
-    found = standings(methods)
+def verdict(methods: Sequence[Method], found: Sequence[Standing]) -> Iterator[str]:
+    """Yield what the runs establish about the best methods, what their seeds leave open, and what to know of both.
+
+    `found`: as `standings` returns them.
+    """
     compared = [one for one in found if len(one.ranked) > 1]
     if len(methods) == 1:
         for one in found:
@@ -116,12 +118,12 @@ def _of_differences(methods: Sequence[Method], compared: Sequence[Standing]) -> 
         yield f"Left open: {listed(still)}."
 
 
-def standing_table(methods: Sequence[Method]) -> tuple[Table, str] | None:
+def standing_table(methods: Sequence[Method], found: Sequence[Standing]) -> tuple[Table, str] | None:
     """Return best, runner-up and difference by measure, the references beside them, and the caption.
 
-    None for one method, whose numbers `verdict` has, and where nothing was measured.
+    `found`: as `standings` returns them. None for one method, whose numbers `verdict` has, and where nothing was
+    measured.
     """
-    found = standings(methods)
     if len(methods) == 1 or not found:
         return None
     several = max(len(one.ranked) for one in found) > 1

@@ -88,7 +88,7 @@ class Table:
         return [[self.text(v, c) for v, c in zip(row, self.columns, strict=True)] for row in self.rows]
 
     def markdown(self) -> str:
-        """Return the table in Markdown; the best means of a column are bold."""
+        """Return the table in Markdown; the best of each column is bold."""
         rows = [[literal(c.heading) for c in self.columns], ["---", *["---:"] * (len(self.columns) - 1)]]
         best = [self.winners(i) for i in range(len(self.columns))]
         for k, cells in enumerate(self.texts()):
@@ -96,8 +96,17 @@ class Table:
             rows.append([f"**{cell}**" if k in best[i] else cell for i, cell in enumerate(clean)])
         return "".join(f"| {' | '.join(row)} |\n" for row in rows)
 
+    @property
+    def bold_note(self) -> str:
+        """Sentence of a caption that says which numbers are bold, and which references are left out; "" if none is."""
+        if not any(self.winners(i) for i in range(len(self.columns))):
+            return ""
+        references = [str(row[0]) for k, row in enumerate(self.rows) if self.is_reference(k)]
+        left_out = f", references ({', '.join(references)}) left out" if references else ""
+        return f" Bold: the best of each column{left_out}; no test of significance."
+
     def latex(self, caption: str) -> str:
-        """Return the table in LaTeX, with the rules of booktabs; the best means of a column are bold."""
+        """Return the table in LaTeX, with the rules of booktabs; its caption says what is bold."""
         best = [self.winners(i) for i in range(len(self.columns))]
         rows = [
             [rf"\textbf{{{_tex(cell)}}}" if k in best[i] else _tex(cell) for i, cell in enumerate(cells)]
@@ -108,8 +117,8 @@ class Table:
         body = "\n".join([r"\toprule", lines[0], r"\midrule", *lines[1:], r"\bottomrule"])
         kinds = "l" + "r" * (len(self.columns) - 1)
         return (
-            f"\\begin{{table}}\n\\centering\n\\small\n\\caption{{{_tex(caption)}}}\n\\smallskip\n\\begin{{tabular}}{{{kinds}}}\n{body}\n"
-            "\\end{tabular}\n\\end{table}\n"
+            f"\\begin{{table}}\n\\centering\n\\small\n\\caption{{{_tex(caption + self.bold_note)}}}\n\\smallskip\n"
+            f"\\begin{{tabular}}{{{kinds}}}\n{body}\n\\end{{tabular}}\n\\end{{table}}\n"
         )
 
     def html(self) -> str:

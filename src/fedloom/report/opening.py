@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from fedloom.report import figures, sentences
-from fedloom.report.first_screen import standing_table, verdict
+from fedloom.report.first_screen import standing_table, standings, verdict
 from fedloom.report.methods import Method
 from fedloom.report.over_seeds import compared
 from fedloom.report.several_seeds import undefined
@@ -17,8 +17,9 @@ if TYPE_CHECKING:
 
 def first_screen(page: Page, methods: Sequence[Method]) -> tuple[list[str], PageFigure | None, ShownTable | None]:
     """Return what is established, the first curve, and the best methods by measure."""
-    found = standing_table(methods)
-    return list(verdict(methods)), _first_curve(page, methods), None if found is None else page.keep(*found)
+    found = standings(methods)
+    table = standing_table(methods, found)
+    return list(verdict(methods, found)), _first_curve(page, methods), None if table is None else page.keep(*table)
 
 
 def first_measure(methods: Sequence[Method]) -> str | None:

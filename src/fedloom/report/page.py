@@ -111,7 +111,7 @@ class Page:
     def keep(self, table: Table, caption: str) -> ShownTable:
         """Keep a table's CSV, and return the table as the page shows it."""
         self.add_csv(table)
-        return ShownTable(table.filled(), caption, self.prefix + table.name)
+        return ShownTable(table.filled(), caption + table.bold_note, self.prefix + table.name)
 
     def figure(
         self,

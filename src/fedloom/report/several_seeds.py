@@ -255,7 +255,7 @@ class Summary:
         out = []
         for section in self._sections():
             out += [f"## {literal(section.title)}\n"] * bool(section.title)
-            out += [f"{literal(caption)}\n\n{table.markdown()}" for caption, table in section.tables]
+            out += [f"{literal(caption + table.bold_note)}\n\n{table.markdown()}" for caption, table in section.tables]
         return "\n".join(out)
 
     def latex(self) -> str:

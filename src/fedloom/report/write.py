@@ -107,7 +107,7 @@ def _problems(page: Page, summary: Summary) -> None:
     """Add methods by problem, and sweeps over problems; the best is marked within a column alone."""
     page.section("problems", "Methods by problem")
     for caption, table in summary.tables_by_problem():
-        page.table(table, f"{caption} Bold: the best mean of a column, which is no test of significance.")
+        page.table(table, caption)
     _sweeps(page, summary.methods)
 
 
@@ -117,9 +117,6 @@ def _summary(page: Page, methods: Sequence[Method]) -> None:
     spread_note = (
         f"mean ± standard deviation over {seeds_text(methods)}, {partitions_text(methods)}; " if several else ""
     )
-    bold_note = (
-        " Bold: the best mean of a column without references; no test of significance." if len(methods) > 1 else ""
-    )
     table = comparison.headline(methods)
     forgetting = any(c.name == "forgetting" for c in table.columns)
     tails = [c.heading for c in table.columns if "_last_" in c.name]
@@ -128,7 +125,7 @@ def _summary(page: Page, methods: Sequence[Method]) -> None:
     page.table(
         table,
         f"After the last round ({spread_note}training: all phases except evaluation; MB: downloads and uploads of all "
-        f"clients of a round).{tail_note}{explained}{bold_note}",
+        f"clients of a round).{tail_note}{explained}",
     )
     summary = Summary(tuple(methods), next((m.label for m in methods if not m.is_local_only), methods[0].label))
     if (gaps := summary.differences()) is not None:

@@ -37,6 +37,7 @@ from fedloom.wire.communication import CLOSED
 from fedloom.wire.nats_server import make_key
 from fedloom.wire.over_nats import NAME
 
+TRANSPORTS = {"flower": "Flower", "nats": "NATS"}  # over which devices are invited, and their names in messages
 DAYS = 14  # that an invitation is valid by default
 _RECORD, _SECRET = "invitation.json", "invitation.key"  # in a device's folder: of the used invitation; until it is used
 _LARGEST = 1 << 16  # bytes of the file, and of an enrolment
@@ -67,7 +68,7 @@ class Invitation:
                 raise ValueError("its entries are others")
             if not all(isinstance(value, str) for value in content.values()):
                 raise ValueError("an entry is no text")
-            if content["transport"] not in ("flower", "nats"):
+            if content["transport"] not in TRANSPORTS:
                 raise ValueError(f"transport is {content['transport']!r:.80}")
             invitation = cls(**content)
             check_name(invitation.name)
@@ -166,11 +167,12 @@ def enrol(folder: Path, connected_as: str, data: bytes) -> str:
     return its
 
 
-def address_of(server: str | None) -> tuple[str, int]:
-    """Return (host, port) of --server."""
+def address_of(server: str | None, transport: str) -> tuple[str, int]:
+    """Return (host, port) of --server. `transport`: one of `TRANSPORTS`."""
     host, _, port = (server or "").rpartition(":")
     if not host or not port.isdecimal() or not 0 < int(port) < 1 << 16:
-        raise SettingError(f"over Flower a device is given the server's place, got {server!r}: --server HOST:PORT")
+        over = TRANSPORTS[transport]
+        raise SettingError(f"over {over} a device is given the server's place, got {server!r}: --server HOST:PORT")
     return host.strip("[]"), int(port)
 
 
@@ -205,7 +207,11 @@ class Enrolment:
 
 @dataclass(frozen=True)
 class Joining:
-    """Hold what a device takes from its invitation. `key`: that of the invitation, until it is used; then None."""
+    """Hold what a device takes from its invitation.
+
+    `key`: that of the invitation, by which the device registers its own first; None once the invitation is used.
+    `used`: notes that it is.
+    """
 
     name: str
     transport: str
@@ -213,6 +219,16 @@ class Joining:
     authority: Path
     key: Path | None
     used: Callable[[], None]
+
+    @property
+    def begins(self) -> str:
+        """Sentence for the device before its key is registered."""
+        return f"registering the key of {self.name} at {self.server}"
+
+    def ends(self) -> str:
+        """Note that the device's key is registered, and return the sentence for the device."""
+        self.used()
+        return f"the key of {self.name} is registered; the invitation is used, and can be deleted"
 
 
 def accept(path: Path, state: Path) -> Joining:
