@@ -23,6 +23,8 @@ import zipfile
 from collections.abc import Sequence
 from pathlib import Path
 
+from fedloom import __version__
+
 ROOT = Path(__file__).resolve().parents[1]
 WORK, DIST = ROOT / "build/release", ROOT / "dist"
 LEFT_OUT = ("tests/golden/", "docs/results/")
@@ -93,7 +95,7 @@ def build() -> list[Path]:
         files.extractall(source, filter="data")
     project = tomllib.loads((source / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     repository = project.get("urls", {}).get("Repository")
-    address = repository and f"{repository.rstrip('/')}/blob/v{project['version']}"
+    address = repository and f"{repository.rstrip('/')}/blob/v{__version__}"
     page = source / "README.md"
     page.write_text(readme(page.read_text(encoding="utf-8"), address), encoding="utf-8")
     print(f"links of the README: {address or 'plain text, for [project.urls] has no Repository'}")

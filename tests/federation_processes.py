@@ -13,7 +13,7 @@ from pathlib import Path
 import launching
 from fedloom.wire.guard import descendants
 
-SECONDS = 120  # for a federation on two quiet cores
+SECONDS = 400  # to give up after; on two quiet cores the longest takes 90
 
 
 class Federation:

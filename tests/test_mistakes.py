@@ -254,7 +254,7 @@ PYTHON = {
         lambda: run(model=Tokens, federation=clients(train((X * 0 + 200).astype(np.uint8)))),
         "as they are stored",
         "200 becomes",
-        "normalise=fedloom.data.Normalise()",
+        "normalise=fedloom.data.Tokens()",
     ),
     "regression": Mistake(
         lambda: run(federation=fl.federate(train(y=X[:, 0]), fl.iid(Y, 4, 0))),
@@ -342,7 +342,7 @@ COMMANDS = {
         "run PerAvg", "unknown algorithm", "'PerAvg'", "did you mean 'per_fedavg'"
     ),
     "an algorithm of another library": Mistake(
-        "run FedAMP", "one that `fedloom algorithms` lists", "got 'FedAMP'", "docs/coming-from.md says what comes near"
+        "run FedAMP", "one that `fedloom algorithms` lists", "got 'FedAMP'", "docs/algorithms.md says how to write it"
     ),
     "half an algorithm": Mistake(
         "run mistaken:Half", "must say what init", "'mistaken:Half' without init", "derive it from fedloom.FedAvg"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import json
 import struct
 from pathlib import Path
 
@@ -13,6 +14,7 @@ import torch
 from fedloom.cli.main import main
 from fedloom.cli.train import describe_outputs
 from fedloom.data import Examples
+from fedloom.data.vocabulary import TextPreparation
 from hospitals import write_hospitals
 
 
@@ -54,6 +56,14 @@ def test_missing_files_are_named(tmp_path: Path, capsys: pytest.CaptureFixture[s
         ("s/Kiel.csv?target=losdays", "there is no column 'losdays' (did you mean 'los_days'?)"),
         ("s/Kiel.csv?target=readmitted&drop=patient", "name a column of classes as label=readmitted"),
         ("s/Kiel.csv?label=readmitted&target=los_days", "got label=readmitted and target=los_days: leave one"),
+        (
+            "s/*.csv?label=readmitted&drop=patient&prepare=federated&least_clients=6",
+            "least_clients is at most the number of clients that count words, 5, got 6: no word would be kept; name a",
+        ),
+        (
+            "s/*.csv?label=readmitted&drop=patient&prepare=standard&least_clients=2",
+            "least_clients=2 leaves out words where prepare='federated' or text=NAME, got 'standard': leave it out",
+        ),
         ("s/none.parquet?label=y", "there is no file 's/none.parquet'; give the path of a .parquet file"),
         ("s/none.parquet?gaps=y", "of a table one says, each once, s/none.parquet?label=y&client=c&split=s&group=g"),
     ],
@@ -65,6 +75,22 @@ def test_tables_of_sites_that_are_refused(
     monkeypatch.chdir(tmp_path)
     assert main(["data", "show", "--data", source]) == 2
     assert message in " ".join(capsys.readouterr().err.split())
+
+
+def test_a_run_leaves_out_words_that_one_site_alone_has(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for site in ("Bonn", "Kiel", "Ulm"):
+        rows = f"calm day only{site} only{site} only{site},good\nbad day,bad\n" * 10
+        (tmp_path / f"{site}.csv").write_text(f"note,mood\n{rows}")
+    few = ["--model", "text_cnn?width=4&maps=2", "--cohort", "3", "--rounds", "1", "--out", str(tmp_path / "out")]
+    source = f"{tmp_path}/*.csv?text=note&label=mood&length=6&most=4&least_clients=2"
+    assert main(["run", "fedavg", "--data", source, *few]) == 0
+    table = json.loads((tmp_path / "out" / "manifest.json").read_text())["federation"]["table"]
+    assert sorted(table["prepare"]["vocabulary"]) == ["bad", "calm", "day"]
+    assert table["prepare"]["least_clients"] == 2
+    assert table["digest"] == TextPreparation.read(table["prepare"]).digest()
+    capsys.readouterr()
+    assert main(["run", "fedavg", "--data", source.replace("clients=2", "clients=4"), *few[:-2]]) == 2
+    assert "clients that count words, 3, got 4: no word would be kept" in " ".join(capsys.readouterr().err.split())
 
 
 def test_what_is_to_be_said_of_an_example() -> None:

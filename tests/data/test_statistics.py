@@ -117,6 +117,19 @@ def test_rare_words_of_a_client_are_withheld() -> None:
     assert apart.transform(burns).tolist() == [[0]] * 5 + [[1]] * 5
 
 
+def test_words_of_too_few_clients_become_no_column() -> None:
+    """A client that invents words adds no feature to the others."""
+    honest = [pd.DataFrame({"ward": ["east", "west", "west"]}), pd.DataFrame({"ward": ["east", "north", np.nan]})]
+    liar = pd.DataFrame({"ward": [f"invented{i}" for i in range(9)] + ["west"]})
+    made = CommonPreparation(least_clients=2).fit([*honest, liar])
+    assert made.words["ward"] == ("east", "west")
+    assert made.transform(honest[1]).tolist() == [[1, 0], [0, 0], [0, 0]]
+    assert "invented3" in CommonPreparation().fit([*honest, liar]).words["ward"]
+    assert CommonPreparation.read(made.described()).digest() == made.digest()
+    assert made.described()["least_clients"] == 2
+    assert "least_clients" not in CommonPreparation().fit(honest).described()
+
+
 def cohort() -> pd.DataFrame:
     frame = patients()
     rng = np.random.default_rng(0)
@@ -183,6 +196,35 @@ def test_sites_and_one_table_with_a_column_of_sites_are_prepared_alike(tmp_path:
         assert train.preparation is not None
         made.append(train.preparation.facts["digest"])
     assert made[0] == made[1]
+
+
+def test_words_that_one_site_alone_has_are_left_out_of_a_federation() -> None:
+    frame = cohort()
+    frame["own"] = frame["site"]
+    frame["ward"] = frame["ward"].where(frame["site"] == "Kiel", "east")
+    ours = federation(frame, "federated", least_clients=2)
+    assert ours.train.columns == ("age", "moment", "dose", "constant", "ward_east")
+    assert ours.test is not None
+    assert ours.test.columns == ours.train.columns
+    table = parts(ours)["table"]
+    assert table["columns"]["own"] == "left out: no word that at least 2 clients have"
+    assert table["prepare"]["least_clients"] == 2
+    with pytest.raises(ValueError, match="at most the number of clients that count words, 3, got 4: no word would be"):
+        federation(frame, "federated", least_clients=4)
+    prepared = ours.train.preparation
+    assert prepared is not None
+    with pytest.raises(ValueError, match="clients that count words, 1, got 2"):  # the other has no row to train on
+        prepared.fitted(np.arange(4), np.zeros(len(frame)), np.array([4, 0]))
+
+
+def test_least_clients_is_a_count_of_a_preparation_that_counts() -> None:
+    frame = cohort()
+    with pytest.raises(ValueError, match="least_clients is a whole number from 1, got 0"):
+        federation(frame, "federated", least_clients=0)
+    with pytest.raises(
+        ValueError, match="least_clients=2 leaves out words where prepare='federated' or text=NAME, got"
+    ):
+        federation(frame, "standard", least_clients=2)
 
 
 def test_least_is_a_count_of_a_preparation_that_counts(tmp_path: Path) -> None:

@@ -61,6 +61,31 @@ def test_the_vocabulary_follows_from_the_training_rows_of_each_client(tmp_path: 
     assert without.text.vocabulary == Vocabulary("words", ("x", "y"))  # 7 rows name what occurs once in each no more
 
 
+def test_a_token_that_one_site_alone_has_is_left_out_once_clients_are_known(tmp_path: Path) -> None:
+    for site in "abc":
+        table(tmp_path / f"{site}.csv", "note,label\n" + f"day only{site} only{site} here,p\nday,q\n" * 4)
+    data = read_sites(tmp_path / "*.csv", text="note", label="label", length=4, least_clients=3, test_fraction=0.0)
+    assert data.owners is not None
+    made = fl.federate(data.train, natural(data.owners), test_fraction=0.0)
+    assert made.train.preparation is not None
+    assert made.train.preparation.text is not None
+    assert made.train.preparation.text.vocabulary == Vocabulary("words", ("day", "here"))
+    with pytest.raises(ValueError, match="at most the number of clients that count words, 2, got 3: no word would be"):
+        fl.federate(data.train, fl.iid(data.train.y, 2, seed=0), test_fraction=0.0)
+
+
+def test_plain_texts_may_leave_out_the_characters_of_one_file(tmp_path: Path) -> None:
+    folder = plain(tmp_path / "books", one="abcd" * 10, two="abce" * 10)
+    data = catalogue.data(f"texts:{folder}?length=5&least_clients=2")
+    assert data.owners is not None
+    made = fl.federate(data.train, natural(data.owners), test=data.test, held_out=data.held_out)
+    assert made.num_classes == 2 + len("abc")
+    assert catalogue.data(f"texts:{plain(tmp_path / 'w', a='ab' * 300)}?least_clients=9").train.num_classes == 4
+    data = catalogue.data(f"texts:{folder}?length=5&least_clients=3")
+    with pytest.raises(ValueError, match="clients that count words, 2, got 3"):
+        fl.federate(data.train, natural(data.owners), held_out=data.held_out)  # type: ignore[arg-type]
+
+
 def test_sites_may_have_other_columns_beside_a_text(tmp_path: Path) -> None:
     table(tmp_path / "a.csv", "note,label,ward\nok then,1,3\nno,0,4\n")
     table(tmp_path / "b.csv", "day;note;label\nmon;well,ok;1\ntue;no;0\n")
@@ -199,6 +224,10 @@ MISTAKES: dict[str, tuple[Callable[[Path], Any], str]] = {
         lambda p: _csv(p, "text=note&label=mood&length=long"), "length must be a whole number, got 'length=long'"),
     "words that are all rare": (
         lambda p: _csv(p, "text=note&label=mood&least=50"), "needs tokens that occur at least 50 times at a client"),
+    "a number of clients that is none": (
+        lambda p: _csv(p, "text=note&label=mood&least_clients=few"), "least_clients must be a whole number, got"),
+    "no client at all": (
+        lambda p: _csv(p, "text=note&label=mood&least_clients=0"), "least_clients is a whole number from 1, got 0"),
     "a folder without texts": (lambda p: catalogue.data(f"texts:{p}"), "must hold train/<class>/*.txt, or plain *.txt"),
     "texts that are too short": (
         lambda p: catalogue.data(f"texts:{plain(p / 'x', a='abc')}"), "a text must have windows to test on, got texts"),

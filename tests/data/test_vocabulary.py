@@ -49,6 +49,27 @@ def test_a_token_that_each_client_has_once_is_withheld_by_all() -> None:
     assert TextPreparation("note").fit(clients).vocabulary == Vocabulary("words", ("x", "secret"))
 
 
+def test_a_token_that_too_few_clients_have_is_left_out() -> None:
+    """A client that claims huge counts adds no token, and does not put its own first."""
+    honest = [{"x": 5, "y": 3}, {"x": 4, "y": 3}, {"x": 1, "y": 2, "z": 30}]
+    liar = {"y": 1 << 39} | {f"invented{i}": 1 << 39 for i in range(10)}
+    assert agreed("words", [liar, *honest], 3).tokens == ("y", "invented0", "invented1")
+    assert agreed("words", [liar, *honest], 3, 2).tokens == ("y", "x")  # y counts 3 + 3 + 3 + 2, x 4 + 4 + 1
+    assert agreed("words", [liar | {"y": 1}, *honest], 3, 2).tokens == ("x", "y")
+
+
+def test_how_many_clients_must_have_a_token_is_described() -> None:
+    clients = [frame("a b a"), frame("a c"), frame("b a a")]
+    made = TextPreparation("note", least_clients=2).fit(clients)
+    assert made.vocabulary == Vocabulary("words", ("a", "b"))
+    assert made.described()["least_clients"] == 2
+    assert TextPreparation.read(made.described()) == made
+    usual = TextPreparation("note").fit(clients)
+    assert "least_clients" not in usual.described()
+    assert TextPreparation.read(usual.described()) == usual
+    assert made.digest() != TextPreparation("note").agree([{"a": 2, "b": 1}]).digest()  # of the same tokens
+
+
 def test_ids_are_padded_cut_and_unknown() -> None:
     made = TextPreparation("note", length=4).fit([frame("a a b")])
     x = made.transform(frame("b a", "a c a a a", "", np.nan))
@@ -138,6 +159,13 @@ def sizeless(text: str) -> list[int]:
             "many ids it has, padding among them, got none of sizeless",
         ),
         (lambda: TextPreparation("note", Tokeniser(), least=5), "got least=5 beside it: leave least out"),
+        (lambda: TextPreparation("note", least_clients=0), "least_clients is a whole number from 1, got 0: 2 keeps"),
+        (lambda: TextPreparation("note", Tokeniser(), least_clients=2), "least_clients=2 beside it: leave least_cli"),
+        (
+            lambda: TextPreparation("note", least=2, least_clients=2).fit([frame("a a"), frame("b b")]),
+            "needs tokens that occur at least 2 times at a client and that at least 2 clients have, got none in the "
+            "training texts of 'note': name another column (text=NAME) or a smaller least or a smaller least_clients",
+        ),
         (lambda: TextPreparation("note").fit([frame("", np.nan)]), "got none in the training texts of 'note'"),
         (lambda: TextPreparation("note", least=3).fit([frame("a b a")]), "at least 3 times at a client, got none"),
         (

@@ -70,6 +70,23 @@ def test_training_rows_alone_are_counted(tmp_path: Path) -> None:
     assert (rare.summary.words, rare.least, rare.targets) == ({"ward": {"b": 2}}, 2, None)
 
 
+def test_a_device_sends_words_that_others_may_have(tmp_path: Path) -> None:
+    """How many clients must have a word is for the server to count: alone, a device keeps all of its own."""
+    own = manager(tmp_path, ROWS, f"{PREPARED}&least_clients=3")
+    found = own.statistics(moments=False)
+    assert found is not None
+    assert found.summary is not None
+    assert (found.summary.words, found.least_clients) == ({"ward": {"a": 1, "b": 2}}, 3)
+    for asked, message in ((3, None), (1, "name the same text=, prepare= and least_clients= on all devices")):
+        made = CommonPreparation(1, {"age": Scale(0.0, 0.0, 1.0)}, {"ward": ("b",)}, asked)
+        if message is None:
+            own.prepare(made)
+            assert own.federation.train.columns == ("age", "ward_b")
+            continue
+        with pytest.raises(RefusedError, match=message):
+            own.prepare(made)
+
+
 def test_a_table_that_is_not_prepared_tells_nothing_unasked(tmp_path: Path) -> None:
     rows = [f"{i},{i * i},{i % 2}.5,train" for i in range(4)]
     plain = manager(tmp_path, rows, "target=days&split=part", test_fraction=0.0)

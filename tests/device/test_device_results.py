@@ -16,10 +16,9 @@ from fedloom.cli.serve import hand_out_models
 from fedloom.core import tree
 from fedloom.core.errors import RefusedError, SettingError
 from fedloom.device import Membership
-from fedloom.device.device_results import DeviceResults, model_of_device
+from fedloom.device.device_results import model_of_device
 from fedloom.experiments.experiment import Experiment
 from fedloom.experiments.predictions import predict
-from fedloom.tasks.classification import Classification
 from fedloom.testing.in_process import InProcess
 from site_devices import audit, members, serve, settings, simulated, source_of_server, write_sites
 
@@ -153,12 +152,19 @@ def test_a_server_brings_two_kinds_of_models(final: Any, tmp_path: Path) -> None
         device.controller._keep({"kind": "global", "threshold": None}, {"exchange": 0, "round": 0}, {})
 
 
-@pytest.mark.parametrize("line", ["3", "{", "null", "\u00e9"])
-def test_a_device_joins_whatever_became_of_its_curves(line: str, tmp_path: Path) -> None:
-    folder = tmp_path / ("1" * 8)
-    folder.mkdir()
-    (folder / "curves.jsonl").write_text(f"{line}\n", encoding="utf-8")
-    assert DeviceResults(tmp_path, "1" * 32, Classification(), {}, print).folder == folder
+def test_the_rounds_of_a_device_that_comes_later(tmp_path: Path) -> None:
+    """What it measures first is of the model of that round, and not of the initial one."""
+    write_sites(tmp_path)
+    words = settings("fedavg", **{"run.rounds": 1, "run.cohort_size": 5, "run.eval_every": 1})
+    devices, _, _ = run(tmp_path, words)
+    shutil.rmtree(devices[3].folder / "results")
+    again = members(tmp_path)
+    job = serve(tmp_path, words | {"run.rounds": 3}, InProcess(again), source_of_server(tmp_path))
+    metrics = job.run(tmp_path / "out", resume=True).metrics
+    curves = [json.loads(line) for line in (results(again[3]) / "curves.jsonl").read_text().splitlines()]
+    shown = {each["round"]: each["rmse"] for each in curves if "rmse" in each}
+    assert shown == {t: metrics[t]["personal_by_client"]["3"] for t in (2, 3)}
+    assert [each["round"] for each in curves if "train_loss" in each] == [2, 3]
 
 
 def test_a_folder_that_takes_no_numbers_costs_no_answer(tmp_path: Path) -> None:

@@ -11,6 +11,8 @@ import zipfile
 from pathlib import Path
 from typing import Any
 
+import fedloom
+
 ROOT = Path(__file__).parents[2]
 MADE: dict[str, Any] = runpy.run_path(str(ROOT / "scripts/make_release.py"))
 NEEDED = ["fedloom/py.typed", "fedloom/cli/index.json", "fedloom/report/page.html"]
@@ -57,5 +59,5 @@ def test_links_of_the_readme_are_absolute_or_plain_text() -> None:
 def test_the_citation_names_the_version_and_the_licence() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     cited = (ROOT / "CITATION.cff").read_text(encoding="utf-8")
-    assert f"\nversion: {project['version']}\n" in cited
+    assert f"\nversion: {fedloom.__version__}\n" in cited
     assert f"\nlicense: {project['license']}\n" in cited

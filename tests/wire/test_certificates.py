@@ -20,6 +20,7 @@ from fedloom.cli.main import main
 from fedloom.core.errors import SettingError
 from fedloom.wire import certificates
 from fedloom.wire.certificates import (
+    WatchedKeys,
     add_device,
     device_key,
     fingerprint,
@@ -129,6 +130,27 @@ def test_a_damaged_list_of_devices_lets_nobody_in(data: bytes, tmp_path: Path) -
         registered(tmp_path)
 
 
+def test_a_server_goes_on_with_the_keys_it_knows_where_the_list_is_spoilt(tmp_path: Path) -> None:
+    """It says so once, and reads the list again once that is mended."""
+    told, public = list[str](), device_key(tmp_path / "kiel")[1]
+    add_device(tmp_path, "Kiel", public)
+    watched = WatchedKeys(tmp_path, told.append)
+    known, right = watched(), (tmp_path / "devices.json").read_bytes()
+    for _ in range(2):
+        (tmp_path / "devices.json").write_bytes(b"{")
+        for _ in range(3):
+            assert watched() == known
+        (tmp_path / "devices.json").write_bytes(right)
+        assert watched() == known
+    assert [text.partition(" does not name devices ")[0] for text in told] == [str(tmp_path / "devices.json")] * 2
+    assert told[0].endswith("bring it back; until then nobody is let in or shut out")
+    remove_device(tmp_path, "Kiel")
+    assert watched() == {}
+    (tmp_path / "devices.json").write_bytes(b"{")
+    with pytest.raises(SettingError, match="does not name devices"):
+        WatchedKeys(tmp_path, told.append)
+
+
 def test_what_is_refused_before_a_server_starts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(SettingError, match=r"there is no .*authority.crt: make it \(fedloom certs authority "):
         server_files(tmp_path)
@@ -187,5 +209,13 @@ def test_commands(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert "needs the name of a device" in said("devices", "remove", certs, status=2)
     assert "needs the device's public key" in said("devices", "add", certs, "Bremen", status=2)
     assert "Kiel may connect no longer" in said("devices", "remove", certs, "Kiel")
-    assert said("devices", "list", certs) == ""
+    assert said("devices", "list", certs) == f"registered devices: none yet ({certs})"
+    assert "got 'key.pubb' (No such file or directory)" in said("devices", "add", certs, "Bremen", "key.pubb", status=2)
+    for kind in ("authority", "server"):
+        words = ["certs", kind, str(tmp_path / "certs"), "--name", "localhost", "--days", "0"]
+        assert "a certificate is valid for 1 to 36500 days, got 0" in said(*words, status=2)
+    for action in (["list"], ["add", "Bremen", f"{state}/key.pub"], ["remove", "Bremen"]):
+        words = ["devices", action[0], str(tmp_path / "cerst"), *action[1:]]
+        assert f"there is no folder {tmp_path}/cerst" in said(*words, status=2)
+    assert not (tmp_path / "cerst").exists()
     assert json.loads((tmp_path / "certs" / "devices.json").read_text()) == {"format": 1, "devices": {}}

@@ -39,8 +39,9 @@ COMMON = Summary.added([Summary.of(FRAME), Summary.of(OTHER)])
 TOTALS = CommonTotals(COMMON.numbers, (3.0, 4.0))
 
 
-def first(frame: pd.DataFrame = FRAME, least: int = 1) -> FirstStatistics:
-    return FirstStatistics(len(frame), Summary.of(frame, least), least, tuple(TARGETS.sum(0).tolist()))
+def first(frame: pd.DataFrame = FRAME, least: int = 1, least_clients: int = 1) -> FirstStatistics:
+    sums = tuple(TARGETS.sum(0).tolist())
+    return FirstStatistics(len(frame), Summary.of(frame, least), least, sums, least_clients=least_clients)
 
 
 def second(frame: pd.DataFrame = FRAME) -> SecondStatistics:
@@ -70,6 +71,14 @@ def test_statistics_come_as_they_were_sent(least: int) -> None:
         for name, spread in second(frame).numbers.items():
             assert counted.numbers[name].squares == spread.squares
             np.testing.assert_array_equal(counted.numbers[name].bins, spread.bins)
+
+
+def test_how_many_devices_must_have_a_word_comes_as_it_was_sent() -> None:
+    own = first(least_clients=2)
+    assert FirstStatistics.read(sent(own.described()), 5, 2) == own
+    assert "least_clients" not in first().described()
+    made = CommonPreparation(least_clients=2).fit([FRAME, OTHER])
+    assert read_preparation(sent(made.described())) == made
 
 
 @pytest.mark.parametrize("seed", range(40))
@@ -118,8 +127,9 @@ MANY = {f"c{k}": [0, 0.0, None, None] for k in range(MAX_COLUMNS + 1)}
     [
         ("rows", 6, "statistics are over all 5 training examples that a device registers, got 6: register the same"),
         ("rows", True, "got True: register"),
-        ("more", 1, "have the entries rows, least, numbers, words, targets, text, got 'more': leave it out"),
+        ("more", 1, "entries rows, least, least_clients, numbers, words, targets, text, got 'more': leave it out"),
         ("least", 0, "least is a whole number from 1, got 0: write least=5"),
+        ("least_clients", True, "least_clients is a whole number from 1, got True: write least_clients=2"),
         ("numbers", [], r"totals of columns are an object of JSON, got \[\]: send one"),
         ("numbers/age", [4, 208.0, 31.0], "a column has .count, sum, smallest, largest. with a count of 0 to 5, got"),
         ("numbers/age/0", -1, r"with a count of 0 to 5, got \[-1, 208.0, 31.0, 77.0\] of 'age': count the training"),
@@ -247,6 +257,7 @@ def test_a_device_answers_no_totals_without_its_own(path: str, value: Any, words
     ("path", "value", "words"),
     [
         ("least", "1", "least is a whole number from 1, got '1'"),
+        ("least_clients", 0, "least_clients is a whole number from 1, got 0"),
         ("numbers/age/deviation", 0.0, "a scale has a deviation above 0 and counts gaps, got"),
         ("numbers/age/gaps", -1, "a scale has a deviation above 0 and counts gaps"),
         ("numbers/age/mean", None, "mean of 'age' must be a number"),

@@ -60,8 +60,8 @@ def of_server(folder: Path, how: str = HOW) -> str:
     return f"{folder}/test.csv?text=note&label=mood{how}"
 
 
-def simulated(folder: Path) -> Any:
-    alone = {"run.engine": "loop", "run.threads": 1, "data.source": source(folder, "*")}
+def simulated(folder: Path, how: str = HOW) -> Any:
+    alone = {"run.engine": "loop", "run.threads": 1, "data.source": source(folder, "*", how)}
     return Experiment().with_all(WORDS | alone).job().run(folder / "simulated")
 
 
@@ -107,6 +107,7 @@ def test_a_device_predicts_texts_by_the_vocabulary_of_all(tmp_path: Path) -> Non
 @pytest.mark.slow
 def test_counts_and_vocabulary_go_over_flower(tmp_path: Path) -> None:
     write_notes(tmp_path)
+    how = f"{HOW}&least_clients=2"
     flower, alone = Flower(3), threading.Lock()  # devices of this process share their networks
 
     def answering(member: Membership) -> Callable[[bytes], bytes]:
@@ -117,13 +118,13 @@ def test_counts_and_vocabulary_go_over_flower(tmp_path: Path) -> None:
         return answer
 
     try:
-        for node, member in enumerate(members(tmp_path)):
+        for node, member in enumerate(members(tmp_path, how)):
             answer_at(flower.servers[node], answering(member))
-        job = serve(tmp_path, WORDS, flower.connections, of_server(tmp_path), wait=30, min_devices=3)
+        job = serve(tmp_path, WORDS, flower.connections, of_server(tmp_path, how), wait=30, min_devices=3)
         got = job.run()
     finally:
         flower.close()
-    same(simulated(tmp_path).server, got.server, "the server state")
+    same(simulated(tmp_path, how).server, got.server, "the server state")
 
 
 def killed(record: Any) -> None:
@@ -157,6 +158,9 @@ def test_a_run_goes_on_with_the_vocabulary_of_its_beginning(tmp_path: Path) -> N
     [
         ((HOW, HOW, "&length=8&most=9&least=2"), HOW, "count the tokens of one column of texts alike or none"),
         ((HOW, HOW, "&tokens=characters&length=7&most=9&least=2"), HOW, "tokens=characters"),
+        ((HOW, HOW, f"{HOW}&least_clients=2"), HOW, "got .*least=2&least_clients=1 on .*&least_clients=2 on"),
+        ((HOW, HOW, HOW), f"{HOW}&least_clients=2", "same with --test and on all devices, got 2 with test and 1 on"),
+        ((f"{HOW}&least_clients=4",) * 3, HOW, "number of clients that count words, 3, got 4: no word would be kept"),
         ((HOW, HOW, HOW), "", "given"),
     ],
 )
@@ -187,6 +191,9 @@ LIES: list[tuple[dict[str, Any], str]] = [
     ({"length": 1 << 17}, "length of a text is a whole number from 1 to 65,536, got 131072"),
     ({"most": True}, "most of a text is a whole number"),
     ({"least": 0}, "least of a text"),
+    ({"least_clients": 0}, "least_clients is a whole number from 1, got 0: write least_clients=2"),
+    ({"least_clients": 2.0}, "least_clients is a whole number from 1"),
+    ({"least_clients": 1 << 40}, "least_clients is a whole number from 1"),
     ({"column": 3}, "a column is a text"),
     ({"more": 3}, "have the entries"),
 ]
@@ -242,6 +249,45 @@ def test_a_device_that_lies_is_left_out_and_the_others_agree(tmp_path: Path) -> 
     assert isinstance(words, TextPreparation)
     assert words.vocabulary is not None
     assert "onlyrostock" not in words.vocabulary.tokens
+
+
+def test_a_device_fills_no_vocabulary_of_words_that_two_devices_have(tmp_path: Path) -> None:
+    """It invents tokens with huge counts, and claims one for a true token."""
+    write_notes(tmp_path)
+
+    def lie(said: dict[str, Any]) -> None:
+        said["statistics"]["text"]["counts"] |= {f"invented{i}": 1 << 39 for i in range(9)} | {"sleeps": 1 << 39}
+
+    def words(how: str) -> tuple[str, ...]:
+        first, second, third = members(tmp_path, how)
+        serve(tmp_path, WORDS, InProcess([first, second, Altered(third, lie)]), of_server(tmp_path, how))
+        made = Registry.read(tmp_path / "devices.json").read_preparation()
+        (tmp_path / "devices.json").unlink()
+        assert isinstance(made, TextPreparation)
+        assert made.vocabulary is not None
+        return made.vocabulary.tokens
+
+    assert words(HOW) == ("sleeps", *(f"invented{i}" for i in range(8)))
+    assert {*words(f"{HOW}&least_clients=2")} == {"calm", "quiet", "restless", "pain", "!", "sleeps"}
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:.*columns that are neither")
+def test_a_run_with_tokens_of_several_devices_is_that_of_the_simulation_and_goes_on(tmp_path: Path) -> None:
+    write_notes(tmp_path)
+    how = f"{HOW}&least_clients=3"
+    want = simulated(tmp_path, how)
+    with pytest.raises(KeyboardInterrupt):
+        serve(tmp_path, WORDS, InProcess([*members(tmp_path, how)]), of_server(tmp_path, how)).run(
+            tmp_path / "out", on_round=killed
+        )
+    job = serve(tmp_path, WORDS, InProcess([*members(tmp_path, how)]), of_server(tmp_path, how))
+    same(want.server, job.run(tmp_path / "out", resume=True).server, "the server state")
+    ours, theirs = (json.loads((tmp_path / run / "manifest.json").read_text()) for run in ("out", "simulated"))
+    for name in ("digest", "prepare"):
+        assert ours["federation"]["table"][name] == theirs["federation"]["table"][name]
+    prepared = ours["federation"]["table"]["prepare"]
+    assert (len(prepared["vocabulary"]), prepared["least_clients"]) == (6, 3)
 
 
 def test_devices_with_a_plain_text_each_predict_the_next_character(tmp_path: Path) -> None:

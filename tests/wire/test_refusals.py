@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from fedloom.engines.engine_options import Options
 from fedloom.wire import refusals
 from fedloom.wire.certificates import device_key, fingerprint
 from fedloom.wire.fleet import Audit, RankFleet
+from fedloom.wire.invitations import enrol
 from fedloom.wire.refusals import MOST, UNREGISTERED, UNSIGNED, Refusal, RefusalLog, of_flower, of_nats
 from fedloom.wire.transport import pack, seal, unpack, unseal
 from flower_in_memory import DevicesOverFlower, Flower, serve
@@ -100,10 +102,36 @@ def test_each_is_noted_once_in_a_while_and_only_so_many(tmp_path: Path, monkeypa
         log.look()
     assert len(noted) == MOST + 3
     assert len(log._rest) < 1 << 15
+    path.write_text("")  # as logrotate does with copytruncate
+    log.look()
+    write(line)
+    assert len(noted) == MOST + 4
 
 
 def events(path: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def test_a_list_of_devices_that_cannot_be_read_ends_no_run(tmp_path: Path) -> None:
+    """The holder of an invitation is told so, and not where the list is."""
+    flower, heard = Flower(), list[dict[str, Any]]()
+    flower.connections.registered = lambda: {1: "invitation-Kiel"}
+    fleet = RankFleet(flower.connections, Audit(tmp_path / "audit.jsonl"))
+    (tmp_path / "devices.json").write_text("{")
+    fleet.enrol = partial(enrol, tmp_path)
+    public = device_key(tmp_path / "kiel")[1]
+
+    def device(data: bytes) -> bytes:
+        heard.append(json.loads(data))
+        return json.dumps({"enrol": public}).encode()
+
+    serve(flower.add(1), device)
+    assert fleet.handshake(b'{"settings": {}}', 20, lambda got: len(heard) == 2) == {}
+    assert heard[1]["refused"].startswith("the server cannot read or write its list of devices")
+    (line,) = events(tmp_path / "audit.jsonl")
+    assert (line["event"], line["device"]) == ("refused", "invitation-Kiel")
+    assert "devices.json does not name devices" in line["why"]
+    flower.close()
 
 
 def test_a_key_that_is_removed_in_the_middle(tmp_path: Path) -> None:

@@ -219,8 +219,12 @@ def summary(**columns: list[Any]) -> Summary:
     return Summary.of(pd.DataFrame(columns))
 
 
-def firsts(*summaries: Summary | None, least: Sequence[int] = (1, 1)) -> list[tuple[str, FirstStatistics]]:
-    return [(f"device{k}", FirstStatistics(2, each, least[k])) for k, each in enumerate(summaries)]
+def firsts(
+    *summaries: Summary | None, least: Sequence[int] = (1, 1), clients: Sequence[int] = (1, 1)
+) -> list[tuple[str, FirstStatistics]]:
+    return [
+        (f"device{k}", FirstStatistics(2, each, least[k], least_clients=clients[k])) for k, each in enumerate(summaries)
+    ]
 
 
 def test_columns_are_in_the_order_of_the_first_and_gaps_are_of_any_kind() -> None:
@@ -257,6 +261,10 @@ def test_columns_are_in_the_order_of_the_first_and_gaps_are_of_any_kind() -> Non
             "got 'a' with numbers on device0 and words on device1: mend the column, or read it as words everywhere",
         ),
         (firsts(summary(a=[1.0]), summary(a=[1.0]), least=(1, 5)), "least=1 on device0 and least=5 on device1"),
+        (
+            firsts(summary(a=[1.0]), summary(a=[1.0]), clients=(2, 1)),
+            "leave out words by the same rule, got least_clients=2 on device0 and least_clients=1 on device1: name the",
+        ),
     ],
 )  # fmt: skip
 def test_tables_that_differ_are_named(found: Any, words: str) -> None:
@@ -274,6 +282,38 @@ def test_names_of_people_are_no_words(tmp_path: Path) -> None:
         ours.append(Membership(f"{folder}/t.csv?target=y&prepare=federated", folder / "state"))
     with pytest.raises(SettingError, match=r"got 'name' with \d\d on all devices, more than \d\d: leave it out on all"):
         serve(tmp_path, settings("fedavg", **{"data.test_fraction": 0.0}), InProcess([*ours]), "")
+
+
+def test_a_device_that_invents_words_neither_stops_the_run_nor_adds_columns(tmp_path: Path) -> None:
+    """Without `least_clients` its words are columns of all devices, or too many for the run to begin."""
+    tables = ["east,1.5\nwest,2.5\n" * 12] * 2 + ["east,1.5\neast,2.5\n" * 50]
+
+    def columns(invented: int, how: str = "") -> tuple[str, ...]:
+        made = []
+        for k, rows in enumerate(tables):
+            state = tmp_path / f"{invented}{how}{k}"
+            state.mkdir()
+            (state / "t.csv").write_text(f"ward,y\n{rows}")
+            made.append(Membership(f"{state}/t.csv?target=y&prepare=federated{how}", state / "state"))
+        *honest, liar = made
+
+        def lies(message: bytes) -> bytes:
+            answer = json.loads(liar(message))
+            if "statistics" in answer:
+                words = {f"invented{i}": 1 for i in range(invented)}
+                answer["statistics"]["words"]["ward"] = words | {"east": 100 - invented}
+            return json.dumps(answer).encode()
+
+        few = settings("fedavg", **{"data.test_fraction": 0.0})
+        (tmp_path / "devices.json").unlink(missing_ok=True)
+        return serve(tmp_path, few, InProcess([*honest, lies]), "").federation.train.columns
+
+    assert len(columns(60)) == 2 + 60
+    with pytest.raises(SettingError, match="got 'ward' with 92 on all devices, more than 74"):
+        columns(90)
+    assert columns(90, "&least_clients=2") == ("ward_east", "ward_west")
+    with pytest.raises(SettingError, match="number of clients that count words, 3, got 4: no word would be kept"):
+        columns(60, "&least_clients=4")
 
 
 @pytest.mark.parametrize("where", ["devices", "server"])

@@ -27,10 +27,10 @@ def make(args: argparse.Namespace, console: Console) -> int:
         )
         return 0
     if args.kind == "authority":
-        path = certificates.make_authority(folder, args.days or 3650)
+        path = certificates.make_authority(folder, 3650 if args.days is None else args.days)
         text = f"{path} goes to all devices; {folder / 'authority.key'} is secret, and stays here"
     else:
-        path = certificates.make_server(folder, args.name, args.days or 825)
+        path = certificates.make_server(folder, args.name, 825 if args.days is None else args.days)
         text = f"{path} is for {', '.join(args.name)}; fedloom serve --certs {folder}"
     console.print(text, soft_wrap=True)
     return 0
@@ -49,7 +49,13 @@ def devices(args: argparse.Namespace, console: Console) -> int:
     """Add, list or remove the devices that may connect."""
     _check_library()
     folder = Path(args.directory)
+    if not folder.is_dir():
+        raise SettingError(
+            f"there is no folder {folder}: name that of the server's certificates, which fedloom certs authority makes"
+        )
     if args.action == "list":
+        if not certificates.registered(folder) and not certificates.invitations(folder):
+            console.print(who_may_connect(folder), soft_wrap=True)
         for name, its in certificates.registered(folder).items():
             console.print(
                 f"{name}  {certificates.fingerprint(its['key'])}  since {its['added']}", soft_wrap=True, highlight=False
@@ -94,8 +100,14 @@ def _key_text(key: str) -> str:
     """Return the text of a key, which is typed or in a file."""
     if key.startswith("ecdsa-") or (len(key) == 56 and key.isalnum()):
         return key
-    with Path(key).open(encoding="utf-8", errors="replace") as file:
-        return file.read(4096)
+    try:
+        with Path(key).open(encoding="utf-8", errors="replace") as file:
+            return file.read(4096)
+    except OSError as error:
+        raise SettingError(
+            f"a device's public key is a file such as key.pub, or its line ecdsa-sha2-nistp384 AAAA..., got "
+            f"{key!r:.80} ({error.strerror or error}): take what fedloom join prints there"
+        ) from None
 
 
 def _check_library() -> None:

@@ -44,6 +44,7 @@ def flower_connections(
     """Start Flower's SuperLink beside the server, and end it."""
     check_installed()
     tls = None
+    keys: Callable[[], dict[str, str]] = dict
     if args.insecure:
         console.print(INSECURE, soft_wrap=True)
     else:
@@ -57,14 +58,15 @@ def flower_connections(
         if warning:
             warn(warning, EngineWarning)
         console.print(who_may_connect(folder), soft_wrap=True)
+        keys = certificates.WatchedKeys(folder, partial(console.print, markup=False, soft_wrap=True))
     with ExitStack() as stack, sigterm_interrupts():
         folder = private_folder()
         stack.callback(_remove, folder)
         connections = FlowerConnections(folder)
         stack.callback(connections.close)
         link = SuperLink(
-            out / "flower.log", args.port, connections.path, lambda: connections.is_carried, tls,
-            (lambda: certificates.keys(Path(args.certs))) if tls else dict, partial(audit, "refused"),
+            out / "flower.log", args.port, connections.path, lambda: connections.is_carried, tls, keys,
+            partial(audit, "refused"),
         )  # fmt: skip
         stack.callback(link.close)
         if tls is not None:

@@ -16,7 +16,7 @@ from fedloom.cli.flower import authority_of, sigterm_interrupts, wait_for_server
 from fedloom.core.errors import EngineWarning, RankError, SettingError, warn
 from fedloom.device import Membership, take_part
 from fedloom.wire import certificates
-from fedloom.wire.certificates import INVITED
+from fedloom.wire.certificates import INVITED, WatchedKeys
 from fedloom.wire.fleet import Audit
 from fedloom.wire.invitations import Enrolment, Joining, address_of
 from fedloom.wire.nats_server import NatsServer, make_key
@@ -40,10 +40,11 @@ def nats_connections(args: argparse.Namespace, out: Path, console: Console, audi
     key = folder / "nats.nk"
     public = make_key(key)
     console.print(who_may_connect(folder), soft_wrap=True)
+    its = WatchedKeys(folder, partial(console.print, markup=False, soft_wrap=True), over_nats=True)
     with ExitStack() as stack, sigterm_interrupts():
         server = NatsServer(
             out / "nats", args.host, args.port,
-            lambda: {SERVER: public} | certificates.keys(folder, over_nats=True), (own[0], own[1]),
+            lambda: {SERVER: public} | its(), (own[0], own[1]),
             partial(audit, "refused"),
         )  # fmt: skip
         stack.callback(server.close)
@@ -51,7 +52,7 @@ def nats_connections(args: argparse.Namespace, out: Path, console: Console, audi
         certified = certificates.name_of_server(folder)
         connections = NatsManager(Door(f"tls://{here}:{args.port}", SERVER, key, authority, certified))
         stack.callback(connections.end)
-        connections.registered = lambda: certificates.keys(folder, over_nats=True)
+        connections.registered = its
         console.print(
             f"waiting for {args.least} devices at {args.host}:{args.port}, {args.wait:g} s at most (--wait)",
             soft_wrap=True,

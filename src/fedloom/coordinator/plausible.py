@@ -217,7 +217,7 @@ def _wants_scale(model: Model, train: Examples, task: Task) -> bool:
                 raise SettingError(
                     f"token ids must reach the embedding of {model.name} as they are stored, got {stored.dtype} ids "
                     f"that are normalised ({stored.max():g} becomes {inputs.max():g}): call "
-                    "from_arrays(x, y, normalise=fedloom.data.Normalise())"
+                    "from_arrays(x, y, normalise=fedloom.data.Tokens())"
                 )
             return False
     if not watch.calls:

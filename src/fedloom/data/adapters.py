@@ -183,6 +183,7 @@ def texts_of_huggingface(
     length: int | None = None,
     most: int | None = None,
     least: int = 1,
+    least_clients: int = 1,
     cache: str | None = None,
 ) -> Dataset:
     """Return texts and their classes of Hugging Face's `datasets` as token ids (N, length).
@@ -199,6 +200,7 @@ def texts_of_huggingface(
         length: likewise.
         most: likewise.
         least: likewise.
+        least_clients: likewise.
         cache: folder in which `datasets` keeps what it fetches; without it, its own.
 
     Raises:
@@ -228,7 +230,7 @@ def texts_of_huggingface(
     frame = pd.concat(frames, ignore_index=True)
     made = from_frame(
         frame if split else frame[columns], label=label, client=client, split=split, text=text, tokens=tokens,
-        length=length, most=most, least=least, test_fraction=0.0, name=name,
+        length=length, most=most, least=least, least_clients=least_clients, test_fraction=0.0, name=name,
     )  # fmt: skip
     names = getattr(parts["train"].features[label], "names", None)
     return made._replace(train=_called(made.train, names), test=made.test and _called(made.test, names))

@@ -28,6 +28,7 @@ def read_parquet(
     categories: Sequence[str] = (),
     prepare: Any = None,
     least: int = 1,
+    least_clients: int = 1,
     text: str | None = None,
     tokens: TokenKind | Tokeniser | None = None,
     length: int | None = None,
@@ -48,6 +49,7 @@ def read_parquet(
         categories: columns of numbers that are names, prepared as words.
         prepare: "standard", "federated" or a transformer, as of `read_csv`.
         least: of "federated", how many rows of a client must have a word for the client to name it.
+        least_clients: of "federated", how many clients must have a word; of a text, how many must have a token.
         text: column of texts, which become token ids (N, length), as of `read_csv`.
         tokens: of a text, "words", "characters" or a tokeniser of your own.
         length: of a text, most tokens of it, 128 unless said.
@@ -70,6 +72,7 @@ def read_parquet(
         categories=categories,
         prepare=prepare,
         least=least,
+        least_clients=least_clients,
         text=text,
         tokens=tokens,
         length=length,

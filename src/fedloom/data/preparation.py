@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from fedloom.data.client_counts import check_least_clients
 from fedloom.data.statistics import CommonPreparation, Scale
 from fedloom.data.vocabulary import TextPreparation
 
@@ -92,13 +93,21 @@ class Preparation:
     ) -> Preparation:
         """Return the same with a transformer that was fitted on `rows` and their labels `y[rows]` alone.
 
-        `sizes`: how many of the rows each client has, one client after the other; None: one has all.
+        `sizes`: how many of the rows each client has, one client after the other; None: the clients are not known yet,
+        and `least_clients` leaves no word out.
 
         Raises:
-            ValueError: the transformer does not take the columns.
+            ValueError: the transformer does not take the columns, or there are fewer clients than `least_clients`.
         """
         if isinstance(self.transformer, CommonPreparation | TextPreparation):
-            clients = [rows] if sizes is None else np.split(rows, np.cumsum(sizes)[:-1])
+            if sizes is None:
+                return (
+                    self.with_least_clients(1)
+                    .fitted(rows, y, np.array([len(rows)]))
+                    .with_least_clients(self.least_clients)
+                )
+            check_least_clients(self.least_clients, int(np.count_nonzero(sizes)))
+            clients = np.split(rows, np.cumsum(sizes)[:-1])
             common = self.transformer.fit([self.frame.iloc[part] for part in clients])
             return Preparation(self.frame, common, self.read, {**self.read, **_facts_of(common, len(rows))})
         from sklearn.base import clone
@@ -112,6 +121,17 @@ class Preparation:
             ) from error
         facts = {**self.read, "fitted_on": len(rows), "columns": _described(made, self.frame.iloc[rows])}
         return Preparation(self.frame, made, self.read, facts)
+
+    @property
+    def least_clients(self) -> int:
+        """How many clients must have a word for it to be kept; 1 where clients count none."""
+        return self.transformer.least_clients if self.common is not None else 1
+
+    def with_least_clients(self, least_clients: int) -> Preparation:
+        """Return the same with another number of clients that must have a word, which holds when it is fitted next."""
+        if least_clients == self.least_clients:
+            return self
+        return replace(self, transformer=replace(self.transformer, least_clients=least_clients))
 
     @property
     def common(self) -> CommonPreparation | TextPreparation | None:
@@ -228,13 +248,13 @@ class Preparation:
         return self.features(Preparation(pd.DataFrame(columns), self.transformer))[0]
 
 
-def asked(prepare: Any, least: int, text: str | None = None, **how: Any) -> Any:
+def asked(prepare: Any, least: int, least_clients: int, text: str | None = None, **how: Any) -> Any:
     """Return what prepares a table: None, "standard", a transformer, a `CommonPreparation` for "federated".
 
     Of a column `text` it is a `TextPreparation`, and `how` are its `tokens`, `length` and `most`; None: as usual.
 
     Raises:
-        ValueError: `least` is no count, or what was said belongs to another preparation.
+        ValueError: `least` or `least_clients` is no count, or what was said belongs to another preparation.
     """
     said = {name: value for name, value in how.items() if value is not None}
     if text is not None:
@@ -243,14 +263,20 @@ def asked(prepare: Any, least: int, text: str | None = None, **how: Any) -> Any:
                 f"a text becomes token ids, got prepare={prepare!r} beside text={text}: leave prepare out; tokens, "
                 "length and most say how"
             )
-        return TextPreparation(text, least=least, **said)
+        return TextPreparation(text, least=least, least_clients=least_clients, **said)
     if said:
         name, value = next(iter(said.items()))
         raise ValueError(f"{name} is said of a column of texts, got {name}={value!r} without one: name it, text=NAME")
     if type(least) is not int or least < 1:
         raise ValueError(f"least must be a whole number from 1, got {least!r}: 5 withholds words of fewer rows")
+    check_least_clients(least_clients)
     if isinstance(prepare, str) and prepare == "federated":
-        return CommonPreparation(least)
+        return CommonPreparation(least, least_clients=least_clients)
+    if least_clients > 1:
+        raise ValueError(
+            f"least_clients={least_clients} leaves out words where prepare='federated' or text=NAME, got {prepare!r}: "
+            "leave it out"
+        )
     if least > 1:
         raise ValueError(f"least={least} withholds rare words where prepare='federated', got {prepare!r}: leave it out")
     return prepare
@@ -273,7 +299,11 @@ def _told(common: CommonPreparation) -> dict[str, str]:
     for name, scale in common.numbers.items():
         filled = f"; {scale.gaps} missing as the median {scale.fill:.4g}" if scale.gaps else ""
         out[name] = f"standardised: mean {scale.mean:.4g}, deviation {scale.deviation:.4g}{filled}"
-    return out | {name: _one_hot(words) for name, words in common.words.items()}
+    none = f"left out: no word that at least {common.least_clients} clients have"
+    return out | {
+        name: none if common.least_clients > 1 and not words else _one_hot(words)
+        for name, words in common.words.items()
+    }
 
 
 def _one_hot(words: Sequence[str]) -> str:

@@ -45,6 +45,7 @@ def read_sites(
     gaps: Sequence[str] = (),
     prepare: Any = None,
     least: int = 1,
+    least_clients: int = 1,
     text: str | None = None,
     tokens: TokenKind | Tokeniser | None = None,
     length: int | None = None,
@@ -70,6 +71,7 @@ def read_sites(
         prepare: "standard", "federated" or a transformer of scikit-learn; fitted on the training rows of all sites.
         least: of "federated", how many rows of a site must have a word for the site to name it; of a text, how often it
             must have a token.
+        least_clients: of "federated", how many sites must have a word; of a text, how many must have a token.
         text: column of texts; files need no other column without a role.
         tokens: of a text.
         length: of a text.
@@ -84,7 +86,7 @@ def read_sites(
     paths = site_files(files)
     names = site_names(paths)
     roles = Roles.of(label, target, None, split, group, drop, categories, text)
-    how = asked(prepare, least, roles.text, tokens=tokens, length=length, most=most)
+    how = asked(prepare, least, least_clients, roles.text, tokens=tokens, length=length, most=most)
     words = frozenset([gaps] if isinstance(gaps, str) else gaps)
     is_text = not is_parquet(paths[0])
     if not is_text and words:

@@ -200,10 +200,10 @@ SOURCES: dict[str, Source] = {
         Source(
             "texts", texts,
             "text files: of classes, or plain, each a natural client whose next character is predicted. "
-            "`texts:FOLDER?tokens=words&length=128&most=10000&least=5`: words, the most tokens of a text, the largest "
-            "vocabulary, how often a client must have a token",
+            "`texts:FOLDER?tokens=words&length=128&most=10000&least=5&least_clients=2`: words, the most tokens of a "
+            "text, the largest vocabulary, how often a client must have a token, how many clients must have it",
             "`{train,test}/<class>/*.txt`, or `*.txt`: UTF-8; needs pandas", "made files", is_format=True,
-            says={"tokens": str, "length": int, "most": int, "least": int},
+            says={"tokens": str, "length": int, "most": int, "least": int, "least_clients": int},
         ),
         Source(
             "vehicle", vehicle, "100 features of sensors, 2 classes; natural clients",

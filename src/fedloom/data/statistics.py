@@ -13,11 +13,13 @@ import json
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+
+from fedloom.data.client_counts import add_counts, check_least_clients
 
 BINS = 1024
 GAP = "missing"  # the word that a gap among words is
@@ -81,15 +83,16 @@ class Summary:
         return cls(len(frame), numbers, told)
 
     @classmethod
-    def added(cls, parts: Sequence[Summary]) -> Summary:
-        """Return the statistics of all clients; `parts` have the same columns."""
+    def added(cls, parts: Sequence[Summary], least_clients: int = 1) -> Summary:
+        """Return the statistics of all clients; `parts` have the same columns.
+
+        Words of fewer than `least_clients` clients are left out.
+        """
         first = parts[0]
-        words = dict[str, Mapping[str, int]]()
-        for name in first.words:
-            counts = Counter[str]()
-            for part in parts:
-                counts.update(part.words[name])
-            words[name] = dict(sorted(counts.items()))
+        words = {
+            name: dict(sorted(add_counts([part.words[name] for part in parts], least_clients).items()))
+            for name in first.words
+        }
         numbers = {name: Total.added([part.numbers[name] for part in parts]) for name in first.numbers}
         return cls(sum(part.rows for part in parts), numbers, words)
 
@@ -164,15 +167,23 @@ class CommonPreparation:
         least: how often a client must have a word to name it.
         numbers: by column; none before `fit`.
         words: those that become a column each, by column and in order; others are 0 in all of them.
+        least_clients: how many clients must have a word for it to become a column.
+
+    Raises:
+        ValueError: `least_clients` is no count.
     """
 
     least: int = 1
     numbers: Mapping[str, Scale] = field(default_factory=dict)
     words: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    least_clients: int = 1
+
+    def __post_init__(self) -> None:
+        check_least_clients(self.least_clients)
 
     def fit(self, clients: Sequence[Any]) -> CommonPreparation:
         """Return the preparation of some clients' rows, a data frame of each; what devices do in two exchanges."""
-        common = Summary.added([Summary.of(frame, self.least) for frame in clients])
+        common = Summary.added([Summary.of(frame, self.least) for frame in clients], self.least_clients)
         spreads = [Spread.of_columns(frame, common) for frame in clients]
         added = {name: Spread.added([spread[name] for spread in spreads]) for name in common.numbers}
         return self.of(common, added)
@@ -180,7 +191,7 @@ class CommonPreparation:
     def of(self, common: Summary, spreads: Mapping[str, Spread]) -> CommonPreparation:
         """Return the preparation that follows from the statistics of all clients."""
         numbers = {name: Scale.of(common.rows, total, spreads[name]) for name, total in common.numbers.items()}
-        return CommonPreparation(self.least, numbers, {name: tuple(counts) for name, counts in common.words.items()})
+        return replace(self, numbers=numbers, words={name: tuple(counts) for name, counts in common.words.items()})
 
     def conform(self, frame: Any) -> Any:
         """Return a data frame with the columns of this preparation; a column of gaps alone is of either kind.
@@ -225,13 +236,15 @@ class CommonPreparation:
     def described(self) -> dict[str, Any]:
         """Return the preparation as JSON has it; `read` makes it again, with the same bits."""
         words = {name: list(words) for name, words in self.words.items()}
-        return {"least": self.least, "numbers": {n: asdict(scale) for n, scale in self.numbers.items()}, "words": words}
+        out = {"least": self.least, "numbers": {n: asdict(scale) for n, scale in self.numbers.items()}, "words": words}
+        return out | ({"least_clients": self.least_clients} if self.least_clients > 1 else {})
 
     @classmethod
     def read(cls, said: Mapping[str, Any]) -> CommonPreparation:
         """Return the preparation that `described` has described."""
         numbers = {name: Scale(**scale) for name, scale in said["numbers"].items()}
-        return cls(said["least"], numbers, {name: tuple(words) for name, words in said["words"].items()})
+        words = {name: tuple(words) for name, words in said["words"].items()}
+        return cls(said["least"], numbers, words, said.get("least_clients", 1))
 
     def digest(self) -> str:
         """Return 16 hexadecimal digits of a SHA-256 over all of it."""

@@ -49,6 +49,7 @@ def read_csv(
     gaps: Sequence[str] = (),
     prepare: Any = None,
     least: int = 1,
+    least_clients: int = 1,
     text: str | None = None,
     tokens: TokenKind | Tokeniser | None = None,
     length: int | None = None,
@@ -85,6 +86,9 @@ def read_csv(
             the range; or a transformer of scikit-learn, which is given a data frame of the features.
         least: of "federated", how many rows of a client must have a word for the client to name it; of a text, how
             often a client must have a token.
+        least_clients: of "federated", how many clients must have a word for it to be a feature; of a text, how many
+            must have a token for it to be in the vocabulary. It leaves out what fewer clients claim, once `federate`
+            knows them.
         text: column of texts, which become token ids (N, length), padded at their end with 0; the other columns without
             a role are left out. The vocabulary is what clients count (`fedloom.data.vocabulary`).
         tokens: of a text, "words" (unless said) or "characters"; or a tokeniser of your own, a function of a text that
@@ -103,7 +107,7 @@ def read_csv(
     if not path.is_file():
         raise FormatError(f"there is no file {str(path)!r}; give the path of a .csv file with a header line")
     roles = Roles.of(label, target, client, split, group, drop, categories, text)
-    how = asked(prepare, least, roles.text, tokens=tokens, length=length, most=most)
+    how = asked(prepare, least, least_clients, roles.text, tokens=tokens, length=length, most=most)
     table = TextTable.recognised(path, roles.others, roles.features)
     table = replace(table, gaps=frozenset([gaps] if isinstance(gaps, str) else gaps))
     dropped = roles.dropped(table.header)
@@ -128,6 +132,7 @@ def from_frame(
     categories: Sequence[str] = (),
     prepare: Any = None,
     least: int = 1,
+    least_clients: int = 1,
     text: str | None = None,
     tokens: TokenKind | Tokeniser | None = None,
     length: int | None = None,
@@ -152,6 +157,7 @@ def from_frame(
         categories: columns of numbers that are names, prepared as words.
         prepare: "standard", "federated" or a transformer, as of `read_csv`.
         least: of "federated", how many rows of a client must have a word for the client to name it.
+        least_clients: of "federated", how many clients must have a word; of a text, how many must have a token.
         text: column of texts, which become token ids (N, length), as of `read_csv`.
         tokens: of a text, "words", "characters" or a tokeniser of your own.
         length: of a text, most tokens of it, 128 unless said.
@@ -169,7 +175,7 @@ def from_frame(
             "frame.to_pandas() of polars"
         )
     roles = Roles.of(label, target, client, split, group, drop, categories, text)
-    how = asked(prepare, least, roles.text, tokens=tokens, length=length, most=most)
+    how = asked(prepare, least, least_clients, roles.text, tokens=tokens, length=length, most=most)
     read, bad = columns_of_frame(Path(name), frame, roles)
     said = {"dropped": list(roles.dropped([str(column) for column in frame.columns]))}
     return dataset_of(Path(name), read, roles, name, how, said, test_fraction, seed, bad)

@@ -21,7 +21,13 @@ _TRAINED = 0.8  # of a file's text, from its beginning
 
 
 def texts(
-    folder: Path, *, tokens: Any = None, length: int | None = None, most: int = 10_000, least: int = 1
+    folder: Path,
+    *,
+    tokens: Any = None,
+    length: int | None = None,
+    most: int = 10_000,
+    least: int = 1,
+    least_clients: int = 1,
 ) -> Dataset:
     """Return token ids (N, length) of text files (.txt, UTF-8), by a vocabulary that clients count.
 
@@ -37,9 +43,10 @@ def texts(
         length: most tokens of a text, or those of a window; without it, 128 and 80.
         most: the largest vocabulary.
         least: how often a client must have a token to name it.
+        least_clients: how many clients must have a token for it to be in the vocabulary.
     """
     if (folder / "train").is_dir():
-        return _of_classes(folder, tokens or "words", length or 128, most, least)
+        return _of_classes(folder, tokens or "words", length or 128, most, least, least_clients)
     files = sorted(folder.glob("*.txt"))
     if not files:
         refuse(
@@ -48,10 +55,11 @@ def texts(
         )  # fmt: skip
     if not isinstance(tokens or "characters", str):
         refuse(folder, "the next token of plain texts is a character or a word", repr(tokens), "tokens=words")
-    return _plain(folder, files, TextPreparation("text", tokens or "characters", (length or 80) + 1, most, least))
+    how = TextPreparation("text", tokens or "characters", (length or 80) + 1, most, least, least_clients=least_clients)
+    return _plain(folder, files, how)
 
 
-def _of_classes(folder: Path, tokens: Any, length: int, most: int, least: int) -> Dataset:
+def _of_classes(folder: Path, tokens: Any, length: int, most: int, least: int, least_clients: int) -> Dataset:
     import pandas as pd
 
     rows: list[tuple[str, str, str]] = []
@@ -73,7 +81,8 @@ def _of_classes(folder: Path, tokens: Any, length: int, most: int, least: int) -
     split = "part" if "test" in set(frame["part"]) else None
     return from_frame(
         frame if split else frame[["text", "label"]], label="label", split=split, text="text", tokens=tokens,
-        length=length, most=most, least=least, test_fraction=0.0, name=folder.resolve().name or "texts",
+        length=length, most=most, least=least, least_clients=least_clients, test_fraction=0.0,
+        name=folder.resolve().name or "texts",
     )  # fmt: skip
 
 
@@ -103,7 +112,9 @@ def _plain(folder: Path, files: Sequence[Path], how: TextPreparation) -> Dataset
     rows = np.flatnonzero(~np.array(held_out))
     ids = torch.ones(len(cells), length, dtype=torch.uint8)  # until they are counted
     sizes = np.bincount(np.array(owners)[rows], minlength=len(names))
-    made = Preparation(frame, how).fitted(rows, np.zeros(len(cells), np.int64), sizes)
+    # On a device these files are one client of many: `federate` leaves out what too few clients have.
+    counted = Preparation(frame, replace(how, least_clients=1)).fitted(rows, np.zeros(len(cells), np.int64), sizes)
+    made = counted.with_least_clients(how.least_clients)
     bare = Examples(
         ids, torch.full(ids.shape, IGNORED), 2, Tokens(), folder.resolve().name or "texts", owners=tuple(names)
     )

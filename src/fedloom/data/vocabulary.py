@@ -1,7 +1,8 @@
 """Token ids of text: vocabularies of characters and words, counted by clients, and tokenisers of one's own.
 
-A vocabulary follows from counts: each client counts the tokens of its training texts, and the counts are added in the
-order of clients. No text leaves a client. The id 0 is padding, 1 stands for every token that is not in the vocabulary.
+A vocabulary follows from counts: each client counts the tokens of its training texts, and the counts are added up
+(`fedloom.data.client_counts`). No text leaves a client. The id 0 is padding, 1 stands for every token that is not in
+the vocabulary.
 """
 
 from __future__ import annotations
@@ -16,6 +17,8 @@ from typing import Any, Literal, get_args
 
 import numpy as np
 import numpy.typing as npt
+
+from fedloom.data.client_counts import add_counts, check_least_clients
 
 PADDING, UNKNOWN = 0, 1
 _WORD = re.compile(r"\w+|[^\w\s]")
@@ -97,15 +100,13 @@ def counted(texts: Iterable[Sequence[str]], least: int) -> dict[str, int]:
     return {token: n for token, n in sorted(counts.items()) if n >= least}
 
 
-def agreed(kind: TokenKind, clients: Sequence[dict[str, int]], most: int) -> Vocabulary:
+def agreed(kind: TokenKind, clients: Sequence[dict[str, int]], most: int, least_clients: int = 1) -> Vocabulary:
     """Return the vocabulary of the `most` tokens that all clients together count most often, the first of equals.
 
-    Counts are added in the order of clients, and tokens with equal counts stand in the order of their characters, so
-    that nothing depends on who answers first.
+    Tokens of fewer than `least_clients` clients are left out, and counts are added up as `add_counts` does. Tokens with
+    equal counts stand in the order of their characters, so that nothing depends on who answers first.
     """
-    total = Counter[str]()
-    for counts in clients:
-        total.update(counts)
+    total = add_counts(clients, least_clients)
     return Vocabulary(kind, tuple(sorted(total, key=lambda token: (-total[token], token))[:most]))
 
 
@@ -121,6 +122,7 @@ class TextPreparation:
         most: the largest vocabulary, the most frequent tokens.
         least: how often a client must have a token to name it.
         vocabulary: what clients have agreed on; None before `fit`, and with a tokeniser.
+        least_clients: how many clients must have a token for it to be in the vocabulary.
 
     Raises:
         ValueError: a number is out of range, or a tokeniser does not say how many ids it has.
@@ -132,11 +134,13 @@ class TextPreparation:
     most: int = 10_000
     least: int = 1
     vocabulary: Vocabulary | None = None
+    least_clients: int = 1
 
     def __post_init__(self) -> None:
         for name, value in (("length", self.length), ("most", self.most), ("least", self.least)):
             if type(value) is not int or value < 1:
                 raise ValueError(f"{name} of a text is a whole number from 1, got {value!r}: {name}={_USUAL[name]}")
+        check_least_clients(self.least_clients)
         if isinstance(self.tokens, str):
             Vocabulary(self.tokens, ())  # refuses another word
         elif not callable(self.tokens) and not hasattr(self.tokens, "encode"):
@@ -144,8 +148,10 @@ class TextPreparation:
                 f"a tokeniser is a function of a text that returns ids, got {type(self.tokens).__name__}: give one, "
                 "or 'words' or 'characters'"
             )
-        elif self.least > 1:
-            raise ValueError(f"a tokeniser has its ids already, got least={self.least} beside it: leave least out")
+        elif rule := next((name for name in ("least", "least_clients") if getattr(self, name) > 1), None):
+            raise ValueError(
+                f"a tokeniser has its ids already, got {rule}={getattr(self, rule)} beside it: leave {rule} out"
+            )
         else:
             self._own_size()
 
@@ -193,12 +199,17 @@ class TextPreparation:
     def agree(self, clients: Sequence[dict[str, int]]) -> TextPreparation:
         """Return the same with the vocabulary that follows from the counts of clients, in their order."""
         assert isinstance(self.tokens, str)
-        made = agreed(self.tokens, clients, self.most)
+        made = agreed(self.tokens, clients, self.most, self.least_clients)
         if not made.tokens:
-            told = f" that occur at least {self.least} times at a client" if self.least > 1 else ""
+            rules = {
+                "least": f"occur at least {self.least} times at a client",
+                "least_clients": f"at least {self.least_clients} clients have",
+            }
+            broken = [name for name in rules if getattr(self, name) > 1]
+            told = f" that {' and that '.join(rules[name] for name in broken)}" if broken else ""
             raise ValueError(
                 f"a vocabulary needs tokens{told}, got none in the training texts of {self.column!r}: name another "
-                f"column (text=NAME){' or a smaller least' * bool(told)}"
+                f"column (text=NAME){''.join(f' or a smaller {name}' for name in broken)}"
             )
         return replace(self, vocabulary=made)
 
@@ -260,6 +271,7 @@ class TextPreparation:
         out = {"column": self.column, "tokens": kind, "length": self.length, "size": self.size}
         if self.vocabulary is not None:
             out |= {"most": self.most, "least": self.least, "vocabulary": list(self.vocabulary.tokens)}
+            out |= {"least_clients": self.least_clients} if self.least_clients > 1 else {}
         return out
 
     @classmethod
@@ -275,7 +287,8 @@ class TextPreparation:
                 "TextPreparation with that tokeniser"
             )
         made = cls(said["column"], said["tokens"], said["length"], said["most"], said["least"])
-        return replace(made, vocabulary=Vocabulary(said["tokens"], tuple(said["vocabulary"])))
+        vocabulary = Vocabulary(said["tokens"], tuple(said["vocabulary"]))
+        return replace(made, vocabulary=vocabulary, least_clients=said.get("least_clients", 1))
 
     def digest(self) -> str:
         """Return 16 hexadecimal digits of a SHA-256 over all of it."""

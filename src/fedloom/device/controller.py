@@ -58,6 +58,7 @@ class Controller(Service):
         self._lock = threading.Lock()
         self._number = 0  # of the newest request
         self._newest_training = (-1, -1)  # (round, exchange) of the newest training that was answered
+        self._is_initial = False  # whether the request at hand is of the model before the first round
         self._last_check = 0.0
 
     def describe_error(self, error: Exception) -> dict[str, Any]:
@@ -84,7 +85,7 @@ class Controller(Service):
         data, self._steps_taken = unseal(data, self.token, self.limit), 0
         head = head_of(data, self.limit)
         self._check_request(head)
-        final = head.get("final")
+        final, self._is_initial = head.get("final"), head.get("initial") is True
         limited = None if final is not None else self.start_limits.violation(self.monitor())
         if (reason := self.leave_reason() or limited) is not None:
             raise DeclinedError(reason)
@@ -101,7 +102,7 @@ class Controller(Service):
 
     def note(self, request: Request, answer: Answer) -> None:
         if self.results is not None:
-            self.results.note(request, answer)
+            self.results.note(request, answer, initial=self._is_initial)
 
     def _keep(self, final: Any, head: dict[str, Any], parts: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
         """Keep a model of the finished run, and return an answer without it."""

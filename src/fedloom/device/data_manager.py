@@ -71,17 +71,17 @@ class DataManager:
         f = self.federation
         rows = f.partition.rows(0)
         sums = tuple(map(float, self._targets[rows].sum(0))) if moments else None
-        summary, least, text = None, 1, None
+        summary, least, text, least_clients = None, 1, None, 1
         if self.is_prepared_by_all:
             assert f.train.preparation is not None
             how = f.train.preparation.common
             if isinstance(how, TextPreparation):
                 text = TextCounts(replace(how, vocabulary=None), how.counts(self._frame))
             elif how is not None:
-                least = how.least
+                least, least_clients = how.least, how.least_clients
                 summary = Summary.of(self._frame, least)
         if summary is not None or sums is not None or text is not None:
-            self._statistics = FirstStatistics(len(rows), summary, least, sums, text)
+            self._statistics = FirstStatistics(len(rows), summary, least, sums, text, least_clients)
         return self._statistics
 
     def second_statistics(self, fields: Any) -> SecondStatistics:
@@ -115,13 +115,13 @@ class DataManager:
         made = f.train.preparation
         assert made is not None
         asked = made.common
-        alike = type(asked) is type(common)
+        alike = type(asked) is type(common) and made.least_clients == common.least_clients
         if isinstance(asked, TextPreparation) and isinstance(common, TextPreparation):
             alike = replace(asked, vocabulary=None) == replace(common, vocabulary=None)
         if not alike:
             raise RefusedError(
-                "the server's preparation is of another kind than this table's: name the same text=, or prepare=, on "
-                "all devices"
+                "the server's preparation is of another kind than this table's: name the same text=, prepare= and "
+                "least_clients= on all devices"
             )
         if (count := len(made.frame) * len(common.get_feature_names_out())) > _MOST_VALUES:
             raise RefusedError(
@@ -197,8 +197,9 @@ def _federation(source: Dataset, d: DataSettings, seed: int) -> Federation:
     if held_out is None and test is not None:
         train, held_out = dataset._replace(owners=None).merged().train, np.arange(len(train) + len(test)) >= len(train)
     arrives, drift = catalogue.changes(d.arrives, d.drift, seed)
-    return federate(
-        catalogue.augment(d.augment, train),
+    least_clients = 1 if train.preparation is None else train.preparation.least_clients
+    f = federate(
+        catalogue.augment(d.augment, _with_least_clients(train, 1)),  # the other clients are elsewhere
         by_lists([np.arange(len(train))]),
         test_fraction=d.test_fraction,
         val_fraction=d.val_fraction,
@@ -207,6 +208,13 @@ def _federation(source: Dataset, d: DataSettings, seed: int) -> Federation:
         drift=drift,
         seed=seed,
     )
+    return replace(f, train=_with_least_clients(f.train, least_clients))
+
+
+def _with_least_clients(examples: Examples, least_clients: int) -> Examples:
+    if examples.preparation is None:
+        return examples
+    return replace(examples, preparation=examples.preparation.with_least_clients(least_clients))
 
 
 def _resolve_source(source: str) -> str:

@@ -14,7 +14,6 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
@@ -55,14 +54,14 @@ class DeviceResults:
     ) -> None:
         self.folder, self.task, self.facts, self.say = folder / run[:_DIGITS], task, facts, say
         self._models: dict[str, str] = {}
-        self._begun = set[str]()  # measures that were taken before training
-        with suppress(OSError, ValueError, TypeError):  # of a device that returns
-            lines = map(json.loads, (self.folder / CURVES).read_text(encoding="ascii").splitlines())
-            self._begun.update(name for line in lines for name in line)
 
-    def note(self, request: Request, answer: Answer) -> None:
-        """Write the device's own numbers of a training or an evaluation, and say them."""
+    def note(self, request: Request, answer: Answer, *, initial: bool) -> None:
+        """Write the device's own numbers of a training or an evaluation, and say them.
+
+        `initial`: whether the model is that before the first round, which counts as round 0.
+        """
         call = request.call
+        round = call.round + (not initial)
         numbers: dict[str, float | int | None] = {}
         if call.exchange == EVALUATING:
             if not isinstance(answer.upload, EvaluationResult):
@@ -74,10 +73,7 @@ class DeviceResults:
             values |= {name: float(score) for name, score in result.scores.items()}
             before = "val_" if call.split == "val" else ""
             numbers = {before + name: _finite(value) for name, value in values.items()} | {before + "examples": count}
-            round = call.round + (before + "examples" in self._begun)  # the first is of the initial model
-            self._begun.add(before + "examples")
         else:
-            round = call.round + 1
             losses = mean_losses(request, answer)
             numbers = {"exchange": int(call.exchange), "train_loss": _finite(next(iter(losses.values()), math.nan))}
         try:

@@ -302,7 +302,9 @@ class RunTable:
 def _federated(preparation: Preparation) -> dict[str, str]:
     """Return what a source says of a preparation by the statistics of all clients."""
     made = preparation.transformer
-    return {"prepare": "federated", "least": str(made.least)} if isinstance(made, CommonPreparation) else {}
+    if not isinstance(made, CommonPreparation):
+        return {}
+    return {"prepare": "federated", "least": str(made.least), "least_clients": str(made.least_clients)}
 
 
 def class_places(train: Examples, where: str, names: Sequence[str]) -> dict[str, int]:

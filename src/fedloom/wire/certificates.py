@@ -18,7 +18,7 @@ import json
 import os
 import re
 import stat
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -167,6 +167,28 @@ def keys(folder: Path, *, over_nats: bool = False) -> dict[str, str]:
     its = {name: device["key"] for name, device in registered(folder).items()}
     its |= {INVITED + name: each["key"] for name, each in invitations(folder).items() if each["until"] >= today()}
     return {name: key for name, key in its.items() if (_NKEY.fullmatch(key) is not None) == over_nats}
+
+
+class WatchedKeys:
+    """The public keys that may connect, by name, as the file has them when this is called.
+
+    A server goes on where somebody has spoilt the file: then they are those of the last time. `tell`: called with what
+    is wrong, once.
+    """
+
+    def __init__(self, folder: Path, tell: Callable[[str], object], *, over_nats: bool = False) -> None:
+        self.folder, self.tell, self.over_nats = folder, tell, over_nats
+        self._last, self._told = keys(folder, over_nats=over_nats), ""
+
+    def __call__(self) -> dict[str, str]:
+        """Return the keys."""
+        try:
+            self._last, self._told = keys(self.folder, over_nats=self.over_nats), ""
+        except (SettingError, OSError) as error:
+            if (text := str(error)) != self._told:
+                self._told = text
+                self.tell(f"{text}; until then nobody is let in or shut out")
+        return self._last
 
 
 def today() -> str:

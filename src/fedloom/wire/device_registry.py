@@ -274,6 +274,11 @@ class Registry:
             )
         if common is None or own is None:
             return test
+        if (wanted := own.least_clients) not in (1, common.least_clients):
+            raise SettingError(
+                f"least_clients is the same with --test and on all devices, got {wanted} with {test.name} and "
+                f"{common.least_clients} on the devices: name the same"
+            )
         try:
             own = replace(own, frame=common.transformer.conform(own.frame), transformer=common.transformer)
         except ValueError as error:

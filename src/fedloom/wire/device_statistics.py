@@ -61,7 +61,7 @@ class TextCounts:
             )
         how = self.how
         said = {"column": how.column, "tokens": how.tokens, "length": how.length, "most": how.most, "least": how.least}
-        return said | {"counts": dict(self.counts)}
+        return said | _described_least_clients(how.least_clients) | {"counts": dict(self.counts)}
 
     @classmethod
     def read(cls, fields: Any) -> TextCounts:
@@ -82,7 +82,19 @@ class TextCounts:
         return cls(how, dict(sorted(counts.items())))
 
 
-_SAID = ("column", "tokens", "length", "most", "least")
+_SAID = ("column", "tokens", "length", "most", "least", "least_clients")
+
+
+def _described_least_clients(least_clients: int) -> dict[str, int]:
+    """Return the entry of a message; none where it says nothing, so that digests stay those of earlier versions."""
+    return {"least_clients": least_clients} if least_clients > 1 else {}
+
+
+def _read_least_clients(fields: Mapping[str, Any]) -> int:
+    least_clients = fields.get("least_clients", 1)
+    if type(least_clients) is not int or not 1 <= least_clients < 1 << 40:
+        raise RefusedError(f"least_clients is a whole number from 1, got {least_clients!r:.40}: write least_clients=2")
+    return least_clients
 
 
 def _read_text(fields: Mapping[str, Any]) -> TextPreparation:
@@ -96,7 +108,10 @@ def _read_text(fields: Mapping[str, Any]) -> TextPreparation:
             raise RefusedError(
                 f"{name} of a text is a whole number from 1 to {most:,}, got {fields.get(name)!r:.40}: name another"
             )
-    return TextPreparation(column, cast(TokenKind, tokens), fields["length"], fields["most"], fields["least"])
+    return TextPreparation(
+        column, cast(TokenKind, tokens), fields["length"], fields["most"], fields["least"],
+        least_clients=_read_least_clients(fields),
+    )  # fmt: skip
 
 
 def _check_token(token: Any, how: TextPreparation) -> None:
@@ -115,6 +130,7 @@ class FirstStatistics:
         least: how often a device must have a word to name it.
         targets: sum of each target; None where no task asks for it.
         text: how often a column of texts has each token; None: there is none whose tokens are counted.
+        least_clients: how many devices must have a word of a table for it to become a column.
     """
 
     rows: int
@@ -122,12 +138,14 @@ class FirstStatistics:
     least: int = 1
     targets: tuple[float, ...] | None = None
     text: TextCounts | None = None
+    least_clients: int = 1
 
     def described(self) -> dict[str, Any]:
         """Return the statistics as JSON has them."""
         out: dict[str, Any] = {"rows": self.rows}
         if self.summary is not None:
             out |= {"least": self.least, "numbers": described_totals(self.summary.numbers)}
+            out |= _described_least_clients(self.least_clients)
             out["words"] = {name: dict(counts) for name, counts in self.summary.words.items()}
         if self.text is not None:
             out["text"] = self.text.described()
@@ -145,7 +163,8 @@ class FirstStatistics:
         Raises:
             RefusedError: no such rows can have them.
         """
-        fields = read_object(fields, "statistics of a device", ("rows", "least", "numbers", "words", "targets", "text"))
+        names = ("rows", "least", "least_clients", "numbers", "words", "targets", "text")
+        fields = read_object(fields, "statistics of a device", names)
         if type(fields.get("rows")) is not int or fields["rows"] != rows:
             raise RefusedError(
                 f"statistics are over all {rows} training examples that a device registers, got "
@@ -165,7 +184,7 @@ class FirstStatistics:
             for name, counts in read_object(fields.get("words"), "words of columns").items()
         }
         check_columns([*numbers, *words])
-        return cls(rows, Summary(rows, numbers, words), least, sums)
+        return cls(rows, Summary(rows, numbers, words), least, sums, least_clients=_read_least_clients(fields))
 
 
 @dataclass(frozen=True)
@@ -258,7 +277,7 @@ def read_preparation(fields: Any) -> CommonPreparation | TextPreparation:
     """
     if isinstance(fields, dict) and "vocabulary" in fields:
         return _read_vocabulary(read_object(fields, "a preparation", (*_SAID, "size", "vocabulary")))
-    fields = read_object(fields, "a preparation", ("least", "numbers", "words"))
+    fields = read_object(fields, "a preparation", ("least", "least_clients", "numbers", "words"))
     numbers, least = dict[str, Scale](), fields.get("least")
     for name, scale in read_object(fields.get("numbers"), "scales of columns").items():
         names = ("fill", "mean", "deviation", "gaps")
@@ -280,7 +299,7 @@ def read_preparation(fields: Any) -> CommonPreparation | TextPreparation:
     check_columns([*numbers, *words])
     if type(least) is not int or least < 1:
         raise RefusedError(f"least is a whole number from 1, got {least!r:.40}: send another preparation")
-    return CommonPreparation(least, numbers, words)
+    return CommonPreparation(least, numbers, words, _read_least_clients(fields))
 
 
 def _read_vocabulary(fields: Mapping[str, Any]) -> TextPreparation:

@@ -66,6 +66,7 @@ class Devices(Engine):
         self.limit = LIMIT
         self._numbers = itertools.count(1)
         self._final: dict[str, Any] | None = None  # what is said beside a model of the finished run
+        self._has_trained = False  # whether devices were asked to train, in this process
         p = self.population
         one_of_each = [p.assignment.index(name) for name, members in p.members.items() if members]
         self._has_states = any(tree.leaves(self.runtime.fresh(k)) for k in one_of_each)
@@ -198,6 +199,8 @@ class Devices(Engine):
             durable = round if self.durable is None else self.durable
             fields = {"to": name, "durable": durable, "held": self._digest(k)}
             fields |= {} if self._final is None else {"final": self._final}
+            self._has_trained |= request.call.exchange != EVALUATING
+            fields |= {"initial": True} if round == 0 and not self._has_trained else {}
             clients[name] = k
             messages[name] = seal(request_bytes(request, number, (number, packed), state, **fields), fleet.tokens[name])
         for name, answer in fleet.ask(messages, deadline):

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
-from fedloom.core.errors import RankError, RefusedError
+from fedloom.core.errors import RankError, RefusedError, SettingError
 from fedloom.engines.faults import NOT_WITHIN
 from fedloom.wire.certificates import INVITED
 from fedloom.wire.communication import LOOK, Connections
@@ -180,6 +180,9 @@ class RankFleet(Fleet):
         except RefusedError as error:
             self.audit("refused", name, str(error))
             reply = {"refused": str(error)}
+        except (SettingError, OSError) as error:  # with paths of the server
+            self.audit("refused", name, str(error))
+            reply = {"refused": "the server cannot read or write its list of devices: tell its owner, and come again"}
         self.send_notice(rank, json.dumps(reply).encode())
 
     def note_refusal(self, rank: int, why: str) -> None:

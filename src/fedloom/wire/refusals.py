@@ -5,6 +5,7 @@ Whoever reaches the port can be refused as often as he likes: each key is noted 
 
 from __future__ import annotations
 
+import os
 import re
 import time
 from collections.abc import Callable, Mapping
@@ -50,6 +51,8 @@ class RefusalLog:
         if not self.log.exists():
             return
         with self.log.open("rb") as file:
+            if file.seek(0, os.SEEK_END) < self._place:  # it was emptied, as programs that rotate logs do
+                self._place, self._rest = 0, b""
             file.seek(self._place)
             data = file.read(_CHUNK)
         self._place += len(data)

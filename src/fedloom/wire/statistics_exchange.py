@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from fedloom.core.errors import RefusedError, SettingError
+from fedloom.data.client_counts import check_least_clients
 from fedloom.data.columns import most_words
 from fedloom.data.statistics import GAP, CommonPreparation, Spread, Summary, Total, mean_in_order
 from fedloom.storage.strict_json import parse
@@ -53,7 +54,9 @@ def exchange_statistics(
         rows = sum(each.rows for each in own)
         means = _means([each.targets for each in own], rows)
         summaries = [each.summary for each in own if each.summary is not None]
-        common = Summary.added(summaries) if summaries else Summary(rows, {}, {})
+        least_clients = own[0].least_clients if own[0].text is None else own[0].text.how.least_clients
+        _check_enough(least_clients, len(own))
+        common = Summary.added(summaries, least_clients) if summaries else Summary(rows, {}, {})
         _check_words(common)
         totals = CommonTotals(common.numbers, () if means is None else means)
         answers = fleet.converse(dict.fromkeys(ranks, to_bytes({"common": totals.described()})), wait)
@@ -97,7 +100,8 @@ def _followed(
             raise SettingError(str(error)) from None
     if firsts[0].summary is not None:
         spreads = {name: Spread.added([each.numbers[name] for each in seconds]) for name in common.numbers}
-        preparation = CommonPreparation(firsts[0].least).of(common, spreads).described()
+        how = CommonPreparation(firsts[0].least, least_clients=firsts[0].least_clients)
+        preparation = how.of(common, spreads).described()
     if preparation is not None:
         try:
             to_bytes(preparation)
@@ -129,11 +133,12 @@ def aligned(firsts: Sequence[tuple[str, FirstStatistics]]) -> list[FirstStatisti
         )
     first_id = firsts[0][0]
     for id, first in firsts:
-        if first.least != firsts[0][1].least:
-            raise SettingError(
-                f"all devices withhold words of equally few rows, got least={firsts[0][1].least} on {first_id} and "
-                f"least={first.least} on {id}: name the same"
-            )
+        for rule in ("least", "least_clients"):
+            if (theirs := getattr(first, rule)) != (ours := getattr(firsts[0][1], rule)):
+                raise SettingError(
+                    f"all devices leave out words by the same rule, got {rule}={ours} on {first_id} and "
+                    f"{rule}={theirs} on {id}: name the same"
+                )
     names = [{*summary.numbers, *summary.words} for summary in of.values()]
     for id, theirs in zip(of, names, strict=True):
         if wrong := sorted(theirs ^ names[0]):
@@ -161,7 +166,7 @@ def _check_texts(firsts: Sequence[tuple[str, FirstStatistics]]) -> None:
                 "none"
                 if each is None
                 else f"text={each.column:.80}&tokens={each.tokens}&length={each.length}&most="
-                f"{each.most}&least={each.least}"
+                f"{each.most}&least={each.least}&least_clients={each.least_clients}"
                 for each in (first, theirs)
             )
             raise SettingError(
@@ -195,6 +200,13 @@ def _with_columns(summary: Summary, numbers: Sequence[str], words: Sequence[str]
         {name: summary.numbers.get(name, nothing) for name in numbers},
         {name: summary.words.get(name, gaps) for name in words},
     )
+
+
+def _check_enough(least_clients: int, devices: int) -> None:
+    try:
+        check_least_clients(least_clients, devices)
+    except ValueError as error:
+        raise SettingError(str(error)) from None
 
 
 def _check_words(common: Summary) -> None:

@@ -42,7 +42,7 @@ def kind(name: str) -> type[Algorithm[Any, Any]]:
     if plain(name) in _NOT_HERE:
         raise SettingError(
             f"an algorithm is one that `fedloom algorithms` lists or your own as module:Class, got {name!r}, which is "
-            "not built in: docs/coming-from.md says what comes near, docs/algorithms.md how to write it"
+            "not built in: docs/algorithms.md says how to write it"
         )
     if "," in name:
         raise SettingError(

@@ -152,7 +152,7 @@ def _tokeniser(text: str) -> Any:
     return found() if makes else found
 
 
-_SAID = ("text", "label", "client", "tokens", "length", "most", "least", "config")
+_SAID = ("text", "label", "client", "tokens", "length", "most", "least", "least_clients", "config")
 
 
 def _of_huggingface(rest: str) -> Dataset:
@@ -161,7 +161,7 @@ def _of_huggingface(rest: str) -> Dataset:
     given: dict[str, Any] = {}
     for pair in written.split("&"):
         key, _, value = pair.partition("=")
-        whole = key in ("length", "most", "least")
+        whole = key in ("length", "most", "least", "least_clients")
         if not value or key not in _SAID or key in given or (whole and not value.isdecimal()):
             raise SettingError(
                 f"of texts of Hugging Face one says, each once, some of huggingface:NAME?{'=..&'.join(_SAID)}=.., got "
@@ -176,6 +176,7 @@ def _of_huggingface(rest: str) -> Dataset:
 _ARGUMENTS = {
     "label": str, "target": list, "client": str, "split": str, "group": str, "prepare": str, "drop": list,
     "categories": list, "gaps": list, "least": int, "text": str, "tokens": str, "length": int, "most": int,
+    "least_clients": int,
 }  # fmt: skip
 
 
