@@ -338,6 +338,10 @@ COMMANDS = {
     "two algorithms to run": Mistake("run fedavg fedprox", "unrecognized arguments", "fedprox", "fedloom compare"),
     "a misspelt choice": Mistake("run fedavg --engine staked", "invalid choice", "'staked'", "did you mean 'stacked'"),
     "a misspelt algorithm": Mistake("run fedavgg", "unknown algorithm", "'fedavgg'", "did you mean 'fedavg'"),
+    "a settings file for an algorithm": Mistake(
+        "run mine.toml", "one that `fedloom algorithms` lists", "'mine.toml'", "--settings mine.toml"
+    ),
+    "a figure of no clients": Mistake("data show --shown 0", "number of at least 1", "'0'", "--shown"),
     "an algorithm by another library's name": Mistake(
         "run PerAvg", "unknown algorithm", "'PerAvg'", "did you mean 'per_fedavg'"
     ),

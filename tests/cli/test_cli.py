@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import warnings
 from itertools import takewhile
@@ -48,6 +49,23 @@ def save(path: Path, train: tuple[Any, Any], test: tuple[Any, Any], **changes: A
     arrays = {"x_train": train[0], "y_train": train[1], "x_test": test[0], "y_test": test[1], **changes}
     np.savez(path, **{name: array for name, array in arrays.items() if array is not None})
     return str(path)
+
+
+def test_what_people_have_named_is_no_markup(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A folder may be called a[b]c: rich would leave out [b], and fail on [/b]."""
+    pytest.importorskip("cryptography")
+    (tmp_path / "a[b]c[").mkdir()
+    folder = tmp_path / "a[b]c[" / "b]"
+    status, out, _ = call(capsys, "certs", "authority", str(folder))
+    assert status == 0
+    assert f"{folder}/authority.crt goes to all devices" in out.replace("\n", "")
+    for path in (Path(cli.__file__ or "").parent).glob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Call) and ast.unparse(node.func) == "console.print" and node.args:
+                said = ast.unparse(node.args[0])
+                inserted = any(isinstance(part, ast.JoinedStr) for part in ast.walk(node.args[0]))
+                plain = "escape(" in said or any(keyword.arg == "markup" for keyword in node.keywords)
+                assert plain or not inserted, f"{path.name}:{node.lineno} prints {said} with markup"
 
 
 # ---- what works

@@ -114,3 +114,10 @@ def test_mistakes_are_said(folder: Path, tmp_path: Path, capsys: pytest.CaptureF
     said = error(capsys, "evaluate", run, "--data", new, "--measures", "rmse")
     assert said.startswith("measures are some of those of the task Classification, accuracy, ")
     assert not Path(out).exists()
+    for words in (["predict", run, "--data", new, "--overwrite", "--out"], ["export", run, "--overwrite"]):
+        (tmp_path / "f.pt").mkdir(exist_ok=True)
+        assert error(capsys, *words, f"{tmp_path}/f.pt").startswith(
+            f"{tmp_path}/f.pt is a folder, and a file is written"
+        )
+    said = error(capsys, "export", run, f"{tmp_path}/kiel.pt", "--client", "Kil")
+    assert said.endswith("got 'Kil' (did you mean 'Kiel'?)")

@@ -128,6 +128,15 @@ def test_what_is_refused_in_words(tmp_path: Path, capsys: Any) -> None:
     aside = source.rename(tmp_path / "aside")
     assert "new rows are prepared by the examples of this device" in error(capsys, "predict", str(folder), *new)
     aside.rename(source)
+    right = (folder / "device.json").read_text()
+    for entry, value in {"preparation": None, "name": None, "models": 3, "threshold": "x", "model": "other"}.items():
+        content = json.loads(right)
+        if value is None:
+            del content[entry]
+        (folder / "device.json").write_text(json.dumps(content | ({} if value is None else {entry: value})))
+        said = error(capsys, "predict", str(folder), *new)
+        assert f"{folder}/device.json " in said, entry
+    (folder / "device.json").write_text(right)
     (folder / "global.safetensors").write_bytes(b"x")
     assert "is gone or was changed since the run has ended" in error(capsys, "predict", str(folder), *new)
     (folder / "device.json").write_text("{}")

@@ -280,6 +280,14 @@ def test_settings_that_devices_have_no_use_for(settings: dict[str, Any], words: 
         settings_of(settings)
 
 
+def test_a_message_about_settings_names_their_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "bad.toml").write_text("[run]\nroundz = 2\n")
+    words = ["--settings", f"{tmp_path}/bad.toml", "--out", f"{tmp_path}/out", "--transport", "nats", "--least", "2"]
+    assert main(["serve", *words]) == 2
+    assert f"{tmp_path}/bad.toml: run has no setting 'roundz'" in " ".join(capsys.readouterr().err.split())
+    assert not (tmp_path / "out").exists()
+
+
 def test_a_server_bounds_uploads_unless_it_is_told_otherwise(tmp_path: Path) -> None:
     assert settings_of({}).run.median_bound == 5.0
     assert settings_of({"run": {"median_bound": 3}}).run.median_bound == 3.0

@@ -146,6 +146,8 @@ def test_a_federations_own_examples(tmp_path: Path) -> None:
     assert found.sizes == {"0": 45, "1": 45}
     with pytest.raises(SettingError, match="to evaluate takes targets, got an array of inputs alone"):
         evaluate_run(tmp_path / "run", whole.train.x.numpy(), job=job)
+    with pytest.raises(SettingError, match="seed of the resamples must be at least 0, got -1"):
+        evaluate_run(tmp_path / "run", whole.test, job=job, seed=-1)
     with pytest.raises(SettingError, match="resamples must be at least 1, got 0"):
         evaluate_run(tmp_path / "run", whole.test, job=job, resamples=0)
     with pytest.raises(SettingError, match=r"got 'acuracy' \(did you mean 'accuracy'\?\)"):

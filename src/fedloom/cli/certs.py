@@ -19,10 +19,11 @@ def make(args: argparse.Namespace, console: Console) -> int:
     folder = Path(args.directory)
     if args.kind == "device":
         path, public = certificates.device_key(folder)
-        console.print(public, soft_wrap=True)
+        console.print(public, markup=False, soft_wrap=True)
         console.print(
             f"{path} is this device's key, and stays here; the line above goes to the server's owner: fedloom devices "
             f"add DIR NAME KEY, fingerprint {certificates.fingerprint(public)}",
+            markup=False,
             soft_wrap=True,
         )
         return 0
@@ -32,7 +33,7 @@ def make(args: argparse.Namespace, console: Console) -> int:
     else:
         path = certificates.make_server(folder, args.name, 825 if args.days is None else args.days)
         text = f"{path} is for {', '.join(args.name)}; fedloom serve --certs {folder}"
-    console.print(text, soft_wrap=True)
+    console.print(text, markup=False, soft_wrap=True)
     return 0
 
 
@@ -55,14 +56,19 @@ def devices(args: argparse.Namespace, console: Console) -> int:
         )
     if args.action == "list":
         if not certificates.registered(folder) and not certificates.invitations(folder):
-            console.print(who_may_connect(folder), soft_wrap=True)
+            console.print(who_may_connect(folder), markup=False, soft_wrap=True)
         for name, its in certificates.registered(folder).items():
             console.print(
-                f"{name}  {certificates.fingerprint(its['key'])}  since {its['added']}", soft_wrap=True, highlight=False
+                f"{name}  {certificates.fingerprint(its['key'])}  since {its['added']}",
+                markup=False,
+                soft_wrap=True,
+                highlight=False,
             )
         for name, its in certificates.invitations(folder).items():
             state = f"used on {its['used']}" if its["used"] else "not used"
-            console.print(f"{name}  invited until {its['until']}, {state}", soft_wrap=True, highlight=False)
+            console.print(
+                f"{name}  invited until {its['until']}, {state}", markup=False, soft_wrap=True, highlight=False
+            )
         return 0
     if args.name is None:
         raise SettingError(
@@ -70,14 +76,16 @@ def devices(args: argparse.Namespace, console: Console) -> int:
         )
     if args.action == "remove":
         certificates.remove_device(folder, args.name)
-        console.print(f"{args.name} may connect no longer; a run that goes on notices within seconds")
+        console.print(f"{args.name} may connect no longer; a run that goes on notices within seconds", markup=False)
         return 0
     if args.key is None:
         raise SettingError("fedloom devices add needs the device's public key: fedloom devices add DIR NAME KEY.pub")
     text = sys.stdin.read(4096) if args.key == "-" else _key_text(args.key)
     digest = certificates.add_device(folder, args.name, text)
     console.print(
-        f"{args.name} may connect with the key {digest}: compare it with what the device prints", soft_wrap=True
+        f"{args.name} may connect with the key {digest}: compare it with what the device prints",
+        markup=False,
+        soft_wrap=True,
     )
     return 0
 
@@ -91,6 +99,7 @@ def invite(args: argparse.Namespace, console: Console) -> int:
     console.print(
         f"{to} lets one device register as {args.name}, once, within {args.days} days. Bring it there as you would a "
         f"password, and there: fedloom join --invite {to.name} --data DATA --state DIR",
+        markup=False,
         soft_wrap=True,
     )
     return 0

@@ -41,7 +41,7 @@ def show(args: argparse.Namespace, console: Console) -> int:
         console.print(f"classes: {called}{more}", markup=False, highlight=False)
     if train.preparation is not None:
         facts = train.preparation.facts
-        console.print(f"{facts['fitted_on']:,} training rows prepare the columns:", highlight=False)
+        console.print(f"{facts['fitted_on']:,} training rows prepare the columns:", markup=False, highlight=False)
         columns = facts["columns"]
         for name, what in columns.items() if isinstance(columns, dict) else [("all", columns)]:
             shown = facts.get("thousands", {}).get(name)

@@ -20,6 +20,13 @@ def directory(text: str) -> str:
     return text
 
 
+def count(text: str) -> int:
+    """Return a number of at least 1 that a person has typed."""
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"is a number of at least 1, got {text!r}")
+    return int(text)
+
+
 def round_or_best(text: str) -> int | str:
     """Return the round that a person names: its number, or "best" for the best one on validation data."""
     if text != "best" and not text.lstrip("-").isdecimal():

@@ -57,7 +57,7 @@ def flower_connections(
         tls, warning = certificates.server_files(folder)
         if warning:
             warn(warning, EngineWarning)
-        console.print(who_may_connect(folder), soft_wrap=True)
+        console.print(who_may_connect(folder), markup=False, soft_wrap=True)
         keys = certificates.WatchedKeys(folder, partial(console.print, markup=False, soft_wrap=True))
     with ExitStack() as stack, sigterm_interrupts():
         folder = private_folder()
@@ -74,6 +74,7 @@ def flower_connections(
         console.print(
             f"waiting for {args.least} devices at 127.0.0.1:{args.port}, {args.wait:g} s at most (--wait); devices on "
             "other hosts reach it through a proxy (docs/flower.md)",
+            markup=False,
             soft_wrap=True,
         )
         yield connections
@@ -98,8 +99,8 @@ def join_over_flower(
     else:
         authority = authority_of(args)
         key, public = certificates.device_key(state)
-        console.print(f"key of this device: {public}", soft_wrap=True)
-        console.print(f"fingerprint: {certificates.fingerprint(public)}", soft_wrap=True)
+        console.print(f"key of this device: {public}", markup=False, soft_wrap=True)
+        console.print(f"fingerprint: {certificates.fingerprint(public)}", markup=False, soft_wrap=True)
     wait_for_server(host, port, authority, console)
     with ExitStack() as stack:
         folder = private_folder()
@@ -109,7 +110,7 @@ def join_over_flower(
         def say(text: str) -> None:
             if text not in said:
                 said.add(text)
-                console.print(text, soft_wrap=True, highlight=False)
+                console.print(text, markup=False, soft_wrap=True, highlight=False)
 
         def connect(name: str, key: Path | None, stack: ExitStack) -> RelayedServer:
             server = RelayedServer(folder / name)
@@ -120,13 +121,13 @@ def join_over_flower(
 
         own = member()
         if joining is not None and joining.key is not None:
-            console.print(joining.begins, soft_wrap=True)
+            console.print(joining.begins, markup=False, soft_wrap=True)
             with ExitStack() as once:
                 if take_part(connect("invited", joining.key, once), enrolment := Enrolment(public)):
                     return True
                 if not enrolment.is_done:
                     return False
-            console.print(joining.ends(), soft_wrap=True)
+            console.print(joining.ends(), markup=False, soft_wrap=True)
         server = connect("device", key, stack)
         console.print(own.waits_at(args.server), markup=False, soft_wrap=True)
         while True:
@@ -160,7 +161,7 @@ def wait_for_server(host: str, port: int, authority: Path | None, console: Conso
             return check_reachable(host, port, authority)
         except RankError as error:
             if not is_said:
-                console.print(f"{error}; trying again", soft_wrap=True, highlight=False)
+                console.print(f"{error}; trying again", markup=False, soft_wrap=True, highlight=False)
             is_said = True
             time.sleep(_PAUSE)
 

@@ -39,7 +39,7 @@ def nats_connections(args: argparse.Namespace, out: Path, console: Console, audi
         warn(warning, EngineWarning)
     key = folder / "nats.nk"
     public = make_key(key)
-    console.print(who_may_connect(folder), soft_wrap=True)
+    console.print(who_may_connect(folder), markup=False, soft_wrap=True)
     its = WatchedKeys(folder, partial(console.print, markup=False, soft_wrap=True), over_nats=True)
     with ExitStack() as stack, sigterm_interrupts():
         server = NatsServer(
@@ -55,6 +55,7 @@ def nats_connections(args: argparse.Namespace, out: Path, console: Console, audi
         connections.registered = its
         console.print(
             f"waiting for {args.least} devices at {args.host}:{args.port}, {args.wait:g} s at most (--wait)",
+            markup=False,
             soft_wrap=True,
         )
         yield connections
@@ -67,7 +68,7 @@ def join_over_nats(
     host, port = address_of(args.server, args.transport)
     authority, key, own = authority_of(args), Path(args.state) / "nats.nk", member()
     url, public = f"tls://{host}:{port}", make_key(key)
-    console.print(f"key of this device: {public}", soft_wrap=True)
+    console.print(f"key of this device: {public}", markup=False, soft_wrap=True)
     said = set[str]()
 
     def connected(door: Door) -> NatsManager:
@@ -78,7 +79,7 @@ def join_over_nats(
             except RankError as error:
                 if str(error) not in said:
                     said.add(str(error))
-                    console.print(f"{error}; trying again", soft_wrap=True, highlight=False)
+                    console.print(f"{error}; trying again", markup=False, soft_wrap=True, highlight=False)
                 time.sleep(_PAUSE)
 
     while joining is not None and joining.key is not None:
@@ -93,7 +94,7 @@ def join_over_nats(
             manager.end()
         if left or not enrolment.is_done:
             return left
-        console.print(joining.ends(), soft_wrap=True)
+        console.print(joining.ends(), markup=False, soft_wrap=True)
         time.sleep(_PAUSE)  # nats-server reads the new key
         break
     while True:

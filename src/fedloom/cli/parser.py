@@ -8,10 +8,11 @@ from typing import Any
 from fedloom import __version__
 from fedloom.cli.argument_parser import Parser
 from fedloom.cli.device_commands import add_device_commands
-from fedloom.cli.flags import add_settings, directory, round_or_best
+from fedloom.cli.flags import add_settings, count, directory, round_or_best
 from fedloom.cli.index import INDEX
 from fedloom.papers import STUDIES
 
+_CLIENT = "the personal model of this client, by its name or number"
 _EXAMPLES = """\
 examples:
   fedloom new mine
@@ -153,7 +154,7 @@ def parser() -> argparse.ArgumentParser:
     export = command("export", "write a run's global model, or one client's", "runs.export")
     export.add_argument("directory", type=directory, help="a run")
     export.add_argument("file", help="NAME.safetensors, NAME.pt (a state_dict) or NAME.onnx")
-    export.add_argument("--client", type=int, metavar="K", help="the personal model of this client")
+    export.add_argument("--client", metavar="NAME", help=_CLIENT)
     export.add_argument("--model", metavar="NAME", help="which architecture, where there are several")
     export.add_argument(
         "--at", type=round_or_best, metavar="ROUND",
@@ -179,7 +180,7 @@ def parser() -> argparse.ArgumentParser:
     subjects = data.add_subparsers(dest="about", required=True, metavar="ABOUT")
     shown = command("show", "print or draw the examples by client and class", "data_sets.show", subjects)
     add_settings(shown, with_seeds=False)
-    shown.add_argument("--shown", type=int, default=20, metavar="N", help="clients to draw (default: 20)")
+    shown.add_argument("--shown", type=count, default=20, metavar="N", help="clients to draw (default: 20)")
     shown.add_argument("--out", metavar="FILE", help="a figure of the same, .png, .svg or .pdf")
     command("sources", "list the values of --data and --partition", "data_sets.list_sources", subjects)
     fetch = command("download", "fetch the published files of a data set", "data_sets.fetch", subjects)
@@ -253,7 +254,7 @@ def _new_rows(command: argparse.ArgumentParser) -> None:
         help="new rows with the run's columns: a table (new.csv, new.csv?client=site&drop=id, 'new/*.csv'), a .npz "
         "file with x (and y), or a source as of `fedloom run`",
     )  # fmt: skip
-    add("--client", metavar="NAME", help="the personal model of this client, by its name or number")
+    add("--client", metavar="NAME", help=_CLIENT)
     add("--model", metavar="NAME", help="which architecture, where there are several")
     add(
         "--at", type=round_or_best, metavar="ROUND", help="a round other than the last, or best, as of `fedloom export`"

@@ -19,10 +19,10 @@ from fedloom.device.device_results import is_of_device, model_of_device
 from fedloom.display.terminal import table
 from fedloom.evaluate.bootstrap import LEAST_ROWS, Interval
 from fedloom.experiments.new_rows import RowReader
-from fedloom.experiments.predictions import Predictions, check_new, predict as predict_rows, predict_by
+from fedloom.experiments.predictions import Predictions, predict as predict_rows, predict_by
 from fedloom.experiments.run_evaluation import evaluate_by, evaluate_run
 from fedloom.experiments.trained_model import ModelAfterRound
-from fedloom.storage.output import as_csv
+from fedloom.storage.output import as_csv, check_new
 
 
 def predict(args: argparse.Namespace, console: Console) -> int:

@@ -60,10 +60,14 @@ def run(args: argparse.Namespace, console: Console) -> int:
         if outcomes:
             results = write(_title(args.table), all_cells, folders, rounds, study(args.table).remarks)
             _show([r for r in results if r.recipe in cells and r.runs], study(args.table), console)
-            console.print(f"{summary(results)} Results: {folders[0] / args.table / 'results.md'}", soft_wrap=True)
+            console.print(
+                f"{summary(results)} Results: {folders[0] / args.table / 'results.md'}", markup=False, soft_wrap=True
+            )
     if args.report_only:
         existing, failed = (sum(o.status.startswith(word) for o in outcomes) for word in ("there", "failed"))
-        console.print(f"{existing} of {len(outcomes)} requested runs exist" + f", {failed} failed" * bool(failed))
+        console.print(
+            f"{existing} of {len(outcomes)} requested runs exist" + f", {failed} failed" * bool(failed), markup=False
+        )
     if args.export is not None:
         study_ = study(args.table)
         copies = cells if only or methods else all_cells  # with the other readings that were run
@@ -124,7 +128,7 @@ def _run(
         tell=report_outcome,
     )
     if existing := sum(outcome.status == "there" for outcome in outcomes):
-        console.print(f"{existing} of {len(outcomes)} runs existed already")
+        console.print(f"{existing} of {len(outcomes)} runs existed already", markup=False)
 
 
 def _changes(args: argparse.Namespace) -> dict[str, str]:
@@ -177,7 +181,7 @@ def _list(cells: list[Recipe], console: Console) -> int:
     }
     for what, names in lines.items():
         if names:
-            console.print(f"{what}: {', '.join(names)}", highlight=False, soft_wrap=True)
+            console.print(f"{what}: {', '.join(names)}", markup=False, highlight=False, soft_wrap=True)
     for caveat in dict.fromkeys(r.caveat for r in cells if r.caveat):
         matching = [r for r in cells if r.caveat == caveat]
         methods = list(dict.fromkeys(r.row for r in matching))

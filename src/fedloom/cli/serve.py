@@ -57,7 +57,10 @@ def serve(args: argparse.Namespace, console: Console) -> int:
         described["run.median_bound"] = args.median_bound
     elif args.resume and (out / "settings.json").exists() and not _has_setting(described, "run.median_bound"):
         described["run.median_bound"] = Experiment.from_directory(out).run.median_bound
-    experiment = settings_of(described)
+    try:
+        experiment = settings_of(described)
+    except SettingError as error:
+        raise SettingError(f"{args.settings}: {error}") from None
     registry = out / "devices.json"
     if args.wait <= 0 or (args.least is not None and args.least < 1):
         raise SettingError(
@@ -107,21 +110,22 @@ def serve(args: argparse.Namespace, console: Console) -> int:
             (model,) = job.population.models.values()
             start = Start.of(model)
             text = f"devices without {experiment.start} are sent its {len(start.data):,} bytes"
-            console.print(text, soft_wrap=True)
+            console.print(text, markup=False, soft_wrap=True)
             fleet.send_start(start, args.wait)
         console.print(
-            f"{len(fleet.connected())} of {len(devices.devices)} devices are connected; audit log: {fleet.audit.path}"
+            f"{len(fleet.connected())} of {len(devices.devices)} devices are connected; audit log: {fleet.audit.path}",
+            markup=False,
         )
         for line in _described(devices, registry):
             console.print(line, markup=False, soft_wrap=True)
         if (made := devices.common_preparation()) is not None:
             text = f"tables are prepared by the statistics of {len(devices.devices)} devices, {made.facts['digest']}"
-            console.print(f"{text}: {registry}", soft_wrap=True)
+            console.print(f"{text}: {registry}", markup=False, soft_wrap=True)
         console.print(_bounds(job.settings, devices), soft_wrap=True)
         print_setup(job.federation, job.population.models, job.settings, console)
         name = experiment.algorithm
         history = train(name, job, console, out, resume=args.resume)
-        console.print(hand_out_models(job, out, history))
+        console.print(hand_out_models(job, out, history), markup=False)
     console.print(comparison_table([(name, history)]))
     return 0
 
@@ -154,7 +158,9 @@ def _connections(args: argparse.Namespace, out: Path, console: Console, audit: A
             yield manager
     else:
         where = meeting_point(args.transport)
-        console.print(f"waiting for all devices at {where}, {args.wait:g} s at most (--wait)", soft_wrap=True)
+        console.print(
+            f"waiting for all devices at {where}, {args.wait:g} s at most (--wait)", markup=False, soft_wrap=True
+        )
         yield communication(args.transport)
 
 

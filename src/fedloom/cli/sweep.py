@@ -53,7 +53,7 @@ def sweep(args: argparse.Namespace, console: Console) -> int:
         if trial.score is None:
             console.print(f"{trial.name} {trial.status}", markup=False, soft_wrap=True)
 
-    console.print(f"sweep: {plan.count} trials of {len(plan.seeds or ())} runs, chosen by {plan.by}")
+    console.print(f"sweep: {plan.count} trials of {len(plan.seeds or ())} runs, chosen by {plan.by}", markup=False)
     try:
         plan.run(args.out, resume=args.resume, on_trial=note, train=run)
     finally:  # also show the trials of an interrupted sweep

@@ -123,6 +123,9 @@ def model_of_device(folder: Path, kind: Kind | None) -> tuple[ModelAfterRound, R
         models, source, name = content["models"], str(content["source"]), str(content["model"])
         experiment = Experiment.of(content["settings"])
         threshold, round = content["threshold"], int(content["round"])
+        preparation, whose = content["preparation"], str(content["name"] or content["id"])
+        if not isinstance(models, dict) or type(threshold) not in (float, type(None)):
+            raise ValueError("models or threshold are of another kind")
     except (ValueError, LookupError, TypeError, OSError) as error:
         raise SettingError(f"{folder / DOCUMENT} does not say what this device has ({error!s:.200})") from None
     kind = kind or ("personal" if "personal" in models else "global")
@@ -139,18 +142,21 @@ def model_of_device(folder: Path, kind: Kind | None) -> tuple[ModelAfterRound, R
             f"fedloom join was called ({Path.cwd()} is the folder now), or bring them back ({error})"
         ) from error
     if data.is_prepared_by_all:
-        data.prepare(read_preparation(content["preparation"]))
+        data.prepare(read_preparation(preparation))
     train = data.federation.train
     task = catalogue.task(experiment.task)
     if content.get("moments") is not None and isinstance(task, FitsTargets):
         columns = train.num_classes if train.y.is_floating_point() else 0
         task = task.fit(TargetMoments(*read_moments(content["moments"], columns)))
     if threshold is not None and isinstance(task, ChoosesThreshold):
-        task = task.at(float(threshold))
-    model = experiment.models(train)[name]
+        task = task.at(threshold)
+    networks = experiment.models(train)
+    if name not in networks:
+        raise SettingError(f"{folder / DOCUMENT} names the network {name!r:.80}, and there are {', '.join(networks)}")
+    model = networks[name]
     if experiment.frozen:  # the tensors that the server had, which no seed makes again
         model = load_network(path, model)
-    whose = f"{kind} model of device {content.get('name') or content['id']}" if kind == "personal" else "global model"
+    whose = f"{kind} model of device {whose}" if kind == "personal" else "global model"
     experiment = replace(experiment, data=replace(experiment.data, source=source))
     reader = RowReader(train, experiment, data.federation.partition.indices)
     return ModelAfterRound(name, model, load_weights(path, model), whose, round), reader, (task, threshold)

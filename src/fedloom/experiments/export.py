@@ -20,7 +20,7 @@ from fedloom.core.task import Task
 from fedloom.core.types import Weights
 from fedloom.data.preparation import Preparation
 from fedloom.experiments.onnx_file import as_onnx
-from fedloom.storage.output import publish
+from fedloom.storage.output import check_new, publish
 
 Format = Literal["safetensors", "state_dict", "onnx"]
 _FORMATS: dict[str, Format] = {
@@ -72,8 +72,7 @@ def export(
     """
     path = Path(path)
     format = file_format(path, format)
-    if path.exists() and not (overwrite and path.is_file()):
-        raise SettingError(f"{path} exists; choose another name, or replace a file with overwrite=True (--overwrite)")
+    check_new(path, overwrite)
     alone = {"normalise": normalise, "input_dtype": input_dtype, "preparation": preparation, "task": task}
     if format != "onnx" and any(value is not None for value in alone.values()):
         raise SettingError(f"{_listed(alone)} are written to ONNX only, not to a {format} file: leave them out")

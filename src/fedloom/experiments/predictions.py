@@ -22,7 +22,7 @@ from fedloom.evaluate.accuracy import evaluate_rows
 from fedloom.experiments.experiment import Experiment
 from fedloom.experiments.new_rows import RowReader
 from fedloom.experiments.trained_model import ModelAfterRound, job_of, task_of, trained_model
-from fedloom.storage.output import as_csv, publish
+from fedloom.storage.output import as_csv, check_new, publish
 from fedloom.tasks import Hinge
 
 
@@ -86,12 +86,6 @@ class Predictions:
             SettingError: the file exists, unless `overwrite`.
         """
         return write_table(path, self.rows(), overwrite)
-
-
-def check_new(path: str | os.PathLike[str], overwrite: bool) -> None:
-    """Raise SettingError where a file would be replaced that may not be."""
-    if os.path.lexists(path) and not (overwrite and Path(path).is_file()):
-        raise SettingError(f"{path} exists; choose another name, or replace a file with overwrite=True (--overwrite)")
 
 
 def write_table(path: str | os.PathLike[str], rows: Iterator[list[object]], overwrite: bool) -> Path:

@@ -135,6 +135,8 @@ def evaluate_by(
     """
     if resamples < 1:
         raise SettingError(f"resamples must be at least 1, got {resamples}: 1000 is usual")
+    if seed < 0:
+        raise SettingError(f"seed of the resamples must be at least 0, got {seed}: choose one (--seed 0)")
     task, threshold = by
     names = chosen_measures(task, measures or tuple(measures_of(task)), headline)
     new = reader.read(data, with_targets=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import os
 from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
@@ -40,6 +41,14 @@ def path_below(folder: Path, name: str) -> Path:
         if path.is_symlink():
             raise SettingError(f"{path} is a link, and would be written through: remove it, or name another place")
     return path
+
+
+def check_new(path: str | os.PathLike[str], overwrite: bool) -> None:
+    """Raise SettingError where a file would be replaced that may not be, or its name is that of a folder."""
+    if os.path.isdir(path):
+        raise SettingError(f"{path} is a folder, and a file is written: name one, such as {Path(path) / 'NAME'}")
+    if os.path.lexists(path) and not (overwrite and Path(path).is_file()):
+        raise SettingError(f"{path} exists; choose another name, or replace a file with overwrite=True (--overwrite)")
 
 
 def as_csv(rows: Iterable[Iterable[object]]) -> str:

@@ -49,6 +49,8 @@ def kind(name: str) -> type[Algorithm[Any, Any]]:
             f"an algorithm is one name, got {name!r}: put spaces between several, fedloom compare "
             f"{' '.join(name.split(','))}"
         )
+    if name.endswith((".toml", ".json")):
+        raise SettingError(f"an algorithm is one that `fedloom algorithms` lists, got {name!r}: --settings {name}")
     if ":" not in name:
         raise SettingError(
             f"unknown algorithm {name!r}{did_you_mean(name, ALGORITHMS)}; there are {', '.join(ALGORITHMS)}, "
