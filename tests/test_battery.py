@@ -568,6 +568,25 @@ class NeutralIsNot(Broken):
         return server
 
 
+class PersonalIsNot(NeutralIsNot):
+    """The global model is FedAvg's; clients are evaluated by another, whatever mu is."""
+
+    def round(self, server: Weights, cohort: Any) -> Weights:
+        return Broken.round(self, server, cohort)
+
+    def personal(self, client: Client[Weights], sent: Weights) -> Weights:
+        return 1.5 * sent
+
+
+class PersonalIsDeclared(PersonalIsNot):
+    neutral_personal = False
+
+
+class PersonalIsDeclaredInVain(PersonalIsDeclared):
+    def personal(self, client: Client[Weights], sent: Weights) -> Weights:
+        return sent
+
+
 class StandsStill(Broken):
     def kept(self, client: Client[Weights], trained: Weights) -> Weights:
         return client.state
@@ -673,6 +692,17 @@ def test_broken_algorithms_fail(name: str) -> None:
     broken, message = BROKEN[name]
     with pytest.raises((AssertionError, FedloomError, AttributeError), match=message):
         CHECKS[name](Subject.of(broken()))
+
+
+def test_personal_models_are_neutral_too_or_declared_not_to_be() -> None:
+    neutral = CHECKS["neutral_is_fedavg"]
+    with pytest.raises(AssertionError, match=r"must evaluate clients by FedAvg's models .*neutral_personal = False"):
+        neutral(Subject.of(PersonalIsNot()))
+    assert neutral(Subject.of(PersonalIsDeclared())) is None
+    with pytest.raises(AssertionError, match=r"declares neutral_personal = False, and .* leave the declaration out"):
+        neutral(Subject.of(PersonalIsDeclaredInVain()))
+    with pytest.warns(UserWarning, match=r"with mu = 0.0 is FedAvg but for the models by which clients are evaluated"):
+        PersonalIsDeclared(mu=0.0)
 
 
 @pytest.mark.slow

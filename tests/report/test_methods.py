@@ -20,6 +20,23 @@ def test_unfinished_runs_are_told_and_left_out_of_means(tmp_path: Path) -> None:
     assert [run.seed for run in method.counted_runs] == [1]
 
 
+def test_a_run_over_devices_has_no_settings_of_simulations(tmp_path: Path) -> None:
+    """Its settings.json has the defaults of all; what its report shows are those that were followed."""
+    data = {"source": "devices:a", "partition": "shards:2", "clients": 100, "examples": 0, "normalise": "places"}
+    clients = {"attack": "none", "attackers": None, "sampler": "uniform"}
+    for engine in ("devices", "loop"):
+        run = {"rounds": 4, "cohort_size": 2, "seed": 0, "engine": engine, "workers": 2, "deadline": 3.0}
+        made_run(tmp_path / engine, settings={"data": data, "clients": clients, "run": run})
+    (devices, simulated) = (methods(tmp_path / engine)[0].first for engine in ("devices", "loop"))
+    for facts, others in ((devices.facts, simulated.facts), (devices.problem, simulated.problem)):
+        assert facts.items() <= (others | {"run.engine": "devices"}).items()
+        left_out = others.keys() - facts.keys()
+        assert {"data.partition", "data.clients", "data.examples", "clients.attack", "clients.attackers"} <= left_out
+        assert not {"data.source", "data.normalise", "clients.sampler", "run.cohort_size"} & left_out
+    assert "run.workers" in simulated.facts.keys() - devices.facts.keys()
+    assert "run.deadline" in devices.facts
+
+
 def test_a_run_that_a_rule_has_ended_is_finished(tmp_path: Path) -> None:
     run = {"rounds": 50, "seed": 0, "monitor": "global_accuracy", "target": 0.05}
     made_run(tmp_path / "a", rounds=4, settings={"run": run})

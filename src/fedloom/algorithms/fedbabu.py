@@ -44,6 +44,7 @@ class FedBABU(FedPer):
     """Passes over the client's examples in fine-tuning, also where rounds have `local.steps`."""
 
     neutral: ClassVar[Mapping[str, Any]] = {"personal_layers": "", "finetune": "full"}
+    neutral_personal: ClassVar[bool] = False  # clients are fine-tuned before they are evaluated
     trains_for_evaluation: ClassVar[bool] = True
 
     def __post_init__(self) -> None:

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Self
+from typing import ClassVar, Self
 
 from torch import Tensor
 
@@ -25,6 +25,8 @@ from fedloom.algorithms.feddf import FedDF
 @dataclass(frozen=True, kw_only=True)
 class PFedDF(FedDF):
     """See `FedDF` for the settings."""
+
+    neutral_personal: ClassVar[bool] = False  # the copy that a client has trained evaluates it
 
     def bind(self, federation: fl.Federation, models: Mapping[str, fl.Model]) -> Self:
         if self.student is not None:

@@ -98,6 +98,7 @@ class SelfDistilled(KeepsModel):
     takes_labels: ClassVar[bool] = True
     takes_tokens: ClassVar[bool] = True
     neutral: ClassVar[Mapping[str, Any]] = {"lam": 0}
+    neutral_personal: ClassVar[bool] = False  # v_k evaluates the client, as in FedAvg with stored local models
 
     def __post_init__(self) -> None:
         super().__post_init__()

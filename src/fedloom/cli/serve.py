@@ -24,7 +24,7 @@ from fedloom.engines.norms import LEAST, MEDIAN_BOUND
 from fedloom.experiments import catalogue
 from fedloom.experiments.experiment import Experiment
 from fedloom.experiments.named_code import named_code
-from fedloom.experiments.sections import DataSettings
+from fedloom.experiments.sections import OF_DEVICES, OF_SERVER, DataSettings
 from fedloom.experiments.settings_file import flat, read_settings
 from fedloom.report import comparison_table
 from fedloom.storage import files
@@ -37,9 +37,7 @@ from fedloom.wire.launched import communication, meeting_point, rank_here
 from fedloom.wire.reception import register_devices, send_public
 from fedloom.wire.start import Start
 
-_OF_DEVICES = {"test_fraction", "val_fraction", "normalise", "augment", "classes", "partition_seed", "arrives", "drift"}
 _SHOWN = 20  # devices in the terminal
-_OF_SERVER = {"public_source", "public", "public_labels"}
 
 
 def serve(args: argparse.Namespace, console: Console) -> int:
@@ -87,7 +85,7 @@ def serve(args: argparse.Namespace, console: Console) -> int:
     with _connections(args, out, console, audit) as connections, closing(RankFleet(connections, audit)) as fleet:
         if args.certs is not None:
             fleet.enrol = partial(enrol, Path(args.certs))
-        local = {f"data.{name}": getattr(DataSettings(), name) for name in _OF_SERVER}
+        local = {f"data.{name}": getattr(DataSettings(), name) for name in OF_SERVER}
         settings = experiment.with_all(local | {"start": None, "start_only": "*"}).described()
         jobs = list[Job]()
 
@@ -203,10 +201,10 @@ def settings_of(described: dict[str, Any]) -> Experiment:
     Raises:
         SettingError: a setting describes the clients' examples or new clients, or is for simulations alone.
     """
-    if wrong := sorted(set(described.get("data", {})) - _OF_DEVICES - _OF_SERVER):
+    if wrong := sorted(set(described.get("data", {})) - OF_DEVICES - OF_SERVER):
         raise SettingError(
             f"devices bring their own examples, so data.{wrong[0]} has no meaning here: leave it out; [data] may have "
-            f"{', '.join(sorted(_OF_DEVICES | _OF_SERVER))}"
+            f"{', '.join(sorted(OF_DEVICES | OF_SERVER))}"
         )
     if code := named_code(described):
         raise SettingError(

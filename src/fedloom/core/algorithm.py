@@ -60,7 +60,8 @@ class Algorithm(StrictSettings, ABC, Generic[V, S]):
     own_rates: ClassVar[bool] = False  # has learning rates of its own in the place of local.lr
     pooled: ClassVar[bool] = False  # trains on everybody's data as one client (a reference, not federated)
     needs_front: ClassVar[bool] = False  # gives networks inputs of its own, or calls their parts: none may be left out
-    neutral: ClassVar[Mapping[str, Any]] = {}  # the settings with which its model is that of FedAvg
+    neutral: ClassVar[Mapping[str, Any]] = {}  # the settings with which its models are those of FedAvg
+    neutral_personal: ClassVar[bool] = True  # the personal ones too; False: the global one alone
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
@@ -85,7 +86,8 @@ class Algorithm(StrictSettings, ABC, Generic[V, S]):
             self.local.optimiser.effective_steps(torch.ones(()))  # which refuses
         if self.neutral and all(getattr(self, name) == value for name, value in self.neutral.items()):
             setting = ", ".join(f"{name} = {value}" for name, value in self.neutral.items())
-            warn(f"{type(self).__name__} with {setting} is FedAvg", SettingWarning)
+            but = "" if self.neutral_personal else " but for the models by which clients are evaluated"
+            warn(f"{type(self).__name__} with {setting} is FedAvg{but}", SettingWarning)
 
     @property
     def personalises(self) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Annotated
 
 from annotated_types import Ge, Le, Lt
@@ -140,6 +140,22 @@ class TopSettings:
     factors: Factors = setting("second", "--factors NAME")
     """Of a [low-rank adapter](frozen.md#adapters) B A: train the `second` factor B alone, so that the mean of B is that
     of the products, or `both`."""
+
+
+OF_DEVICES = frozenset(  # of [data], which devices follow with examples of their own
+    {"test_fraction", "val_fraction", "normalise", "augment", "classes", "partition_seed", "arrives", "drift"}
+)
+OF_SERVER = frozenset({"public_source", "public", "public_labels"})
+SIMULATED = frozenset(  # settings that say nothing of a run over devices
+    {f"data.{f.name}" for f in fields(DataSettings) if f.name not in {"source", *OF_DEVICES, *OF_SERVER}}
+    | {f"clients.{name}" for name in ("attack", "attackers", "new", "joins", "new_judged_by")}
+    | {f"run.{name}" for name in ("chunk", "compilation", "evaluate_training", "partial_sums", "per_client", "workers")}
+)
+
+
+def applies(name: str, engine: object) -> bool:
+    """Return whether a setting, by its full name, says something of a run on an engine."""
+    return engine != "devices" or name not in SIMULATED
 
 
 TOP = field_types(TopSettings)

@@ -18,6 +18,7 @@ from fedloom.core.setting import may_differ
 from fedloom.core.task_measures import TaskMeasure
 from fedloom.evaluate.measure import Measure, monitored
 from fedloom.experiments.problem import of_problem
+from fedloom.experiments.sections import applies
 from fedloom.report.printable import flat_settings, part, printable
 from fedloom.report.problems import Problem, facts_of
 
@@ -120,7 +121,7 @@ class Run:
 
     @cached_property
     def facts(self) -> dict[str, str]:
-        """Settings of the run, flat: `local.lr` -> "0.01".
+        """Settings of the run, flat: `local.lr` -> "0.01"; of a run over devices without those of simulations.
 
         They come from the manifest where the settings do not name a model.
         """
@@ -138,7 +139,8 @@ class Run:
         own_settings = settings.get(str(s.get("algorithm")))  # the algorithm's settings; methods share many of them
         if isinstance(own_settings, dict) and not own_settings.keys() & settings.keys():
             settings = {key: value for key, value in settings.items() if value is not own_settings} | own_settings
-        return dict(flat_settings(settings))
+        engine = part(s, "run", "engine")
+        return {name: value for name, value in flat_settings(settings) if applies(name, engine)}
 
     @cached_property
     def problem(self) -> dict[str, str]:

@@ -13,7 +13,7 @@ from fedloom.coordinator.history import History
 from fedloom.coordinator.settings import RunSettings
 from fedloom.data.sources import SOURCES
 from fedloom.experiments.problem import of_problem
-from fedloom.experiments.sections import ClientSettings, DataSettings
+from fedloom.experiments.sections import ClientSettings, DataSettings, applies
 from fedloom.report.printable import flat_settings, part, printable
 
 _DEFAULTS = {
@@ -65,7 +65,8 @@ def facts_of(history: History) -> dict[str, str]:
     facts |= {"run": _DEFAULTS["run"] | run} if isinstance(run := s.get("run"), dict) else {}
     if (task := s.get("task", "classification" if "data" in facts else m.get("task"))) is not None:
         facts["task"] = task if isinstance(task, str) else json.dumps(task)
-    return {name: value for name, value in flat_settings(facts) if of_problem(name)}
+    engine = part(s, "run", "engine")
+    return {name: value for name, value in flat_settings(facts) if of_problem(name) and applies(name, engine)}
 
 
 def _mapping(value: Any) -> dict[str, Any]:

@@ -121,7 +121,10 @@ def normalisation_and_dropout(subject: Subject) -> str | None:
 
 
 def neutral_is_fedavg(subject: Subject) -> str | None:
-    """With the settings in `neutral`, the server's weights are those of FedAvg, bit for bit."""
+    """With the settings in `neutral`, models are those of FedAvg, bit for bit, and results of clients the same.
+
+    With `neutral_personal = False` the global model alone; personal models must differ then.
+    """
     a = subject.algorithm
     if not a.neutral:
         return "declares no neutral settings"
@@ -136,6 +139,17 @@ def neutral_is_fedavg(subject: Subject) -> str | None:
             for name in y:
                 ours = models.get(name, x.get(name))
                 same(ours, y[name], f"{subject.name} with {dict(a.neutral)} must be FedAvg ({kind.name}, round {t})")
+        alike = own_run.right == fedavg_run.right and not any(
+            differ(weights, fedavg_run.personal[k]) for k, weights in own_run.personal.items()
+        )
+        assert alike or not a.neutral_personal, (
+            f"{subject.name} with {dict(a.neutral)} must evaluate clients by FedAvg's models ({kind.name}), and "
+            "personal models are others: let them follow the settings, or declare neutral_personal = False"
+        )
+        assert a.neutral_personal or not alike, (
+            f"{subject.name} declares neutral_personal = False, and with {dict(a.neutral)} clients are evaluated by "
+            f"FedAvg's models ({kind.name}): leave the declaration out"
+        )
     return None
 
 
