@@ -142,6 +142,24 @@ def test_what_is_refused_before_anything_starts(tmp_path: Path, capsys: pytest.C
     assert not (tmp_path / "state" / "key").exists()
 
 
+def test_flags_of_another_transport_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Who forgets --transport would else be told of ranks, or run without the certificates that were given."""
+    serve, join = words(tmp_path)
+    cases = [
+        (serve, "gloo", ["--certs", "c"], "--certs belongs to --transport flower or --transport nats"),
+        (serve, "mpi", ["--port", "1"], "--port belongs to --transport flower or"),
+        (serve, "flower", ["--host", "0.0.0.0"], "--host belongs to --transport nats, got --transport flower"),
+        (serve, "nats", ["--insecure"], "--insecure belongs to --transport flower, got --transport nats"),
+        (serve, "flower", ["--insecure", "--certs", "c"], "--insecure uses no certificates, got --certs too"),
+        (join, "gloo", ["--server", "a:1"], "--server belongs to --transport flower or"),
+        (join, "nats", ["--insecure-anywhere"], "--insecure-anywhere belongs to --transport flower"),
+        (join, "flower", ["--insecure", "--authority", "a"], "--insecure uses no certificates, got --authority too"),
+    ]
+    for command, transport, more, said in cases:
+        assert main([*command, "--transport", transport, *more]) == 2
+        assert said in " ".join(capsys.readouterr().err.split())
+
+
 @pytest.mark.usefixtures("installed")
 def test_insecure_says_what_it_gives_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
                                         capsys: pytest.CaptureFixture[str]) -> None:  # fmt: skip

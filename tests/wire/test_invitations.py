@@ -216,4 +216,19 @@ def test_commands(certs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, 
     assert "not used" in said
     join = ["join", "--invite", "Kiel.invitation", "--data", "mine.npz", "--state", "state", "--name", "Jena"]
     assert main(join) == 2
-    assert "this device is invited as Kiel, got --name Jena: leave --name out" in capsys.readouterr().err
+    assert "the invitation of Kiel says Kiel, got --name Jena: leave --name out" in capsys.readouterr().err
+
+    def unreachable(*_: Any) -> None:
+        raise SettingError("nothing is wrong with the flags")
+
+    monkeypatch.setattr("fedloom.cli.flower.wait_for_server", unreachable)
+    assert main([*join[:-2], "--server", "fed.example.org:443", "--transport", "flower"]) == 2
+    assert "nothing is wrong with the flags" in capsys.readouterr().err
+    for more, said in (
+        (["--server", "far.org:1"], "says fed.example.org:443, got --server far.org:1: leave --server out"),
+        (["--transport", "nats"], "says flower, got --transport nats"),
+        (["--authority", "other.crt"], f"says {Path('state/authority.crt')}, got --authority other.crt"),
+        (["--insecure"], "says with certificates, got --insecure: leave --insecure out"),
+    ):
+        assert main([*join[:-2], *more]) == 2
+        assert said in " ".join(capsys.readouterr().err.split())

@@ -2,9 +2,33 @@
 
 from __future__ import annotations
 
+import argparse
 from typing import Any
 
 from fedloom.cli.flags import directory
+from fedloom.core.errors import SettingError
+
+_HOST, _PORT = "127.0.0.1", 8443
+# Flags that some transports alone have: those transports, and the value where the flag is not given.
+_FLAGS: dict[str, tuple[tuple[str, ...], Any]] = {
+    "server": (("flower", "nats"), None), "authority": (("flower", "nats"), None),
+    "certs": (("flower", "nats"), None), "port": (("flower", "nats"), _PORT), "host": (("nats",), _HOST),
+    "insecure": (("flower",), False), "insecure_anywhere": (("flower",), False),
+}  # fmt: skip
+
+
+def check_flags(args: argparse.Namespace) -> None:
+    """Raise SettingError where a flag of another transport is given, or one that contradicts another."""
+    given = [name for name, (_, default) in _FLAGS.items() if getattr(args, name, default) != default]
+    for name in given:
+        transports, flag = _FLAGS[name][0], f"--{name.replace('_', '-')}"
+        if args.transport not in transports:
+            them = " or ".join(f"--transport {one}" for one in transports)
+            raise SettingError(f"{flag} belongs to {them}, got --transport {args.transport}: give both, or neither")
+    insecure = [f"--{name.replace('_', '-')}" for name in given if name.startswith("insecure")]
+    for name in ("certs", "authority"):
+        if insecure and name in given:
+            raise SettingError(f"{insecure[0]} uses no certificates, got --{name} too: leave one of them out")
 
 
 def add_device_commands(command: Any) -> None:
@@ -44,8 +68,8 @@ def add_device_commands(command: Any) -> None:
         help="the fewest devices to begin with (default: WORLD_SIZE - 1, minus those that are refused); over Flower "
         "the run begins once so many have registered",
     )  # fmt: skip
-    add("--host", default="127.0.0.1", metavar="A", help="over NATS: address to listen at (default: 127.0.0.1)")
-    add("--port", type=int, default=8443, metavar="N", help="over Flower and NATS: port (default: 8443)")
+    add("--host", default=_HOST, metavar="A", help="over NATS: address to listen at (default: 127.0.0.1)")
+    add("--port", type=int, default=_PORT, metavar="N", help="over Flower and NATS: port (default: 8443)")
     add("--certs", type=directory, metavar="DIR", help="over Flower and NATS: what fedloom certs made")
     join = command("join", "take part as a device, at any other rank; see docs/devices.md", "join.join")
     add = join.add_argument

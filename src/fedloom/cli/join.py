@@ -9,6 +9,7 @@ from pathlib import Path
 
 from rich.console import Console
 
+from fedloom.cli.device_commands import check_flags
 from fedloom.core.errors import SettingError
 from fedloom.device import Limits, Membership, Reading, system_monitor, take_part
 from fedloom.device.data_manager import default_name
@@ -22,12 +23,13 @@ def join(args: argparse.Namespace, console: Console) -> int:
     joining = None
     if args.invite is not None:
         joining = invitations.accept(Path(args.invite), Path(args.state))
-        if args.name not in (None, joining.name):
-            raise SettingError(f"this device is invited as {joining.name}, got --name {args.name}: leave --name out")
+        _check_invited(args, joining)
         args.name, args.transport, args.server = joining.name, joining.transport, joining.server
-        args.authority, args.insecure, args.insecure_anywhere = joining.authority, False, False
-    elif args.transport == "flower" and not (args.insecure or args.insecure_anywhere):
-        args.name = args.name or ""  # that of its key
+        args.authority = joining.authority
+    else:
+        check_flags(args)
+        if args.transport == "flower" and not (args.insecure or args.insecure_anywhere):
+            args.name = args.name or ""  # that of its key
     if args.transport in ("gloo", "mpi"):
         console.print(TRUSTED, soft_wrap=True)
         if not rank_here(args.transport):
@@ -70,3 +72,22 @@ def join(args: argparse.Namespace, console: Console) -> int:
         os._exit(0)  # a thread waits for the server and would keep the process alive
     console.print("the run is over")
     return 0
+
+
+def _check_invited(args: argparse.Namespace, joining: invitations.Joining) -> None:
+    """Raise SettingError where a flag contradicts the invitation; `--transport gloo` is the default."""
+    said = [
+        ("--name", args.name, joining.name),
+        ("--server", args.server, joining.server),
+        ("--transport", None if args.transport == "gloo" else args.transport, joining.transport),
+        ("--authority", args.authority, str(joining.authority)),
+        ("--insecure", args.insecure or None, "with certificates"),
+        ("--insecure-anywhere", args.insecure_anywhere or None, "with certificates"),
+    ]
+    for flag, given, invited in said:
+        if given not in (None, invited):
+            what = flag if given is True else f"{flag} {given}"
+            raise SettingError(
+                f"the invitation of {joining.name} says {invited}, got {what}: leave {flag} out, or, once the device "
+                "is registered, --invite"
+            )

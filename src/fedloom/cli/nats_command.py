@@ -28,7 +28,7 @@ _PAUSE = 2.0  # seconds between two tries to connect
 @contextmanager
 def nats_connections(args: argparse.Namespace, out: Path, console: Console, audit: Audit) -> Iterator[NatsManager]:
     """Start nats-server beside the server, and end it."""
-    if args.insecure or args.certs is None:
+    if args.certs is None:
         raise SettingError(
             "over NATS a server has certificates, and devices have keys: give --certs DIR, which fedloom certs "
             "authority DIR and fedloom certs server DIR --name NAME make"

@@ -12,6 +12,7 @@ from typing import Any
 
 from rich.console import Console
 
+from fedloom.cli.device_commands import check_flags
 from fedloom.cli.train import print_setup, train
 from fedloom.coordinator import Job, RunSettings, check_free
 from fedloom.coordinator.directory import RunDirectory
@@ -42,6 +43,7 @@ _SHOWN = 20  # devices in the terminal
 
 def serve(args: argparse.Namespace, console: Console) -> int:
     """Wait for the devices, run the rounds, and dismiss the devices."""
+    check_flags(args)
     if (carrier := TRANSPORTS.get(args.transport)) is not None:
         args.least = args.least or (1 if args.resume else None)
         if args.least is None:
