@@ -12,7 +12,7 @@ import onnxruntime
 import pytest
 
 from commands import call
-from fedloom.core.errors import SettingError
+from fedloom.core.errors import SettingError, SettingWarning
 from fedloom.data.preparation import Preparation
 from fedloom.experiments.experiment import Experiment
 from fedloom.experiments.export import export
@@ -61,7 +61,8 @@ def test_classes_are_those_that_predict_says(prepare: str, model: str, tmp_path:
     assert np.isnan(given["x"]).any()
     (logits,) = session.run(["logits"], given)
     p = np.exp(logits) / np.exp(logits).sum(1, keepdims=True)
-    said = predict(run, new)
+    with pytest.warns(SettingWarning, match="of 245 rows 1 in 'diagnosis'"):
+        said = predict(run, new)
     np.testing.assert_allclose(p, np.asarray(said.probabilities), atol=1e-6, rtol=0)
     alone = session.run(["logits"], {name: of[-1:] for name, of in given.items()})[0]  # any number of rows
     np.testing.assert_allclose(alone, logits[-1:], atol=1e-6)
