@@ -141,7 +141,7 @@ TOKENS = RNG.integers(0, 80, (60, 12))
 
 def test_bytes_of_tokens_are_refused_where_an_embedding_would_see_zeros() -> None:
     with pytest.raises(
-        SettingError, match=r"embedding of net as they are stored, got torch\.uint8 .* \(79 becomes 0\.3.*Normalise\(\)"
+        SettingError, match=r"embedding of net as they are stored, got torch\.uint8 .* \(79 becomes 0\.3.*Tokens\(\)"
     ):
         check(federation(TOKENS.astype(np.uint8)), lambda: Words())
 

@@ -109,7 +109,7 @@ def test_files_are_replaced_on_request_only(tmp_path: Path) -> None:
     assert_same(load_weights(path, model), model.init(0))
     export(model, model.init(1), path, overwrite=True)
     assert_same(load_weights(path, model), model.init(1))
-    with pytest.raises(SettingError, match="exists"):
+    with pytest.raises(SettingError, match="is a folder, and a file is written"):
         export(model, model.init(0), tmp_path, format="onnx", overwrite=True)
 
 

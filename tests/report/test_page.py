@@ -124,7 +124,7 @@ def test_a_table_on_the_page() -> None:
     page.section("one", "One")
     page.table(Table("t", columns, [["<a>", 1.0, "w" * 50], ["b", 2.0, None]], [0, 12]), 'caption "<')
     html = " ".join(page.html().split())
-    assert 'aria-label="caption &#34;&lt;"' in html
+    assert 'aria-label="caption &#34;&lt; Bold: the best of each column; no test of significance."' in html
     assert (
         '<td colspan="1"></td><th scope="colgroup" class="group" colspan="1">both</th><td class="group" colspan="1">'
         in html
