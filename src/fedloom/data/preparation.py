@@ -101,11 +101,7 @@ class Preparation:
         """
         if isinstance(self.transformer, CommonPreparation | TextPreparation):
             if sizes is None:
-                return (
-                    self.with_least_clients(1)
-                    .fitted(rows, y, np.array([len(rows)]))
-                    .with_least_clients(self.least_clients)
-                )
+                return self.fitted_on_some(rows, y, np.array([len(rows)]))
             check_least_clients(self.least_clients, int(np.count_nonzero(sizes)))
             clients = np.split(rows, np.cumsum(sizes)[:-1])
             common = self.transformer.fit([self.frame.iloc[part] for part in clients])
@@ -121,6 +117,12 @@ class Preparation:
             ) from error
         facts = {**self.read, "fitted_on": len(rows), "columns": _described(made, self.frame.iloc[rows])}
         return Preparation(self.frame, made, self.read, facts)
+
+    def fitted_on_some(
+        self, rows: npt.NDArray[np.int64], y: npt.NDArray[Any], sizes: npt.NDArray[np.int64]
+    ) -> Preparation:
+        """Return the same, fitted on some of the clients: `least_clients` leaves no word out before all are known."""
+        return self.with_least_clients(1).fitted(rows, y, sizes).with_least_clients(self.least_clients)
 
     @property
     def least_clients(self) -> int:

@@ -113,8 +113,7 @@ def _plain(folder: Path, files: Sequence[Path], how: TextPreparation) -> Dataset
     ids = torch.ones(len(cells), length, dtype=torch.uint8)  # until they are counted
     sizes = np.bincount(np.array(owners)[rows], minlength=len(names))
     # On a device these files are one client of many: `federate` leaves out what too few clients have.
-    counted = Preparation(frame, replace(how, least_clients=1)).fitted(rows, np.zeros(len(cells), np.int64), sizes)
-    made = counted.with_least_clients(how.least_clients)
+    made = Preparation(frame, how).fitted_on_some(rows, np.zeros(len(cells), np.int64), sizes)
     bare = Examples(
         ids, torch.full(ids.shape, IGNORED), 2, Tokens(), folder.resolve().name or "texts", owners=tuple(names)
     )
