@@ -19,16 +19,18 @@ _FLAGS: dict[str, tuple[tuple[str, ...], Any]] = {
 
 def check_flags(args: argparse.Namespace) -> None:
     """Raise SettingError where a flag of another transport is given, or one that contradicts another."""
-    given = [name for name, (_, default) in _FLAGS.items() if getattr(args, name, default) != default]
-    for name in given:
-        transports, flag = _FLAGS[name][0], f"--{name.replace('_', '-')}"
+    given = {}
+    for name, (transports, default) in _FLAGS.items():
+        if getattr(args, name, default) == default:
+            continue
+        given[name] = flag = f"--{name.replace('_', '-')}"
         if args.transport not in transports:
             them = " or ".join(f"--transport {one}" for one in transports)
             raise SettingError(f"{flag} belongs to {them}, got --transport {args.transport}: give both, or neither")
-    insecure = [f"--{name.replace('_', '-')}" for name in given if name.startswith("insecure")]
-    for name in ("certs", "authority"):
-        if insecure and name in given:
-            raise SettingError(f"{insecure[0]} uses no certificates, got --{name} too: leave one of them out")
+    insecure = given.get("insecure") or given.get("insecure_anywhere")
+    certificate = given.get("certs") or given.get("authority")
+    if insecure and certificate:
+        raise SettingError(f"{insecure} uses no certificates, got {certificate} too: leave one of them out")
 
 
 def add_device_commands(command: Any) -> None:

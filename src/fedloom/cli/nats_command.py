@@ -83,7 +83,7 @@ def join_over_nats(
                 time.sleep(_PAUSE)
 
     while joining is not None and joining.key is not None:
-        console.print(joining.begins, soft_wrap=True)
+        console.print(joining.begins, markup=False, soft_wrap=True)
         manager = connected(Door(url, INVITED + joining.name, joining.key, authority))
         enrolment = Enrolment(public)
         try:
