@@ -2,8 +2,9 @@
 
     python scripts/make_sixteen.py runs/sixteen-dirichlet runs/sixteen-pathological
 
-Folders are those of comparisons that have ended: a run with fewer rounds has diverged, and is printed. Without a
-folder, the page is renewed from the numbers that are kept.
+Folders are those of comparisons that have ended: a run with fewer rounds has diverged, and is printed. What they have
+takes the place of what is kept of the same methods, and the rest stays. Without a folder, the page is renewed from the
+numbers that are kept.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import statistics
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from fedloom import History
 from fedloom.cli.tune import SUFFIX
@@ -35,9 +37,9 @@ ROUNDS = 30
 Row = dict[str, str]
 
 
-def measured(folders: Sequence[Path]) -> list[Row]:
-    """Return a row for each run of the comparisons, in the order of the page."""
-    found = {}
+def measured(folders: Sequence[Path], before: Sequence[Row] = ()) -> list[Row]:
+    """Return a row for each run of the comparisons and of those before, in the order of the page."""
+    found = {_key(row): row for row in before}
     for folder in folders:
         tuned = json.loads((folder / "comparison.json").read_text(encoding="utf-8")).get("tuning", {})
         chosen = {
@@ -45,17 +47,30 @@ def measured(folders: Sequence[Path]) -> list[Row]:
             for method, one in tuned.get("methods", {}).items()
             if one.get("moved")
         }
+        partition = _settings(next(folder.rglob("settings.json")).parent)["data"]["partition"]
+        again = [
+            (partition, "tuned", method) for method in tuned.get("methods", {})
+        ]  # one may have no other settings now
+        found = {k: row for k, row in found.items() if (row["partition"], row["settings"], row["method"]) not in again}
         for run in sorted(folder.rglob("metrics.jsonl")):
             if "tuning" in run.relative_to(folder).parts:
                 continue
             row = _row(run.parent, chosen)
-            found[row["partition"], row["settings"], METHODS.index(row["method"]), int(row["seed"])] = row
-    order = list(TITLES)
-    return [found[key] for key in sorted(found, key=lambda key: (order.index(key[0]), *key[1:]))]
+            found[_key(row)] = row
+    return [found[key] for key in sorted(found)]
+
+
+def _key(row: Row) -> tuple[int, str, int, int]:
+    """Return what a run is, in the order of the page."""
+    return list(TITLES).index(row["partition"]), row["settings"], METHODS.index(row["method"]), int(row["seed"])
+
+
+def _settings(run: Path) -> dict[str, Any]:
+    return json.loads((run / "settings.json").read_text(encoding="utf-8"))  # type: ignore[no-any-return]
 
 
 def _row(run: Path, chosen: dict[str, str]) -> Row:
-    settings = json.loads((run / "settings.json").read_text(encoding="utf-8"))
+    settings = _settings(run)
     last = History.read(run).metrics[-1]
     folder = next(part for part in run.parts[::-1] if part.removesuffix(SUFFIX) in METHODS)
     method = folder.removesuffix(SUFFIX)
@@ -157,8 +172,9 @@ def kept() -> list[Row]:
 
 if __name__ == "__main__":
     if sys.argv[1:]:
+        rows = measured([Path(name) for name in sys.argv[1:]], kept())
         with KEPT.open("w", newline="", encoding="utf-8") as file:
             writer = csv.DictWriter(file, HEAD, lineterminator="\n")
             writer.writeheader()
-            writer.writerows(measured([Path(name) for name in sys.argv[1:]]))
+            writer.writerows(rows)
     PAGE.write_text(page(kept()), encoding="utf-8")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import runpy
 from pathlib import Path
@@ -48,6 +49,37 @@ def test_a_tuned_table_has_what_tuning_left_alone_beside_what_it_moved() -> None
     assert re.search(r"`fedrep` \| 60\.0", given)
     assert re.search(r"`fedrep` \| 70\.0.*lr=0\.1", tuned)
     assert re.search(r"`fedavg` \| 50\.0.*as given", tuned)
+
+
+def test_what_is_measured_again_takes_the_place_of_the_methods_it_has(tmp_path: Path) -> None:
+    def comparison(name: str, method: str, tuned: bool, runs: list[str], accuracy: float) -> Path:
+        folder = tmp_path / name
+        one = {"moved": tuned, "chosen": {"local.lr": 0.1}}
+        folder.mkdir()
+        (folder / "comparison.json").write_text(json.dumps({"tuning": {"methods": {method: one}}}))
+        for run in runs:
+            (folder / run).mkdir(parents=True)
+            settings = {"data": {"partition": "dirichlet:0.1"}, "run": {"seed": 0}}
+            (folder / run / "settings.json").write_text(json.dumps(settings))
+            line = {"round": 30, "bytes_down": 1, "bytes_up": 1, "global_accuracy": accuracy}
+            (folder / run / "metrics.jsonl").write_text(json.dumps(line) + "\n")
+        return folder
+
+    before = [row(m, "0", s, 0.5, "lr=1" * (s == "tuned")) for s in ("given", "tuned") for m in ("fedavg", "fedrep")]
+    first = comparison("first", "fedavg", True, ["tuning/fedavg/trial-000/seed-0", "fedavg-tuned/seed-0"], 0.9)
+    found = made["measured"]([first], before)
+    assert [(r["method"], r["settings"], r["global_accuracy"], r["chosen"]) for r in found] == [
+        ("fedavg", "given", "0.5", ""),
+        ("fedrep", "given", "0.5", ""),
+        ("fedavg", "tuned", "0.9", "lr=0.1"),
+        ("fedrep", "tuned", "0.5", "lr=1"),
+    ]
+    second = comparison("second", "fedavg", False, ["tuning/fedavg/trial-000/seed-0"], 0.9)  # as given is best now
+    assert [(r["method"], r["settings"]) for r in made["measured"]([second], found)] == [
+        ("fedavg", "given"),
+        ("fedrep", "given"),
+        ("fedrep", "tuned"),
+    ]
 
 
 @pytest.mark.parametrize("partition", made["TITLES"])

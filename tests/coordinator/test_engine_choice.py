@@ -360,3 +360,43 @@ def test_unequal_sequences_are_not_stacked_on_a_cpu() -> None:
 
     assert chosen(whole.train.x)[0] is Stacked
     assert chosen(x) == (Workers, "sequences of unequal clients on a CPU, 2.9 times as many places in a stack")
+
+
+class Fused(Attending):
+    """Calls PyTorch's attention, which `vmap` computes client by client on a CPU."""
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        h = self.embedding(tokens)
+        q, k, v = (layer(h)[:, None] for layer in (self.query, self.key, self.value))
+        return self.head(self.norm(F.scaled_dot_product_attention(q, k, v, is_causal=True)[:, 0]))  # type: ignore[no-any-return]
+
+
+def test_line_4_attention_in_large_steps_is_not_stacked_on_a_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    def chosen(kind: type[Attending], width: int, batch_size: int) -> tuple[Any, str]:
+        net = Model(lambda: kind(width=width), name="net")
+        people = Population(federation=sequences(64, cut=False), models={"net": net}, task=NextToken())
+        engine, reason = choose("auto", people, Local(batch_size=batch_size), 5)
+        # three times 2 * 64 places * (three layers of width^2, one of width * 12); attention, where it is counted
+        assert people.tried[net].flops >= 6 * 64 * (3 * width**2 + 12 * width)
+        return engine, reason
+
+    reason = "scaled_dot_product_flash_attention on a CPU in steps of 3e+08 FLOPs"
+    assert chosen(Fused, 160, 15) == (Workers, reason)  # as many examples as a client has at most
+    assert chosen(Fused, 160, 100) == (Workers, reason)
+    assert chosen(Fused, 160, 9)[0] is Stacked
+    assert chosen(Fused, 8, 15)[0] is Stacked
+    assert chosen(Attending, 160, 15)[0] is Stacked  # of plain operations, for which there are rules
+    monkeypatch.setattr(chooser, "why_no_fork", lambda: "it rains")
+    assert chosen(Fused, 160, 15) == (Loop, f"{reason}, and it rains")
+
+
+def test_a_trial_leaves_out_the_warning_of_attention_and_no_other() -> None:
+    class Telling(Fused):
+        def forward(self, tokens: Tensor) -> Tensor:
+            warnings.warn("mine", UserWarning, stacklevel=1)
+            return super().forward(tokens)
+
+    people = Population(federation=sequences(), models={"net": Model(Telling, name="net")}, task=NextToken())
+    with pytest.warns(UserWarning, match="mine") as said:
+        choose("auto", people, LOCAL, 5)
+    assert {str(w.message) for w in said} == {"mine"}

@@ -12,10 +12,11 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 from torch.func import grad, vmap
+from torch.utils.flop_counter import FlopCounterMode
 
 from fedloom.core import tree
 from fedloom.core.batch import Batch, Padded, cut_to
-from fedloom.core.errors import EngineWarning, SettingError, first_line, quiet_vmap, warn
+from fedloom.core.errors import EngineWarning, SettingError, first_line, quiet_vmap, warn, without_rules
 from fedloom.core.fold.execution import Compilation
 from fedloom.core.losses import objective
 from fedloom.core.model import Model
@@ -25,7 +26,7 @@ from fedloom.core.task import Task, notes_of
 from fedloom.core.types import Weights
 from fedloom.engines.engine import Engine
 from fedloom.engines.loop import Loop
-from fedloom.engines.population import Population
+from fedloom.engines.population import Population, Stacking
 from fedloom.engines.stacked import Stacked
 from fedloom.wire.child import why_no_fork
 from fedloom.wire.devices import Devices
@@ -37,6 +38,7 @@ EngineName = Literal["auto", "loop", "stacked", "workers", "gloo", "mpi", "devic
 CompilationName = Literal["auto", "none", "trace", "compile"]
 MAX_LOOPED = 2.0  # clients that a lock-step advances on average, up to which a stack does not pay on a CPU
 MAX_WASTED = 1.25  # times as many places of sequences, up to which a stack pays
+MAX_FLOPS = 3e8  # of a client's step with an operation that `vmap` computes client by client, up to which a stack pays
 MIN_SHARED_OUT = 4  # clients of a cohort from which workers pay: of three, one core in two has one to wait for
 # Measured on two cores with small networks (docs/benchmarks.md); their order of magnitude matters.
 STEPS_TO_TRACE = 100  # lock-steps that one graph must run to save the time of tracing it
@@ -55,8 +57,9 @@ def choose(name: EngineName, population: Population, local: Local, cohort_size: 
     2. a model, or a task's loss, that `vmap` cannot take: loop (also where "stacked" was asked for, with a warning);
        of token ids on a CPU, as models of Hugging Face that take no ready mask, by the rule of recurrent layers;
     3. a GPU: stacked;
-    4. attention with a ready mask (`core/masking.py`): by the rule of recurrent layers. PyTorch has no rule for its
-       attention in `vmap` on a CPU, and computes it client by client;
+    4. attention with a ready mask (`core/masking.py`), or in steps of a client of more than 3e8 FLOPs: by the rule of
+       recurrent layers. PyTorch has no rule for its attention in `vmap` on a CPU, and computes it client by client;
+       in smaller steps a stack pays all the same, since calls are what costs;
     5. sequences that are cut to their lengths, of which a stack, whose clients are as long as the longest, would
        compute more than 1.25 times as many places as clients one by one: by the rule of recurrent layers;
     6. no more than 2 clients in parallel per lock-step, by the sizes of the clients: loop;
@@ -96,6 +99,11 @@ def choose(name: EngineName, population: Population, local: Local, cohort_size: 
         return Stacked, "a GPU"
     if any(model.arguments and model.arguments.mask != "tokens" for model in population.models.values()):
         return _one_by_one("attention with a ready mask on a CPU", cohort_size, hindrance)
+    examples = min(local.batch_size, float(population.sizes.mean()))
+    for tried in map(population.tried.__getitem__, population.models.values()):
+        if tried.one_by_one and (flops := tried.flops * examples) > MAX_FLOPS:
+            what = f"{tried.one_by_one.removesuffix('_for_cpu')} on a CPU in steps of {flops:.1g} FLOPs"
+            return _one_by_one(what, cohort_size, hindrance)
     if (waste := max(_places_wasted(model, population) for model in population.models.values())) > MAX_WASTED:
         what = f"sequences of unequal clients on a CPU, {waste:.1f} times as many places in a stack"
         return _one_by_one(what, cohort_size, hindrance)
@@ -209,11 +217,11 @@ def stacking_problem(model: Model, population: Population) -> str | None:
     """
     if model not in population.tried:
         population.tried[model] = _try_to_stack(model, population)
-    return population.tried[model]
+    return population.tried[model].problem
 
 
 @own_defaults()
-def _try_to_stack(model: Model, population: Population) -> str | None:
+def _try_to_stack(model: Model, population: Population) -> Stacking:
     weights = tree.cast(model.init(0), device=population.device, dtype=population.dtype)
     examples = population.federation.train
     x = examples.normalise(examples.x[:1].to(population.device), population.dtype)
@@ -226,15 +234,16 @@ def _try_to_stack(model: Model, population: Population) -> str | None:
 
     try:
         keys = torch.arange(2, device=population.device)
-        with quiet_vmap():
+        with without_rules() as lacking, FlopCounterMode(display=False) as counted:
             vmap(grad(lambda p, b, x, k: loss(Weights(params=p, buffers=b), x, k)))(
                 tree.stack([weights.params] * 2), tree.stack([weights.buffers] * 2), x, keys
             )
     except Exception as error:  # whatever a user's forward raises under vmap is the reason to name
-        return first_line(error)
+        return Stacking(first_line(error))
     y = examples.y[:1].to(population.device)
     y = torch.zeros_like(mask, dtype=torch.int64) if examples.has_classes else torch.cat([y, y])
-    return _try_task(model, weights, x, y, mask, population.task)
+    problem = _try_task(model, weights, x, y, mask, population.task)
+    return Stacking(problem, next(iter(lacking), None), counted.get_total_flops() / 4)
 
 
 def _try_task(model: Model, weights: Weights, x: Tensor, y: Tensor, mask: Tensor, task: Task) -> str | None:

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import inspect
+import re
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
+
+_NO_RULE = "There is a performance drop because we have not yet implemented the batching"
 
 
 class FedloomError(Exception):
@@ -112,10 +115,22 @@ def _out_of_memory(error: BaseException) -> bool:
 def quiet_vmap() -> Iterator[None]:
     """Leave out PyTorch's warning that `vmap` computes a function client by client, as it does fused attention."""
     with warnings.catch_warnings():
-        warnings.filterwarnings(
-            "ignore", "There is a performance drop because we have not yet implemented the batching"
-        )
+        warnings.filterwarnings("ignore", _NO_RULE)
         yield
+
+
+@contextmanager
+def without_rules() -> Iterator[list[str]]:
+    """Leave out PyTorch's warning as `quiet_vmap` does; fill a list with the functions that it names."""
+    found: list[str] = []
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.filterwarnings("always", _NO_RULE)
+        yield found
+    for one in caught:
+        if named := re.match(_NO_RULE + r" rule for aten::_?(\w+)", str(one.message)):
+            found.append(named[1])
+        else:
+            warnings.warn_explicit(one.message, one.category, one.filename, one.lineno, source=one.source)
 
 
 def warn(message: str, kind: type[Warning]) -> None:

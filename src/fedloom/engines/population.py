@@ -31,6 +31,21 @@ from fedloom.engines.message import Request, Rows
 from fedloom.tasks import Classification
 
 
+@dataclass(frozen=True)
+class Stacking:
+    """Hold what `vmap` makes of clients of one architecture.
+
+    Attributes:
+        problem: why it cannot train two of them on the task; None if it can.
+        one_by_one: the first operation that it computes client by client, having no rule for it; None if there is none.
+        flops: of the matrix products and convolutions of one example's gradient.
+    """
+
+    problem: str | None
+    one_by_one: str | None = None
+    flops: float = 0.0
+
+
 @dataclass(frozen=True, eq=False)
 class Population:
     """A federation with models: `models` by name, `assignment` the name for each client (default: in turn).
@@ -113,8 +128,8 @@ class Population:
         return known[whose][1]
 
     @cached_property
-    def tried(self) -> dict[Model, str | None]:
-        """Obstacle to `vmap` with each model, as far as it was tried: the check of a job and its run ask the same."""
+    def tried(self) -> dict[Model, Stacking]:
+        """What `vmap` makes of each model, as far as it was tried: the check of a job and its run ask the same."""
         return {}
 
     def example(self, name: str) -> tuple[Tensor, Tensor]:
