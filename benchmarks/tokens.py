@@ -1,4 +1,4 @@
-"""A client-step of sequences beside a plain PyTorch loop: an LSTM and a transformer, with padding and without.
+"""A client-step of sequences beside a plain PyTorch loop: an LSTM and transformers, with padding and without.
 
 All forms are timed in turn in one run, and ratios to the plain loop are printed: that trains client after client on
 batches of whole, padded sequences, as most code does. Lengths of sequences are 8 to `--length`, most of them short.
@@ -25,6 +25,7 @@ from fedloom.engines.engine_options import Options
 from fedloom.engines.loop import Loop
 from fedloom.engines.population import Population
 from fedloom.engines.stacked import Stacked
+from fedloom.models.sequences import CausalTransformer
 from fedloom.wire.workers import Workers
 
 VOCABULARY = 90
@@ -121,7 +122,12 @@ def main() -> None:
     )
     steps = args.clients * -(-args.sequences // args.batch)
     several = {"tokens": x, "mask": (x != 0).astype(np.int8), "numbers": rng.normal(size=(count, 3)).astype(np.float32)}
-    for name, kind in (("LSTM", Recurrent), ("transformer", Transformer), ("3 inputs", Beside)):
+    built_in = partial(CausalTransformer, VOCABULARY, VOCABULARY, length=args.length, next_token=True)
+    networks: tuple[tuple[str, Callable[..., nn.Module]], ...] = (
+        *(("LSTM", Recurrent), ("transformer", Transformer), ("3 inputs", Beside)),
+        ("fedloom's", lambda width: built_in(width=width)),
+    )
+    for name, kind in networks:
         network = partial(kind, args.width)
         forms: dict[str, Callable[[], None]] = {}
         method = fl.FedAvg(local=fl.Local(epochs=1, batch_size=args.batch, optimiser=fl.SGD(lr=0.1)))
