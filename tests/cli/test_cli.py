@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import json
 import warnings
 from itertools import takewhile
@@ -58,15 +57,9 @@ def test_what_people_have_named_is_no_markup(tmp_path: Path, capsys: pytest.Capt
     folder = tmp_path / "a[b]c[" / "b]"
     status, out, _ = call(capsys, "certs", "authority", str(folder))
     assert status == 0
-    assert f"{folder}/authority.crt goes to all devices" in out.replace("\n", "")
+    assert f"{folder}/authority.crt goes to all devices" in out
     for path in (Path(cli.__file__ or "").parent).glob("*.py"):
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-            if isinstance(node, ast.Call) and ast.unparse(node.func) == "console.print" and node.args:
-                said = ast.unparse(node.args[0])
-                inserted = any(isinstance(part, ast.JoinedStr) for part in ast.walk(node.args[0]))
-                inserted |= isinstance(node.args[0], ast.Attribute)  # a text that is made elsewhere
-                plain = "escape(" in said or any(keyword.arg == "markup" for keyword in node.keywords)
-                assert plain or not inserted, f"{path.name}:{node.lineno} prints {said} with markup"
+        assert "rich.console import Console\n" not in path.read_text(encoding="utf-8"), f"{path} prints with markup"
 
 
 # ---- what works

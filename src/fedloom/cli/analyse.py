@@ -5,9 +5,6 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from rich.console import Console
-from rich.markup import escape
-
 from fedloom import papers
 from fedloom.analyses import analyse
 from fedloom.analyses.analysed_run import AnalysedRun
@@ -15,14 +12,14 @@ from fedloom.analyses.analysis_result import AnalysisResult
 from fedloom.cli.options import print_code
 from fedloom.core.errors import SettingError, StorageError
 from fedloom.core.naming import did_you_mean
-from fedloom.display.terminal import table
+from fedloom.display.terminal import Terminal, table
 from fedloom.experiments.words import coerce
 from fedloom.storage.output import path_below
 
 _MOST_ROWS = 12  # of a table on the terminal; all are in the CSV file
 
 
-def run(args: argparse.Namespace, console: Console) -> int:
+def run(args: argparse.Namespace, console: Terminal) -> int:
     """Analyse a run, and print each analysis: its table, its meaning, and the paths of its files."""
     analyses = papers.analyses()
     if args.list:
@@ -30,7 +27,7 @@ def run(args: argparse.Namespace, console: Console) -> int:
         listing.add_column("name", no_wrap=True)
         listing.add_column("what it measures", overflow="fold")
         for name, measure in analyses.items():
-            listing.add_row(name, escape((measure.__doc__ or "").partition("\n")[0]))
+            listing.add_row(name, (measure.__doc__ or "").partition("\n")[0])
         console.print(listing)
         return 0
     if args.directory is None or not args.names:
@@ -62,7 +59,7 @@ def run(args: argparse.Namespace, console: Console) -> int:
     if lines and not all_names:
         raise SettingError("\n".join(lines))
     for line in lines:
-        console.print(line, markup=False, highlight=False, soft_wrap=True)
+        console.print(line, highlight=False)
     if sum(map(len, skipped.values())) == len(names):
         raise SettingError(f"no analysis applies to the run in {args.directory}")
     return 0
@@ -81,17 +78,17 @@ def _rounds(args: argparse.Namespace) -> list[int] | None:
     return [int(coerce(part, int, "--rounds")) for part in parts]
 
 
-def _show(result: AnalysisResult, files: list[Path], console: Console) -> None:
+def _show(result: AnalysisResult, files: list[Path], console: Terminal) -> None:
     summary, rows = result.summary, result.summary.rows
     more = f"{len(rows) - _MOST_ROWS} more rows are in the CSV file" if len(rows) > _MOST_ROWS else None
     output = table(summary.name, more)
     for i, column in enumerate(summary.columns):
         is_text = any(isinstance(row[i], str) for row in rows)
-        output.add_column(escape(column.heading), justify="left" if is_text else "right", overflow="fold")
+        output.add_column(column.heading, justify="left" if is_text else "right", overflow="fold")
     for row in rows[:_MOST_ROWS]:
-        output.add_row(*(escape(summary.text(v, c)) for v, c in zip(row, summary.columns, strict=True)))
+        output.add_row(*(summary.text(v, c) for v, c in zip(row, summary.columns, strict=True)))
     console.print(output)
     for line in result.remarks:
-        console.print(line, markup=False, highlight=False)
+        console.print(line, highlight=False)
     kinds = ", ".join(str(path) if i == 0 else path.name for i, path in enumerate(files))
-    console.print(f"files: {kinds}\n", markup=False, highlight=False, soft_wrap=True)
+    console.print(f"files: {kinds}\n", highlight=False)

@@ -6,25 +6,22 @@ import argparse
 import sys
 from pathlib import Path
 
-from rich.console import Console
-
 from fedloom.core.errors import SettingError
+from fedloom.display.terminal import Terminal
 from fedloom.wire import certificates, invitations
 from fedloom.wire.invitations import address_of
 
 
-def make(args: argparse.Namespace, console: Console) -> int:
+def make(args: argparse.Namespace, console: Terminal) -> int:
     """Make an authority, a server's certificate, or a device's key."""
     _check_library()
     folder = Path(args.directory)
     if args.kind == "device":
         path, public = certificates.device_key(folder)
-        console.print(public, markup=False, soft_wrap=True)
+        console.print(public)
         console.print(
             f"{path} is this device's key, and stays here; the line above goes to the server's owner: fedloom devices "
             f"add DIR NAME KEY, fingerprint {certificates.fingerprint(public)}",
-            markup=False,
-            soft_wrap=True,
         )
         return 0
     if args.kind == "authority":
@@ -33,7 +30,7 @@ def make(args: argparse.Namespace, console: Console) -> int:
     else:
         path = certificates.make_server(folder, args.name, 825 if args.days is None else args.days)
         text = f"{path} is for {', '.join(args.name)}; fedloom serve --certs {folder}"
-    console.print(text, markup=False, soft_wrap=True)
+    console.print(text)
     return 0
 
 
@@ -46,7 +43,7 @@ def who_may_connect(folder: Path) -> str:
     return f"registered devices: {', '.join(names) or 'none yet'}{invited} ({folder})"
 
 
-def devices(args: argparse.Namespace, console: Console) -> int:
+def devices(args: argparse.Namespace, console: Terminal) -> int:
     """Add, list or remove the devices that may connect."""
     _check_library()
     folder = Path(args.directory)
@@ -56,19 +53,15 @@ def devices(args: argparse.Namespace, console: Console) -> int:
         )
     if args.action == "list":
         if not certificates.registered(folder) and not certificates.invitations(folder):
-            console.print(who_may_connect(folder), markup=False, soft_wrap=True)
+            console.print(who_may_connect(folder))
         for name, its in certificates.registered(folder).items():
             console.print(
                 f"{name}  {certificates.fingerprint(its['key'])}  since {its['added']}",
-                markup=False,
-                soft_wrap=True,
                 highlight=False,
             )
         for name, its in certificates.invitations(folder).items():
             state = f"used on {its['used']}" if its["used"] else "not used"
-            console.print(
-                f"{name}  invited until {its['until']}, {state}", markup=False, soft_wrap=True, highlight=False
-            )
+            console.print(f"{name}  invited until {its['until']}, {state}", highlight=False)
         return 0
     if args.name is None:
         raise SettingError(
@@ -76,7 +69,7 @@ def devices(args: argparse.Namespace, console: Console) -> int:
         )
     if args.action == "remove":
         certificates.remove_device(folder, args.name)
-        console.print(f"{args.name} may connect no longer; a run that goes on notices within seconds", markup=False)
+        console.print(f"{args.name} may connect no longer; a run that goes on notices within seconds")
         return 0
     if args.key is None:
         raise SettingError("fedloom devices add needs the device's public key: fedloom devices add DIR NAME KEY.pub")
@@ -84,13 +77,11 @@ def devices(args: argparse.Namespace, console: Console) -> int:
     digest = certificates.add_device(folder, args.name, text)
     console.print(
         f"{args.name} may connect with the key {digest}: compare it with what the device prints",
-        markup=False,
-        soft_wrap=True,
     )
     return 0
 
 
-def invite(args: argparse.Namespace, console: Console) -> int:
+def invite(args: argparse.Namespace, console: Terminal) -> int:
     """Write the file by which one device joins."""
     _check_library()
     address_of(args.server, args.transport)
@@ -99,8 +90,6 @@ def invite(args: argparse.Namespace, console: Console) -> int:
     console.print(
         f"{to} lets one device register as {args.name}, once, within {args.days} days. Bring it there as you would a "
         f"password, and there: fedloom join --invite {to.name} --data DATA --state DIR",
-        markup=False,
-        soft_wrap=True,
     )
     return 0
 

@@ -9,19 +9,18 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
-from rich.markup import escape
+from rich.text import Text
 
 from fedloom import papers
 from fedloom.core.errors import SettingError
-from fedloom.display.terminal import table
+from fedloom.display.terminal import Terminal, table
 
 RECORD = Path(papers.__file__).with_name("claims.json")
 """Verdicts of the runs that were kept when this version was made; written by `scripts/make_results.py`."""
 _COLOURS = {"holds": "green", "within noise": "yellow", "fails": "red", "not run": "dim"}
 
 
-def show(args: argparse.Namespace, console: Console) -> int:
+def show(args: argparse.Namespace, console: Terminal) -> int:
     """Print the claims of one source or of all, with a verdict on each, and what it was made from."""
     record = json.loads(RECORD.read_bytes())
     chosen = papers.STUDIES if args.source is None else (args.source,)
@@ -29,7 +28,7 @@ def show(args: argparse.Namespace, console: Console) -> int:
     for source in chosen:
         _show(_record(source, known) if known else record["sources"][source], console)
     read = f"the runs below {', '.join(map(str, known))}" if known else "the runs that were kept for this version"
-    console.print(f"Judged by {read}. {record['rule']}", highlight=False, markup=False)
+    console.print(f"Judged by {read}. {record['rule']}", highlight=False)
     return 0
 
 
@@ -58,7 +57,7 @@ def _record(source: str, known: Sequence[Path]) -> Mapping[str, Any]:
     return source_record(papers.title(source), verdicts(source, [results_of(source, one) for one in known]))
 
 
-def _show(record: Mapping[str, Any], console: Console) -> None:
+def _show(record: Mapping[str, Any], console: Terminal) -> None:
     rows = record["claims"]
     counts = Counter(row["verdict"] for row in rows)
     out = table(record["title"], ", ".join(f"{counts[verdict]} {verdict}" for verdict in _COLOURS if counts[verdict]))
@@ -67,8 +66,17 @@ def _show(record: Mapping[str, Any], console: Console) -> None:
     for row in rows:
         said = f"{row['where']}; published {row['published']}"
         length = " x ".join(filter(None, (row["length"], row["seeds"] + " seeds" * bool(row["seeds"]))))
-        ours = [escape(row["ours"]), *(f"[dim]{escape(text)}[/]" for text in (length, row["why"]) if text)]
-        verdict = f"[{_COLOURS[row['verdict']]}]{row['verdict']}[/]" + f"\n{row['judged']}" * bool(row["judged"])
-        out.add_row(f"{escape(row['claim'])}\n[dim]{escape(said)}[/]", "\n".join(filter(None, ours)), verdict)
+        verdict = row["verdict"], _COLOURS[row["verdict"]]
+        out.add_row(
+            _lines(row["claim"], (said, "dim")),
+            _lines(row["ours"], (length, "dim"), (row["why"], "dim")),
+            _lines(verdict, row["judged"]),
+        )
     console.print(out)
     console.print()
+
+
+def _lines(*texts: str | tuple[str, str]) -> Text:
+    """Return texts, each with its style, in lines of their own; empty ones are left out."""
+    made = (Text(text) if isinstance(text, str) else Text(*text) for text in texts)
+    return Text("\n").join(filter(None, made))

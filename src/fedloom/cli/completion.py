@@ -5,10 +5,9 @@ from __future__ import annotations
 import argparse
 from collections.abc import Iterator
 
-from rich.console import Console
-
 from fedloom.cli.index import INDEX
 from fedloom.cli.parser import parser
+from fedloom.display.terminal import Terminal
 
 _LISTS = {  # by the setting of a flag, or by the name of a command's argument
     "algorithm": "algorithms", "algorithms": "algorithms", "source": "downloads", "names": "analyses",
@@ -35,7 +34,7 @@ complete -o default -F _fedloom fedloom
 """
 
 
-def show(args: argparse.Namespace, console: Console) -> int:
+def show(args: argparse.Namespace, console: Terminal) -> int:
     """Print the script for a shell, which evaluates it at its start."""
     print({"bash": _bash, "zsh": _zsh, "fish": _fish}[args.shell]().rstrip("\n"))
     return 0

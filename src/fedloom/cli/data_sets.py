@@ -7,7 +7,6 @@ from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
-from rich.console import Console
 from rich.markup import escape
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
 
@@ -16,7 +15,7 @@ from fedloom.cli.train import describe_shape
 from fedloom.core.errors import SettingError
 from fedloom.data import Examples
 from fedloom.data.sources import SOURCES, download
-from fedloom.display.terminal import table
+from fedloom.display.terminal import Terminal, table
 from fedloom.experiments.catalogue import PARTITIONS
 from fedloom.report import FederationTable, TargetTable, draw_federation, draw_targets
 from fedloom.report.style import FIGURES, drawing, rendered
@@ -26,27 +25,25 @@ _NAMED = 30  # classes
 _TARGETS = 5  # that are shown
 
 
-def show(args: argparse.Namespace, console: Console) -> int:
+def show(args: argparse.Namespace, console: Terminal) -> int:
     """Print, and with --out draw, the examples by client and class, or the targets by client."""
     (experiment,) = experiments(args, ["fedavg"], sections=("data", "run"))  # the algorithm does not matter here
     federation = experiment.federation()
     train = federation.train
     by = "target" if train.y.is_floating_point() else "class"
-    console.print(
-        f"{train.name}, {describe_shape(train)}; {federation.partition.name}; training examples by {by}", markup=False
-    )
+    console.print(f"{train.name}, {describe_shape(train)}; {federation.partition.name}; training examples by {by}")
     if train.classes:
         called = ", ".join(f"{c} {name}" for c, name in enumerate(train.classes[:_NAMED]))
         more = f", and {len(train.classes) - _NAMED} more" if len(train.classes) > _NAMED else ""
-        console.print(f"classes: {called}{more}", markup=False, highlight=False)
+        console.print(f"classes: {called}{more}", highlight=False)
     if train.preparation is not None:
         facts = train.preparation.facts
-        console.print(f"{facts['fitted_on']:,} training rows prepare the columns:", markup=False, highlight=False)
+        console.print(f"{facts['fitted_on']:,} training rows prepare the columns:", highlight=False)
         columns = facts["columns"]
         for name, what in columns.items() if isinstance(columns, dict) else [("all", columns)]:
             shown = facts.get("thousands", {}).get(name)
             what = f"thousands parted, as in {shown}; {what}" if shown else what
-            console.print(f"  {name}: {what}", markup=False, highlight=False, soft_wrap=True)
+            console.print(f"  {name}: {what}", highlight=False)
     if by == "target":
         for name, values in _targets(train):
             console.print(TargetTable(values, federation.partition, name, shown=args.shown))
@@ -66,7 +63,7 @@ def show(args: argparse.Namespace, console: Console) -> int:
                 figure = draw_federation(counts, classes=train.classes, title=title)
             drawn = rendered(figure, kind)
         publish(Path(args.out).parent, Path(args.out).name, drawn)
-        console.print(f"figure: {args.out}", markup=False, soft_wrap=True)
+        console.print(f"figure: {args.out}")
     return 0
 
 
@@ -77,7 +74,7 @@ def _targets(train: Examples) -> list[tuple[str, npt.NDArray[np.float32]]]:
     return list(zip(names, columns.T, strict=False))
 
 
-def list_sources(args: argparse.Namespace, console: Console) -> int:
+def list_sources(args: argparse.Namespace, console: Terminal) -> int:
     """List the values of --data and --partition."""
     rest = (
         "Original files as NAME:FOLDER. Also FILE.npz, FILE.csv?label=y, sites/*.csv?label=y, huggingface:NAME, "
@@ -89,25 +86,25 @@ def list_sources(args: argparse.Namespace, console: Console) -> int:
     out.add_column("fedloom data download", justify="center")
     for source in SOURCES.values():
         fetched = "yes" if source.download else "-" if source.files else "needs no files"
-        out.add_row(source.name, escape(source.what.replace("`", "")), fetched)
+        out.add_row(source.name, source.what.replace("`", ""), fetched)
     console.print(out)
     out = table("Partitions", "What stands behind a name may be left out.")
     out.add_column("name", no_wrap=True)
     out.add_column("what it does", overflow="fold")
     for partition in PARTITIONS.values():
-        out.add_row(escape(partition.form), escape(partition.sentence.replace("`", "")))
+        out.add_row(partition.form, partition.sentence.replace("`", ""))
     console.print(out)
     return 0
 
 
-def fetch(args: argparse.Namespace, console: Console) -> int:
+def fetch(args: argparse.Namespace, console: Terminal) -> int:
     """Download a data set's published files."""
     columns = (TextColumn("{task.description}"), BarColumn(bar_width=24), DownloadColumn(), TransferSpeedColumn())
     with Progress(*columns, console=console, transient=True) as bar:
         paths = download(args.source, args.folder, progress=lambda file: _Bar(bar, file))
     for path in paths:
-        console.print(str(path), markup=False, soft_wrap=True)
-    console.print(f"train on it with --data {args.source}:{args.folder}", markup=False, soft_wrap=True)
+        console.print(str(path))
+    console.print(f"train on it with --data {args.source}:{args.folder}")
     return 0
 
 

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import argparse
 
-from rich.console import Console
+from rich.text import Text
 
 from fedloom.cli.train import print_setup, train
-from fedloom.display.terminal import table
+from fedloom.display.terminal import Terminal, table
 from fedloom.papers.reproduction import demonstration
 from fedloom.report import comparison_table
 
 
-def run(args: argparse.Namespace, console: Console) -> int:
+def run(args: argparse.Namespace, console: Terminal) -> int:
     """Train, and compare with what is expected; the exit status is 1 where a number is off."""
     experiments = demonstration.experiments(args.seed)
     federation = next(iter(experiments.values())).federation()
@@ -32,7 +32,7 @@ def run(args: argparse.Namespace, console: Console) -> int:
             got -= histories[e.minus].last(e.metric, e.rounds)
         ok = e.low <= got <= e.high
         failed += not ok
-        verdict = "[green]yes[/]" if ok else "[red]NO[/]"
+        verdict = Text("yes", "green") if ok else Text("NO", "red")
         verdicts.add_row(
             e.algorithm,
             f"{e.metric.replace('_', ' ')} ({e.rounds})",
@@ -43,5 +43,6 @@ def run(args: argparse.Namespace, console: Console) -> int:
     console.print()
     console.print(verdicts)
     if failed:
-        Console(stderr=True).print(f"[red]{failed} of {len(demonstration.EXPECTED)} numbers are out of their range[/]")
+        text = f"{failed} of {len(demonstration.EXPECTED)} numbers are out of their range"
+        Terminal(stderr=True).print(Text(text, "red"))
     return 1 if failed else 0

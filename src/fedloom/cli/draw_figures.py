@@ -4,18 +4,15 @@ from __future__ import annotations
 
 import argparse
 
-from rich.console import Console
-from rich.markup import escape
-
 from fedloom import papers
 from fedloom.analyses import write_analysis
 from fedloom.cli.claims import known_folders, results_of
 from fedloom.core.errors import SettingError
 from fedloom.core.naming import did_you_mean
-from fedloom.display.terminal import table
+from fedloom.display.terminal import Terminal, table
 
 
-def draw(args: argparse.Namespace, console: Console) -> int:
+def draw(args: argparse.Namespace, console: Terminal) -> int:
     """Draw figures of the runs in folders of results, or list which there are."""
     sources = {name: source for source in papers.STUDIES for name in papers.figures(source)}
     if args.list:
@@ -25,7 +22,7 @@ def draw(args: argparse.Namespace, console: Console) -> int:
         for name, source in sources.items():
             drawn = papers.figures(source)[name]
             about = (getattr(drawn, "func", drawn).__doc__ or "").strip().partition("\n")[0]
-            out.add_row(name, escape(about))
+            out.add_row(name, about)
         console.print(out)
         return 0
     if not args.names or not args.known or args.out is None:
@@ -37,8 +34,8 @@ def draw(args: argparse.Namespace, console: Console) -> int:
         source = sources[name]
         result = papers.figures(source)[name]([results_of(source, folder) for folder in known])
         for line in result.remarks:
-            console.print(line, markup=False, highlight=False)
+            console.print(line, highlight=False)
         files = write_analysis(result, name, args.out)
         kinds = ", ".join(str(path) if i == 0 else path.name for i, path in enumerate(files))
-        console.print(f"files: {kinds}", markup=False, highlight=False, soft_wrap=True)
+        console.print(f"files: {kinds}", highlight=False)
     return 0

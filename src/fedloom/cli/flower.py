@@ -15,11 +15,10 @@ from functools import partial
 from pathlib import Path
 from typing import NoReturn
 
-from rich.console import Console
-
 from fedloom.cli.certs import who_may_connect
 from fedloom.core.errors import EngineWarning, RankError, SettingError, warn
 from fedloom.device import Membership, take_part
+from fedloom.display.terminal import Terminal
 from fedloom.wire import certificates
 from fedloom.wire.fleet import Audit
 from fedloom.wire.flower_processes import SuperLink, SuperNode, check_installed, private_folder
@@ -39,14 +38,14 @@ _PAUSE = 2.0  # seconds between two tries to reach it
 
 @contextmanager
 def flower_connections(
-    args: argparse.Namespace, out: Path, console: Console, audit: Audit
+    args: argparse.Namespace, out: Path, console: Terminal, audit: Audit
 ) -> Iterator[FlowerConnections]:
     """Start Flower's SuperLink beside the server, and end it."""
     check_installed()
     tls = None
     keys: Callable[[], dict[str, str]] = dict
     if args.insecure:
-        console.print(INSECURE, soft_wrap=True)
+        console.print(INSECURE)
     else:
         if args.certs is None:
             raise SettingError(
@@ -57,8 +56,8 @@ def flower_connections(
         tls, warning = certificates.server_files(folder)
         if warning:
             warn(warning, EngineWarning)
-        console.print(who_may_connect(folder), markup=False, soft_wrap=True)
-        keys = certificates.WatchedKeys(folder, partial(console.print, markup=False, soft_wrap=True))
+        console.print(who_may_connect(folder))
+        keys = certificates.WatchedKeys(folder, console.print)
     with ExitStack() as stack, sigterm_interrupts():
         folder = private_folder()
         stack.callback(_remove, folder)
@@ -74,14 +73,12 @@ def flower_connections(
         console.print(
             f"waiting for {args.least} devices at 127.0.0.1:{args.port}, {args.wait:g} s at most (--wait); devices on "
             "other hosts reach it through a proxy (docs/flower.md)",
-            markup=False,
-            soft_wrap=True,
         )
         yield connections
 
 
 def join_over_flower(
-    args: argparse.Namespace, member: Callable[[], Membership], console: Console, joining: Joining | None = None
+    args: argparse.Namespace, member: Callable[[], Membership], console: Terminal, joining: Joining | None = None
 ) -> bool:
     """Take part over Flower until the run is over; return True if the device leaves before (SIGTERM)."""
     check_installed()
@@ -95,12 +92,12 @@ def join_over_flower(
                 f"--insecure is for a server on this host, got {host}: give it certificates (docs/flower.md), or "
                 "--insecure-anywhere where everybody on the way may read and change all"
             )
-        console.print(INSECURE, soft_wrap=True)
+        console.print(INSECURE)
     else:
         authority = authority_of(args)
         key, public = certificates.device_key(state)
-        console.print(f"key of this device: {public}", markup=False, soft_wrap=True)
-        console.print(f"fingerprint: {certificates.fingerprint(public)}", markup=False, soft_wrap=True)
+        console.print(f"key of this device: {public}")
+        console.print(f"fingerprint: {certificates.fingerprint(public)}")
     wait_for_server(host, port, authority, console)
     with ExitStack() as stack:
         folder = private_folder()
@@ -110,7 +107,7 @@ def join_over_flower(
         def say(text: str) -> None:
             if text not in said:
                 said.add(text)
-                console.print(text, markup=False, soft_wrap=True, highlight=False)
+                console.print(text, highlight=False)
 
         def connect(name: str, key: Path | None, stack: ExitStack) -> RelayedServer:
             server = RelayedServer(folder / name)
@@ -121,15 +118,15 @@ def join_over_flower(
 
         own = member()
         if joining is not None and joining.key is not None:
-            console.print(joining.begins, markup=False, soft_wrap=True)
+            console.print(joining.begins)
             with ExitStack() as once:
                 if take_part(connect("invited", joining.key, once), enrolment := Enrolment(public)):
                     return True
                 if not enrolment.is_done:
                     return False
-            console.print(joining.ends(), markup=False, soft_wrap=True)
+            console.print(joining.ends())
         server = connect("device", key, stack)
-        console.print(own.waits_at(args.server), markup=False, soft_wrap=True)
+        console.print(own.waits_at(args.server))
         while True:
             try:
                 left = take_part(server, own)
@@ -153,7 +150,7 @@ def authority_of(args: argparse.Namespace) -> Path:
     return authority
 
 
-def wait_for_server(host: str, port: int, authority: Path | None, console: Console) -> None:
+def wait_for_server(host: str, port: int, authority: Path | None, console: Terminal) -> None:
     """Wait until the server can be reached, which may be started later."""
     is_said = False
     while True:
@@ -161,7 +158,7 @@ def wait_for_server(host: str, port: int, authority: Path | None, console: Conso
             return check_reachable(host, port, authority)
         except RankError as error:
             if not is_said:
-                console.print(f"{error}; trying again", markup=False, soft_wrap=True, highlight=False)
+                console.print(f"{error}; trying again", highlight=False)
             is_said = True
             time.sleep(_PAUSE)
 

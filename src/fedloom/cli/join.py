@@ -7,18 +7,17 @@ import os
 import sys
 from pathlib import Path
 
-from rich.console import Console
-
 from fedloom.cli.device_commands import check_flags
 from fedloom.core.errors import SettingError
 from fedloom.device import Limits, Membership, Reading, system_monitor, take_part
 from fedloom.device.data_manager import default_name
+from fedloom.display.terminal import Terminal
 from fedloom.wire import invitations
 from fedloom.wire.fleet import TRUSTED
 from fedloom.wire.launched import communication, meeting_point, rank_here
 
 
-def join(args: argparse.Namespace, console: Console) -> int:
+def join(args: argparse.Namespace, console: Terminal) -> int:
     """Join the run of a server, and answer requests until it ends."""
     joining = None
     if args.invite is not None:
@@ -31,7 +30,7 @@ def join(args: argparse.Namespace, console: Console) -> int:
         if args.transport == "flower" and not (args.insecure or args.insecure_anywhere):
             args.name = args.name or ""  # that of its key
     if args.transport in ("gloo", "mpi"):
-        console.print(TRUSTED, soft_wrap=True)
+        console.print(TRUSTED)
         if not rank_here(args.transport):
             raise SettingError("fedloom join runs at ranks 1, 2, ..., got rank 0: run fedloom serve there")
     start_limits = Limits(battery=args.battery, load=args.load, temperature=args.temperature, memory=args.memory)
@@ -48,7 +47,7 @@ def join(args: argparse.Namespace, console: Console) -> int:
             start_limits=start_limits,
             abort_limits=abort_limits,
             steps=args.most_steps,
-            say=lambda text: console.print(text, markup=False, highlight=False, soft_wrap=True),
+            say=lambda text: console.print(text, highlight=False),
         )
 
     if args.transport == "flower":
@@ -64,7 +63,7 @@ def join(args: argparse.Namespace, console: Console) -> int:
         console.print("left" if left else "the run is over")
         return 0
     member = new_member()
-    console.print(member.waits_at(meeting_point(args.transport)), markup=False, soft_wrap=True)
+    console.print(member.waits_at(meeting_point(args.transport)))
     manager = communication(args.transport)
     if take_part(manager, member):
         console.print("left")

@@ -9,15 +9,12 @@ import statistics
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from rich.console import Console
-from rich.markup import escape
-
 from fedloom.coordinator import History
 from fedloom.coordinator.newcomers import WAYS
 from fedloom.core.errors import SettingError
 from fedloom.core.task_measures import TaskMeasure
 from fedloom.data import Partition
-from fedloom.display.terminal import table
+from fedloom.display.terminal import Terminal, table
 from fedloom.experiments.catalogue import label
 from fedloom.experiments.experiment import Experiment
 from fedloom.experiments.federations import Federations
@@ -72,7 +69,7 @@ def _folders(partition: Partition) -> list[str]:
     return [f"without-{name}" + f"-{k}" * (names.count(name) > 1) for k, name in enumerate(names)]
 
 
-def show_sites(results: Results, out: str | None, console: Console) -> None:
+def show_sites(results: Results, out: str | None, console: Terminal) -> None:
     """Print a table of sites and methods for each measure: means over seeds, and the mean of all sites.
 
     With `out`, write all numbers of single runs there.
@@ -96,7 +93,7 @@ def show_sites(results: Results, out: str | None, console: Console) -> None:
             for row in rows
         ]
         publish(Path(out), _FILE, as_csv([header, *lines]).encode())
-        console.print(f"single runs: {Path(out, _FILE)}", markup=False, soft_wrap=True)
+        console.print(f"single runs: {Path(out, _FILE)}")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -129,7 +126,7 @@ def _rows(place: str, history: History) -> list[_Row]:
     return out
 
 
-def _show_measure(measure: TaskMeasure, rows: Sequence[_Row], console: Console) -> None:
+def _show_measure(measure: TaskMeasure, rows: Sequence[_Row], console: Terminal) -> None:
     """Print the table of one measure."""
     values: dict[tuple[str, str, str], list[float]] = {}
     for row in rows:
@@ -142,12 +139,12 @@ def _show_measure(measure: TaskMeasure, rows: Sequence[_Row], console: Console) 
     if undefined:
         caption += f" Undefined, so in no mean: {', '.join(undefined)}."
     title = f"{measure.title[:1].upper()}{measure.title[1:]} on the left-out site"
-    made = table(with_unit(title, measure.unit, ", "), escape(caption))
+    made = table(with_unit(title, measure.unit, ", "), caption)
     made.add_column("site")
     for method, way in columns:
         made.add_column(f"{method}\n{way.replace('_', '-')}", justify="right")
     for site in sites:
-        made.add_row(escape(site), *(_cell(means.get((site, *column)), measure) for column in columns))
+        made.add_row(site, *(_cell(means.get((site, *column)), measure) for column in columns))
     made.add_section()
     defined = [site for site in sites if site not in undefined]
     everywhere = [[means[site, *column] for site in defined if (site, *column) in means] for column in columns]

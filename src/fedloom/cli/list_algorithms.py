@@ -6,13 +6,10 @@ import argparse
 from collections.abc import Mapping
 from typing import Any
 
-from rich.console import Console
-from rich.markup import escape
-
 from fedloom.cli.index import INDEX
 from fedloom.core.errors import SettingError
 from fedloom.core.naming import did_you_mean
-from fedloom.display.terminal import table
+from fedloom.display.terminal import Terminal, table
 
 NEEDS = {
     "public": "public examples",
@@ -22,7 +19,7 @@ NEEDS = {
 }
 
 
-def show(args: argparse.Namespace, console: Console) -> int:
+def show(args: argparse.Namespace, console: Terminal) -> int:
     """Print the algorithms that were asked for: a row for each, or all facts of those that are named.
 
     Raises:
@@ -48,7 +45,7 @@ def show(args: argparse.Namespace, console: Console) -> int:
     for heading in ("what it is", "settings"):
         out.add_column(heading, overflow="fold")
     for name, entry in found.items():
-        out.add_row(name, escape(entry["what"]), escape(entry["settings"]))
+        out.add_row(name, entry["what"], entry["settings"])
     console.print(out)
     return 0
 
@@ -61,7 +58,7 @@ def _wanted(entry: Mapping[str, Any], args: argparse.Namespace) -> bool:
     return all(not entry["needs"] if need == "nothing" else need in entry["needs"] for need in args.needs)
 
 
-def _show_facts(name: str, entry: Mapping[str, Any], console: Console) -> None:
+def _show_facts(name: str, entry: Mapping[str, Any], console: Terminal) -> None:
     facts = entry["facts"]
     needs = [NEEDS[need] for need in entry["needs"]] or ["nothing else"]
     tried = [f"{key} in {', '.join(f'{v:g}' for v in values)}" for key, values in entry["tried"].items()]
@@ -83,5 +80,5 @@ def _show_facts(name: str, entry: Mapping[str, Any], console: Console) -> None:
     out.add_column("fact", no_wrap=True)
     out.add_column("of this algorithm", overflow="fold")
     for fact, text in lines.items():
-        out.add_row(fact, escape(text))
+        out.add_row(fact, text)
     console.print(out)

@@ -6,16 +6,13 @@ import argparse
 from collections.abc import Mapping
 from typing import Any
 
-from rich.console import Console
-from rich.markup import escape
-
 from fedloom.cli.index import INDEX
 from fedloom.core.errors import SettingError
 from fedloom.core.naming import did_you_mean
-from fedloom.display.terminal import table
+from fedloom.display.terminal import Terminal, table
 
 
-def show(args: argparse.Namespace, console: Console) -> int:
+def show(args: argparse.Namespace, console: Terminal) -> int:
     """Print the networks: what they are, what they are made for, and how many parameters they have then.
 
     Raises:
@@ -39,6 +36,6 @@ def show(args: argparse.Namespace, console: Console) -> int:
         out.add_column(heading, overflow="fold", justify=justify)  # type: ignore[arg-type]
     for name in args.names or known:
         one = known[name]
-        out.add_row(name, escape(one["what"]), one["inputs"], f"{one['parameters']:,}", escape(one["settings"]))
+        out.add_row(name, one["what"], one["inputs"], f"{one['parameters']:,}", one["settings"])
     console.print(out)
     return 0

@@ -12,12 +12,10 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
-from rich.markup import escape
-
 from fedloom.cli.parser import parser
 from fedloom.core.errors import FedloomError, enough_memory
-from fedloom.core.naming import forbid_imports, printable
+from fedloom.core.naming import forbid_imports
+from fedloom.display.terminal import Terminal
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -32,7 +30,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         parser().print_help()
         return 2
     args = parser().parse_args(words)
-    console, errors = _Terminal(), _Terminal(stderr=True)
+    console, errors = Terminal(), Terminal(stderr=True)
 
     printed = set[str]()
 
@@ -41,7 +39,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             return
         printed.add(str(message))
         beside = errors if getattr(args, "prints_data", False) else console
-        beside.print(f"[yellow]warning:[/] {escape(str(message))}", highlight=False, soft_wrap=True)
+        beside.announce("warning", "yellow", str(message))
 
     try:
         do = _load_function(args.do)
@@ -50,7 +48,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             warnings.showwarning = show
             return do(args, console)
     except (FedloomError, ValueError, OSError) as error:
-        errors.print(f"[red]error:[/] {escape(str(error) + _error_location(error))}", highlight=False, soft_wrap=True)
+        errors.announce("error", "red", str(error) + _error_location(error))
         return 2
     except KeyboardInterrupt:
         can_resume = hasattr(args, "resume") and args.out is not None
@@ -68,21 +66,10 @@ def _permission(args: argparse.Namespace) -> AbstractContextManager[None]:
     return forbid_imports(None if allowed else "a run's settings may come from others: allow it with --allow-code")
 
 
-class _Terminal(Console):
-    """Console that prints control characters in words of files and folders as escapes."""
-
-    def print(self, *objects: Any, **how: Any) -> None:
-        super().print(*(_escape_controls(o) if isinstance(o, str) else o for o in objects), **how)
-
-
-def _escape_controls(text: str) -> str:
-    return "\n".join(printable(line, len(line)) for line in text.split("\n"))
-
-
-def _load_function(name: str) -> Callable[[argparse.Namespace, Console], int]:
+def _load_function(name: str) -> Callable[[argparse.Namespace, Terminal], int]:
     """Import and return the function of a command, MODULE.NAME of this package."""
     module, _, function = name.partition(".")
-    loaded: Callable[[argparse.Namespace, Console], int] = getattr(import_module(f"fedloom.cli.{module}"), function)
+    loaded: Callable[[argparse.Namespace, Terminal], int] = getattr(import_module(f"fedloom.cli.{module}"), function)
     return loaded
 
 

@@ -9,12 +9,11 @@ from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
 
-from rich.console import Console
-
 from fedloom.cli.certs import who_may_connect
 from fedloom.cli.flower import authority_of, sigterm_interrupts, wait_for_server
 from fedloom.core.errors import EngineWarning, RankError, SettingError, warn
 from fedloom.device import Membership, take_part
+from fedloom.display.terminal import Terminal
 from fedloom.wire import certificates
 from fedloom.wire.certificates import INVITED, WatchedKeys
 from fedloom.wire.fleet import Audit
@@ -26,7 +25,7 @@ _PAUSE = 2.0  # seconds between two tries to connect
 
 
 @contextmanager
-def nats_connections(args: argparse.Namespace, out: Path, console: Console, audit: Audit) -> Iterator[NatsManager]:
+def nats_connections(args: argparse.Namespace, out: Path, console: Terminal, audit: Audit) -> Iterator[NatsManager]:
     """Start nats-server beside the server, and end it."""
     if args.certs is None:
         raise SettingError(
@@ -39,8 +38,8 @@ def nats_connections(args: argparse.Namespace, out: Path, console: Console, audi
         warn(warning, EngineWarning)
     key = folder / "nats.nk"
     public = make_key(key)
-    console.print(who_may_connect(folder), markup=False, soft_wrap=True)
-    its = WatchedKeys(folder, partial(console.print, markup=False, soft_wrap=True), over_nats=True)
+    console.print(who_may_connect(folder))
+    its = WatchedKeys(folder, console.print, over_nats=True)
     with ExitStack() as stack, sigterm_interrupts():
         server = NatsServer(
             out / "nats", args.host, args.port,
@@ -55,20 +54,18 @@ def nats_connections(args: argparse.Namespace, out: Path, console: Console, audi
         connections.registered = its
         console.print(
             f"waiting for {args.least} devices at {args.host}:{args.port}, {args.wait:g} s at most (--wait)",
-            markup=False,
-            soft_wrap=True,
         )
         yield connections
 
 
 def join_over_nats(
-    args: argparse.Namespace, member: Callable[[], Membership], console: Console, joining: Joining | None = None
+    args: argparse.Namespace, member: Callable[[], Membership], console: Terminal, joining: Joining | None = None
 ) -> bool:
     """Take part over NATS until the run is over; return True if the device leaves before (SIGTERM)."""
     host, port = address_of(args.server, args.transport)
     authority, key, own = authority_of(args), Path(args.state) / "nats.nk", member()
     url, public = f"tls://{host}:{port}", make_key(key)
-    console.print(f"key of this device: {public}", markup=False, soft_wrap=True)
+    console.print(f"key of this device: {public}")
     said = set[str]()
 
     def connected(door: Door) -> NatsManager:
@@ -79,11 +76,11 @@ def join_over_nats(
             except RankError as error:
                 if str(error) not in said:
                     said.add(str(error))
-                    console.print(f"{error}; trying again", markup=False, soft_wrap=True, highlight=False)
+                    console.print(f"{error}; trying again", highlight=False)
                 time.sleep(_PAUSE)
 
     while joining is not None and joining.key is not None:
-        console.print(joining.begins, markup=False, soft_wrap=True)
+        console.print(joining.begins)
         manager = connected(Door(url, INVITED + joining.name, joining.key, authority))
         enrolment = Enrolment(public)
         try:
@@ -94,12 +91,12 @@ def join_over_nats(
             manager.end()
         if left or not enrolment.is_done:
             return left
-        console.print(joining.ends(), markup=False, soft_wrap=True)
+        console.print(joining.ends())
         time.sleep(_PAUSE)  # nats-server reads the new key
         break
     while True:
         manager = connected(Door(url, own.name, key, authority))
-        console.print(own.waits_at(args.server), markup=False, soft_wrap=True)
+        console.print(own.waits_at(args.server))
         try:
             return take_part(manager, own)
         except RankError:

@@ -8,10 +8,9 @@ from collections.abc import Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 
-from rich.console import Console
-
 from fedloom.cli.index import INDEX
 from fedloom.core.errors import SettingError
+from fedloom.display.terminal import Terminal
 from fedloom.storage.output import publish
 
 SCHEMA = Path(__file__).with_name("settings.schema.json")
@@ -165,7 +164,7 @@ def test_the_pull_holds_clients_back() -> None:
 '''
 
 
-def write(args: argparse.Namespace, console: Console) -> int:
+def write(args: argparse.Namespace, console: Terminal) -> int:
     """Write the files, and print commands that use them."""
     if str(args.directory) == "method":
         return _write_method(args.name, console)
@@ -186,7 +185,7 @@ def write(args: argparse.Namespace, console: Console) -> int:
     return 0
 
 
-def _write_method(name: str | None, console: Console) -> int:
+def _write_method(name: str | None, console: Terminal) -> int:
     """Write the file of a method and its test into the current folder."""
     if name is None:
         raise SettingError("fedloom new method takes the name of the method: fedloom new method mine")
@@ -210,17 +209,17 @@ def _write_method(name: str | None, console: Console) -> int:
     return 0
 
 
-def _publish(folder: Path, files: Mapping[str, str], lines: Sequence[str], remedy: str, console: Console) -> None:
+def _publish(folder: Path, files: Mapping[str, str], lines: Sequence[str], remedy: str, console: Terminal) -> None:
     """Write files that are not there yet, and print them and the commands that come next."""
     if there := [name for name in files if (folder / name).exists()]:
         raise SettingError(f"fedloom new overwrites no file, and {folder} has {', '.join(there)}: {remedy}")
     for name, text in files.items():
-        console.print(str(publish(folder, name, text.encode("utf-8"))), markup=False, soft_wrap=True)
+        console.print(str(publish(folder, name, text.encode("utf-8"))))
     for line in lines:
-        console.print(f"  {line}", markup=False, highlight=False, soft_wrap=True)
+        console.print(f"  {line}", highlight=False)
 
 
-def schema(args: argparse.Namespace, console: Console) -> int:
+def schema(args: argparse.Namespace, console: Terminal) -> int:
     """Print the JSON schema of settings files."""
     print(SCHEMA.read_text(encoding="utf-8"), end="")
     return 0

@@ -8,27 +8,26 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
-from rich.console import Console
-
 from fedloom.cli.flags import FLAGS
 from fedloom.core.errors import SettingError
+from fedloom.display.terminal import Terminal
 from fedloom.experiments import catalogue
 from fedloom.experiments.experiment import Experiment
 from fedloom.experiments.settings_file import read_settings
 from fedloom.experiments.words import coerce
 
 
-def open_experiment(directory: str | Path, args: argparse.Namespace, console: Console) -> Experiment:
+def open_experiment(directory: str | Path, args: argparse.Namespace, console: Terminal) -> Experiment:
     """Return the experiment of the run in a directory."""
     print_code(directory, args, console)
     return Experiment.from_directory(directory, allow_code=args.allow_code)
 
 
-def print_code(directory: str | Path, args: argparse.Namespace, console: Console) -> None:
+def print_code(directory: str | Path, args: argparse.Namespace, console: Terminal) -> None:
     """Print the code that the run in a directory names, if it may be imported, before its import."""
     if args.allow_code and (code := Experiment.code_of(directory)):
         text = f"{directory} imports {', '.join(code)}"
-        console.print(text, markup=False, highlight=False, soft_wrap=True)
+        console.print(text, highlight=False)
 
 
 def experiments(args: argparse.Namespace, names: Sequence[str], sections: Sequence[str] = ()) -> list[Experiment]:

@@ -7,16 +7,14 @@ import math
 import sys
 from pathlib import Path
 
-from rich.console import Console
 from rich.table import Table
 
 from fedloom.cli.options import print_code
 from fedloom.core.errors import SettingError
-from fedloom.core.naming import printable
 from fedloom.core.task import Task
 from fedloom.core.task_measures import TaskMeasure
 from fedloom.device.device_results import is_of_device, model_of_device
-from fedloom.display.terminal import table
+from fedloom.display.terminal import Terminal, table
 from fedloom.evaluate.bootstrap import LEAST_ROWS, Interval
 from fedloom.experiments.new_rows import RowReader
 from fedloom.experiments.predictions import Predictions, predict as predict_rows, predict_by
@@ -25,10 +23,10 @@ from fedloom.experiments.trained_model import ModelAfterRound
 from fedloom.storage.output import as_csv, check_new
 
 
-def predict(args: argparse.Namespace, console: Console) -> int:
+def predict(args: argparse.Namespace, console: Terminal) -> int:
     """Write what a model of a run says of new rows: to a file, or to standard output."""
     if args.out is None:
-        console = Console(stderr=True)  # for words beside the table
+        console = Terminal(stderr=True)  # for words beside the table
     else:
         check_new(args.out, args.overwrite)
     if is_of_device(Path(args.directory)):
@@ -55,16 +53,16 @@ def _of_device(args: argparse.Namespace) -> tuple[ModelAfterRound, RowReader, tu
     return model_of_device(Path(args.directory), args.client)
 
 
-def _write(said: Predictions, args: argparse.Namespace, console: Console) -> int:
+def _write(said: Predictions, args: argparse.Namespace, console: Terminal) -> int:
     if args.out is None:
         sys.stdout.write(as_csv(said.rows()))
     where = "standard output" if args.out is None else said.csv(args.out, overwrite=args.overwrite)
     text = f"{said.whose} after round {said.round}{_by(said.threshold)} on {len(said):,} rows: {where}"
-    console.print(printable(text, len(text)), markup=False, soft_wrap=True)
+    console.print(text)
     return 0
 
 
-def evaluate(args: argparse.Namespace, console: Console) -> int:
+def evaluate(args: argparse.Namespace, console: Terminal) -> int:
     """Print the measures of a model of a run on new rows; with --out, write them with those of all sites."""
     if args.out is not None:
         check_new(args.out, args.overwrite)
@@ -84,7 +82,7 @@ def evaluate(args: argparse.Namespace, console: Console) -> int:
             allow_code=args.allow_code,
         )
     text = f"{found.whose} after round {found.round}{_by(found.threshold)} on {found.rows:,} rows"
-    console.print(text, markup=False, soft_wrap=True)
+    console.print(text)
     out = _table("All rows", "measure")
     for name, of in found.measures.items():
         out.add_row(found.described[name].title, *_shown(of, found.described[name]))
@@ -97,9 +95,9 @@ def evaluate(args: argparse.Namespace, console: Console) -> int:
     if found.few:
         listed = ", ".join(f"{site} ({rows})" for site, rows in found.few.items())
         text = f"sites with fewer than {LEAST_ROWS} rows are not measured by themselves: {listed}"
-        console.print(text, markup=False, soft_wrap=True)
+        console.print(text)
     if args.out is not None:
-        console.print(f"measures: {found.csv(args.out, overwrite=args.overwrite)}", markup=False, soft_wrap=True)
+        console.print(f"measures: {found.csv(args.out, overwrite=args.overwrite)}")
     return 0
 
 

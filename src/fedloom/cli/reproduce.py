@@ -5,14 +5,13 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from rich.console import Console
-from rich.markup import escape
+from rich.text import Text
 
 from fedloom.cli.options import parse_pairs, seed_list
 from fedloom.cli.train import print_setup, train
 from fedloom.coordinator import Job
 from fedloom.core.errors import SettingError
-from fedloom.display.terminal import table
+from fedloom.display.terminal import Terminal, table
 from fedloom.experiments.sections import DataSettings
 from fedloom.experiments.words import coerce
 from fedloom.papers import Study, find, recipes, study, tables
@@ -25,7 +24,7 @@ from fedloom.papers.reproduction.running import NO_DATA, Outcome, reproduce, sta
 _COLUMNS = ("method", "published", "ours", "diff.", "F publ.", "F ours", "rounds x seeds", "verdict")  # what fits
 
 
-def run(args: argparse.Namespace, console: Console) -> int:
+def run(args: argparse.Namespace, console: Terminal) -> int:
     """Run recipes, write and show their results.
 
     The exit status is 0 if all requested runs exist, 1 if some do not, 2 if nothing could be run.
@@ -60,14 +59,10 @@ def run(args: argparse.Namespace, console: Console) -> int:
         if outcomes:
             results = write(_title(args.table), all_cells, folders, rounds, study(args.table).remarks)
             _show([r for r in results if r.recipe in cells and r.runs], study(args.table), console)
-            console.print(
-                f"{summary(results)} Results: {folders[0] / args.table / 'results.md'}", markup=False, soft_wrap=True
-            )
+            console.print(f"{summary(results)} Results: {folders[0] / args.table / 'results.md'}")
     if args.report_only:
         existing, failed = (sum(o.status.startswith(word) for o in outcomes) for word in ("there", "failed"))
-        console.print(
-            f"{existing} of {len(outcomes)} requested runs exist" + f", {failed} failed" * bool(failed), markup=False
-        )
+        console.print(f"{existing} of {len(outcomes)} requested runs exist" + f", {failed} failed" * bool(failed))
     if args.export is not None:
         study_ = study(args.table)
         copies = cells if only or methods else all_cells  # with the other readings that were run
@@ -76,7 +71,7 @@ def run(args: argparse.Namespace, console: Console) -> int:
             if name == args.table or (Path(args.export) / name / "results.md").is_file():
                 write(_title(name), recipes(name), [Path(args.export)], remarks=study_.remarks)
         noun = "run" if len(copied) == 1 else "runs"
-        console.print(f"{len(copied)} {noun} copied to {args.export}", markup=False, soft_wrap=True)
+        console.print(f"{len(copied)} {noun} copied to {args.export}")
     if outcomes and all(outcome.skipped for outcome in outcomes):
         return 2
     return 0 if all(outcome.good for outcome in outcomes) else 1
@@ -89,7 +84,7 @@ def _run(
     seeds: list[int],
     rounds: int | None,
     outcomes: list[Outcome],
-    console: Console,
+    console: Terminal,
 ) -> None:
     last: list[object] = [None]
 
@@ -111,11 +106,11 @@ def _run(
                 missing = column if all(rows.values()) else ", ".join(f"{column}/{row}" for row in rows if rows[row])
                 first = next((other for (other, _), theirs in left_out.items() if theirs == reason), None)
                 text = f"{missing} left out: {reason}" if first is None else f"{missing} left out, as {first} is"
-                console.print(text, markup=False, highlight=False, soft_wrap=True)
+                console.print(text, highlight=False)
                 left_out[column, data] = reason
         elif outcome.status not in ("done", "there"):
             text = f"{column}/{outcome.recipe.row}/seed-{outcome.seed} {outcome.status}"
-            console.print(text, markup=False, highlight=False, soft_wrap=True)
+            console.print(text, highlight=False)
 
     reproduce(
         cells,
@@ -128,7 +123,7 @@ def _run(
         tell=report_outcome,
     )
     if existing := sum(outcome.status == "there" for outcome in outcomes):
-        console.print(f"{existing} of {len(outcomes)} runs existed already", markup=False)
+        console.print(f"{existing} of {len(outcomes)} runs existed already")
 
 
 def _changes(args: argparse.Namespace) -> dict[str, str]:
@@ -156,7 +151,7 @@ def _parse_seeds(args: argparse.Namespace) -> list[int]:
     return list(range(count))
 
 
-def _list_tables(console: Console) -> int:
+def _list_tables(console: Terminal) -> int:
     out = table("Published tables", "fedloom reproduce TABLE --list shows columns and methods")
     for heading in ("table", "about", "cells", "rounds"):
         out.add_column(heading, no_wrap=heading != "about")
@@ -173,7 +168,7 @@ def _with_variants(cells: list[Recipe]) -> list[Recipe]:
     return [r for r in recipes(cells[0].table) if r.column in columns]
 
 
-def _list(cells: list[Recipe], console: Console) -> int:
+def _list(cells: list[Recipe], console: Terminal) -> int:
     lines = {
         "columns": dict.fromkeys(r.column for r in cells),
         "methods": dict.fromkeys(r.row for r in cells if not r.variant),
@@ -181,20 +176,20 @@ def _list(cells: list[Recipe], console: Console) -> int:
     }
     for what, names in lines.items():
         if names:
-            console.print(f"{what}: {', '.join(names)}", markup=False, highlight=False, soft_wrap=True)
+            console.print(f"{what}: {', '.join(names)}", highlight=False)
     for caveat in dict.fromkeys(r.caveat for r in cells if r.caveat):
         matching = [r for r in cells if r.caveat == caveat]
         methods = list(dict.fromkeys(r.row for r in matching))
         if len(matching) < len(lines["columns"]) * len(methods):
             methods = [f"{r.column} {r.row}" for r in matching]
         more = f" and {len(methods) - 3} more" if len(methods) > 3 else ""
-        console.print(f"{', '.join(methods[:3])}{more}: {caveat}", markup=False, highlight=False, soft_wrap=True)
+        console.print(f"{', '.join(methods[:3])}{more}: {caveat}", highlight=False)
     for why in dict.fromkeys(r.missing for r in cells if r.missing):
-        console.print(f"[yellow]{escape(why)}[/]", highlight=False, soft_wrap=True)
+        console.print(Text(why, "yellow"), highlight=False)
     return 0
 
 
-def _show(results: list[Result], study_: Study, console: Console) -> None:
+def _show(results: list[Result], study_: Study, console: Terminal) -> None:
     for column in dict.fromkeys(r.recipe.column for r in results):
         mine = [r for r in results if r.recipe.column == column]
         out = table(f"{column}: accuracy in %", "\n".join((*order_lines(mine), *study_.remarks(mine))) or None)
@@ -204,6 +199,6 @@ def _show(results: list[Result], study_: Study, console: Console) -> None:
             lines = heading.replace(" ", "\n", 1)
             out.add_column(lines, justify="left" if left else "right", no_wrap=heading != "verdict")
         for row in rows:
-            out.add_row(*(escape(row[heading]) for heading in _COLUMNS if heading in row))
+            out.add_row(*(row[heading] for heading in _COLUMNS if heading in row))
         console.print()
         console.print(out)

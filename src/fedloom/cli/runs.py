@@ -7,8 +7,6 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 
-from rich.console import Console
-
 from fedloom.cli.options import open_experiment
 from fedloom.coordinator import Job
 from fedloom.coordinator.directory import RunDirectory
@@ -18,7 +16,7 @@ from fedloom.core.task_measures import measures_of
 from fedloom.data import Examples
 from fedloom.data.inputs import Inputs
 from fedloom.data.preparation import Preparation
-from fedloom.display.terminal import table
+from fedloom.display.terminal import Terminal, table
 from fedloom.evaluate import evaluate_rows, measured
 from fedloom.experiments.experiment import Experiment
 from fedloom.experiments.export import export as write_model
@@ -26,14 +24,14 @@ from fedloom.experiments.trained_model import task_of, trained_model, validated_
 from fedloom.report import summary, write_report
 
 
-def report(args: argparse.Namespace, console: Console) -> int:
+def report(args: argparse.Namespace, console: Terminal) -> int:
     """Write one page about every run below some directories."""
     path = write_report([Path(d) for d in args.directories], args.out, names=_names(args.name))
-    console.print(f"report: {path}", markup=False, soft_wrap=True)
+    console.print(f"report: {path}")
     return 0
 
 
-def summarise(args: argparse.Namespace, console: Console) -> int:
+def summarise(args: argparse.Namespace, console: Terminal) -> int:
     """Print means over seeds and differences, and with --out write them for a paper."""
     columns = None if args.columns is None else args.columns.split(",")
     result = summary(
@@ -45,7 +43,7 @@ def summarise(args: argparse.Namespace, console: Console) -> int:
     )
     console.print(result)
     if args.out is not None:
-        console.print(f"files: {', '.join(map(str, result.write(args.out)))}", markup=False, soft_wrap=True)
+        console.print(f"files: {', '.join(map(str, result.write(args.out)))}")
     return 0
 
 
@@ -61,7 +59,7 @@ def _names(texts: Sequence[str]) -> dict[str, str]:
     return names
 
 
-def replay(args: argparse.Namespace, console: Console) -> int:
+def replay(args: argparse.Namespace, console: Terminal) -> int:
     """Compute a past round again, and print facts of each client's model after its local training."""
     job = open_experiment(args.directory, args, console).job()
     round = validated_round(args.directory) if args.round == "best" else args.round
@@ -88,11 +86,11 @@ def replay(args: argparse.Namespace, console: Console) -> int:
     verdict = "the same cohort, losses and bytes as in the log"
     if round in RunDirectory(args.directory).checkpoints.rounds():  # a difference to it is an error
         verdict += f", and the same bits as the checkpoint of round {round}"
-    console.print(verdict, markup=False, soft_wrap=True)
+    console.print(verdict)
     return 0
 
 
-def export(args: argparse.Namespace, console: Console) -> int:
+def export(args: argparse.Namespace, console: Terminal) -> int:
     """Write the global model of a run, or that of one client, to a file."""
     experiment = open_experiment(args.directory, args, console)
     job = experiment.job()
@@ -126,9 +124,9 @@ def export(args: argparse.Namespace, console: Console) -> int:
     )
     best = ", the best on validation data" * (args.at == "best")
     text = f"{found.whose} ({found.name}) after round {found.round}{best}: {path}"
-    console.print(text, markup=False, soft_wrap=True)
+    console.print(text)
     if said:
-        console.print(said, markup=False, soft_wrap=True)
+        console.print(said)
     return 0
 
 

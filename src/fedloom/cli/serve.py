@@ -10,8 +10,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
-
 from fedloom.cli.device_commands import check_flags
 from fedloom.cli.train import print_setup, train
 from fedloom.coordinator import Job, RunSettings, check_free
@@ -21,6 +19,7 @@ from fedloom.core.errors import CodecError, SettingError
 from fedloom.core.naming import forbid_imports
 from fedloom.core.task import needs_moments
 from fedloom.device.data_manager import warn_about_own_scale
+from fedloom.display.terminal import Terminal
 from fedloom.engines.norms import LEAST, MEDIAN_BOUND
 from fedloom.experiments import catalogue
 from fedloom.experiments.experiment import Experiment
@@ -41,7 +40,7 @@ from fedloom.wire.start import Start
 _SHOWN = 20  # devices in the terminal
 
 
-def serve(args: argparse.Namespace, console: Console) -> int:
+def serve(args: argparse.Namespace, console: Terminal) -> int:
     """Wait for the devices, run the rounds, and dismiss the devices."""
     check_flags(args)
     if (carrier := TRANSPORTS.get(args.transport)) is not None:
@@ -51,7 +50,7 @@ def serve(args: argparse.Namespace, console: Console) -> int:
                 f"over {carrier} devices come when they like: say with how many the run begins (--least N)"
             )
     else:
-        console.print(TRUSTED, soft_wrap=True)
+        console.print(TRUSTED)
         if rank_here(args.transport):
             raise SettingError("fedloom serve runs at rank 0, got another rank: run fedloom join there")
     out, described = Path(args.out), read_settings(args.settings)
@@ -112,22 +111,21 @@ def serve(args: argparse.Namespace, console: Console) -> int:
             (model,) = job.population.models.values()
             start = Start.of(model)
             text = f"devices without {experiment.start} are sent its {len(start.data):,} bytes"
-            console.print(text, markup=False, soft_wrap=True)
+            console.print(text)
             fleet.send_start(start, args.wait)
         console.print(
             f"{len(fleet.connected())} of {len(devices.devices)} devices are connected; audit log: {fleet.audit.path}",
-            markup=False,
         )
         for line in _described(devices, registry):
-            console.print(line, markup=False, soft_wrap=True)
+            console.print(line)
         if (made := devices.common_preparation()) is not None:
             text = f"tables are prepared by the statistics of {len(devices.devices)} devices, {made.facts['digest']}"
-            console.print(f"{text}: {registry}", markup=False, soft_wrap=True)
-        console.print(_bounds(job.settings, devices), soft_wrap=True)
+            console.print(f"{text}: {registry}")
+        console.print(_bounds(job.settings, devices))
         print_setup(job.federation, job.population.models, job.settings, console)
         name = experiment.algorithm
         history = train(name, job, console, out, resume=args.resume)
-        console.print(hand_out_models(job, out, history), markup=False)
+        console.print(hand_out_models(job, out, history))
     console.print(comparison_table([(name, history)]))
     return 0
 
@@ -146,7 +144,7 @@ def hand_out_models(job: Job, out: Path, history: History) -> str:
 
 
 @contextmanager
-def _connections(args: argparse.Namespace, out: Path, console: Console, audit: Audit) -> Iterator[Connections]:
+def _connections(args: argparse.Namespace, out: Path, console: Terminal, audit: Audit) -> Iterator[Connections]:
     """Open the server's end of the transport."""
     if args.transport == "flower":
         from fedloom.cli.flower import flower_connections
@@ -160,9 +158,7 @@ def _connections(args: argparse.Namespace, out: Path, console: Console, audit: A
             yield manager
     else:
         where = meeting_point(args.transport)
-        console.print(
-            f"waiting for all devices at {where}, {args.wait:g} s at most (--wait)", markup=False, soft_wrap=True
-        )
+        console.print(f"waiting for all devices at {where}, {args.wait:g} s at most (--wait)")
         yield communication(args.transport)
 
 

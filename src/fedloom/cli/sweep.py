@@ -7,16 +7,13 @@ import shlex
 from collections.abc import Sequence
 from pathlib import Path
 
-from rich.console import Console
-from rich.markup import escape
-
 from fedloom.cli.options import experiments, seeds_of
 from fedloom.cli.train import print_setup, train
 from fedloom.coordinator import History, Job
 from fedloom.coordinator.rounds import OnHistory
 from fedloom.core.errors import SettingError
 from fedloom.display.progress import RunSequence
-from fedloom.display.terminal import table
+from fedloom.display.terminal import Terminal, table
 from fedloom.experiments.search import is_range
 from fedloom.experiments.trackers import tracker
 from fedloom.experiments.trials import LAST, Sweep, Trial
@@ -24,7 +21,7 @@ from fedloom.experiments.trials import LAST, Sweep, Trial
 _SHOWN = 20  # trials in the table; all of them are in sweep.csv
 
 
-def sweep(args: argparse.Namespace, console: Console) -> int:
+def sweep(args: argparse.Namespace, console: Terminal) -> int:
     """Run every trial with every seed, and print the best, if all are on one problem."""
     (base,) = experiments(args, [args.algorithm] * bool(args.algorithm))
     if args.out is None:
@@ -51,9 +48,9 @@ def sweep(args: argparse.Namespace, console: Console) -> int:
     def note(trial: Trial) -> None:
         trials.append(trial)
         if trial.score is None:
-            console.print(f"{trial.name} {trial.status}", markup=False, soft_wrap=True)
+            console.print(f"{trial.name} {trial.status}")
 
-    console.print(f"sweep: {plan.count} trials of {len(plan.seeds or ())} runs, chosen by {plan.by}", markup=False)
+    console.print(f"sweep: {plan.count} trials of {len(plan.seeds or ())} runs, chosen by {plan.by}")
     try:
         plan.run(args.out, resume=args.resume, on_trial=note, train=run)
     finally:  # also show the trials of an interrupted sweep
@@ -77,7 +74,7 @@ def _space(over: Sequence[str]) -> dict[str, Sequence[str] | str]:
     return out
 
 
-def _show(plan: Sweep, trials: Sequence[Trial], out: Path, console: Console) -> None:
+def _show(plan: Sweep, trials: Sequence[Trial], out: Path, console: Terminal) -> None:
     ranked = plan.ranked(trials)
     if not ranked:
         return
@@ -90,7 +87,7 @@ def _show(plan: Sweep, trials: Sequence[Trial], out: Path, console: Console) -> 
     output = table(f"Trials{first}: {measure}, mean of the last {LAST} measurements", ", ".join(caption) or None)
     output.add_column("trial", no_wrap=True)
     for key in plan.space:
-        output.add_column(escape(key), overflow="fold")
+        output.add_column(key, overflow="fold")
     main = next(iter(plan.measures)).removeprefix("val_")
     headlines = [f"{whose}_{main}" for whose in ("global", "personal")]
     tested = [n for n in headlines if any(n in trial.measures for trial in ranked)]
@@ -103,7 +100,7 @@ def _show(plan: Sweep, trials: Sequence[Trial], out: Path, console: Console) -> 
         cells = ["-" if number is None else f"{number:.4f}" for number in numbers]
         output.add_row(
             trial.name,
-            *(escape(f"{value:.4g}" if isinstance(value, float) else str(value)) for value in trial.settings.values()),
+            *(f"{value:.4g}" if isinstance(value, float) else str(value) for value in trial.settings.values()),
             *cells,
         )
     console.print()
@@ -124,4 +121,4 @@ def _show(plan: Sweep, trials: Sequence[Trial], out: Path, console: Console) -> 
             f"once more: fedloom run --settings {shlex.quote(str(out / 'best.json'))}",
         ]
     for line in lines:
-        console.print(line, markup=False, highlight=False, soft_wrap=True)
+        console.print(line, highlight=False)

@@ -9,7 +9,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console, ConsoleRenderable
+from rich.console import ConsoleRenderable
 
 from fedloom.cli.leave_one_out import show_sites, without_each_site
 from fedloom.cli.options import experiments, open_experiment, seeds_of, settings_of_method, with_seed
@@ -21,6 +21,7 @@ from fedloom.core.errors import FedloomError, NonFiniteError, SettingError
 from fedloom.core.model import Model
 from fedloom.data import Examples, Federation, Inputs
 from fedloom.display.progress import RunSequence, progress
+from fedloom.display.terminal import Terminal
 from fedloom.experiments.catalogue import label
 from fedloom.experiments.experiment import Experiment
 from fedloom.experiments.federations import Federations
@@ -38,7 +39,7 @@ Results = list[tuple[str, History]]
 _SEED = re.compile(r"/?seed-\d+$")
 
 
-def compare(args: argparse.Namespace, console: Console) -> int:
+def compare(args: argparse.Namespace, console: Terminal) -> int:
     """Train with each algorithm and each seed.
 
     If a run diverges, the others continue, and the exit status is 1. Finished runs are shown even if another error
@@ -71,7 +72,7 @@ def compare(args: argparse.Namespace, console: Console) -> int:
             if runs[place].algorithm not in reference:
                 raise
             del jobs[place]
-            console.print(f"{place} is left out: {error}", markup=False, soft_wrap=True)
+            console.print(f"{place} is left out: {error}")
     if computes:
         for job in jobs.values():
             job.run()
@@ -103,7 +104,7 @@ def compare(args: argparse.Namespace, console: Console) -> int:
     return int(bool(diverged))
 
 
-def resume(args: argparse.Namespace, console: Console) -> int:
+def resume(args: argparse.Namespace, console: Terminal) -> int:
     """Continue every run below a directory.
 
     If a run diverges or cannot be read, the others continue, and the exit status is 1.
@@ -133,10 +134,10 @@ def resume(args: argparse.Namespace, console: Console) -> int:
         _show(results, args.directory, console)
         _show_diverged(diverged, console)
         for why in unread.values():
-            console.print(f"not resumed: {why}", markup=False, soft_wrap=True)
+            console.print(f"not resumed: {why}")
     if Path(args.directory) not in runs:
         text = "every run that had begun was continued; to start the others, repeat their command with --resume"
-        console.print(text, markup=False, soft_wrap=True)
+        console.print(text)
     return int(bool(diverged or unread))
 
 
@@ -153,12 +154,12 @@ def _contain_failure(
         problems[name] = str(error)
 
 
-def _show_diverged(diverged: Mapping[str, str], console: Console) -> None:
+def _show_diverged(diverged: Mapping[str, str], console: Terminal) -> None:
     for name, why in diverged.items():
-        console.print(f"{name} diverged and is in no table: {why}", markup=False, soft_wrap=True)
+        console.print(f"{name} diverged and is in no table: {why}")
 
 
-def branch(args: argparse.Namespace, console: Console) -> int:
+def branch(args: argparse.Namespace, console: Terminal) -> int:
     """Copy a run up to a checkpoint, and continue the copy with other settings."""
     experiment = open_experiment(args.directory, args, console)
     methods = [pair.removeprefix("algorithm=") for pair in args.set if pair.startswith("algorithm=")]
@@ -175,7 +176,7 @@ def branch(args: argparse.Namespace, console: Console) -> int:
 def train(
     name: str,
     job: Job,
-    console: Console,
+    console: Terminal,
     directory: Path | None = None,
     *,
     resume: bool = False,
@@ -191,9 +192,9 @@ def train(
         text = f"{which}{name}: {history.engine} engine ({history.engine_reason})"
         if resume and history.metrics:
             text += f", from round {history.metrics[-1]['round']}"
-        console.print(text, markup=False, soft_wrap=True)
+        console.print(text)
         for network, said in history.manifest.get("front", {}).items():
-            console.print(f"frozen front of {network}: {said}", markup=False, soft_wrap=True)
+            console.print(f"frozen front of {network}: {said}")
 
     with ExitStack() as stack:
         watchers = [showing(stack.enter_context(progress(console, name, job.settings.rounds, sequence=sequence)))]
@@ -210,9 +211,9 @@ def train(
         history = job.run(directory, resume=resume, at=at, on_start=announce, on_round=watch)
     if rounds := [str(m["round"]) for m in history.metrics if "server_refused" in m]:
         text = f"{name}: the server's new state was not finite and was refused in round {', '.join(rounds)}"
-        console.print(text, markup=False, soft_wrap=True)
+        console.print(text)
     if history.stopped is not None:
-        console.print(f"{name}: stopped after round {history.metrics[-1]['round']}: {history.stopped}", markup=False)
+        console.print(f"{name}: stopped after round {history.metrics[-1]['round']}: {history.stopped}")
     if job.settings.keep_best and (best := history.validated_round) is not None:
         record, main = next(m for m in history.metrics if m["round"] == best), history.headline.name
         title = history.headline.title
@@ -220,13 +221,11 @@ def train(
         console.print(
             f"{name}: best on validation data after round {best} of {history.metrics[-1]['round']}: validation "
             f"{title} {record[f'val_{main}']:.4f}" + f"; on test data {', '.join(test)}" * bool(test),
-            markup=False,
-            soft_wrap=True,
         )
     return history
 
 
-def print_setup(federation: Federation, models: Mapping[str, Model], settings: RunSettings, console: Console) -> None:
+def print_setup(federation: Federation, models: Mapping[str, Model], settings: RunSettings, console: Terminal) -> None:
     """Print data, clients and models of a run."""
     train, test, sizes = federation.train, federation.test, federation.partition.sizes
     held_out = sum(int(part.sizes.sum()) for part in (federation.local_test, federation.local_val) if part is not None)
@@ -242,7 +241,7 @@ def print_setup(federation: Federation, models: Mapping[str, Model], settings: R
         "model: " + ", ".join(f"{name} ({model.counted})" for name, model in models.items()),
     )
     for line in lines:
-        console.print(line, markup=False, soft_wrap=True)
+        console.print(line)
 
 
 def describe_outputs(examples: Examples) -> str:
@@ -262,7 +261,7 @@ def describe_shape(examples: Examples) -> str:
     return " x ".join(map(str, examples.shape)) + what * (len(examples.shape) == 1)
 
 
-def _trials(console: Console) -> Train:
+def _trials(console: Terminal) -> Train:
     """Return what trains the runs of a sweep, with a progress bar each."""
 
     def run(name: str, job: Job, directory: Path, *, resume: bool, on_round: OnHistory) -> History:
@@ -310,16 +309,16 @@ def _comparison_tables(results: Results) -> Iterator[ConsoleRenderable]:
         yield comparison_table([(run.folder, run.history) for run in group], prefix)
 
 
-def _show_tuning(results: Results, tuning: Mapping[str, Any], console: Console) -> None:
+def _show_tuning(results: Results, tuning: Mapping[str, Any], console: Terminal) -> None:
     if tuning and results:
         methods = methods_of([Run(name, history) for name, history in results])
         if (table := tuning_table(methods, tuning)) is not None:
             console.print()
             console.print(fit_terminal("What tuning moved", table, split=True))
-            console.print(describe_tuning(tuning), markup=False)
+            console.print(describe_tuning(tuning))
 
 
-def _show(results: Results, out: str | None, console: Console) -> None:
+def _show(results: Results, out: str | None, console: Terminal) -> None:
     if results:
         for table in _comparison_tables(results):
             console.print()
@@ -340,5 +339,5 @@ def _show(results: Results, out: str | None, console: Console) -> None:
         if out is not None:
             if totals is not None and len(results) > 1:
                 paths = totals.write(out)
-                console.print(f"summary: {', '.join(map(str, paths))}", markup=False, soft_wrap=True)
-            console.print(f"settings, metrics and timing: {out}", markup=False, soft_wrap=True)
+                console.print(f"summary: {', '.join(map(str, paths))}")
+            console.print(f"settings, metrics and timing: {out}")

@@ -8,10 +8,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
-
 from fedloom.cli.options import seeds_of, with_seed
 from fedloom.core.errors import SettingError
+from fedloom.display.terminal import Terminal
 from fedloom.experiments.catalogue import label
 from fedloom.experiments.experiment import Experiment
 from fedloom.experiments.trials import Sweep, Train
@@ -44,7 +43,7 @@ def planned(args: argparse.Namespace, selected: Sequence[Experiment]) -> dict[st
 
 
 def tune(
-    sweeps: dict[str, Sweep], args: argparse.Namespace, console: Console, train: Train
+    sweeps: dict[str, Sweep], args: argparse.Namespace, console: Terminal, train: Train
 ) -> tuple[dict[str, Experiment], dict[str, Any]]:
     """Run the tries of each method; return the tuned methods by their folders, and what `write_order` keeps of it.
 
@@ -55,7 +54,7 @@ def tune(
     write_order(args.out, list(sweeps), before or facts)
     out: dict[str, Experiment] = {}
     for name, sweep in sweeps.items():
-        console.print(f"{name}: {sweep.count} tries, chosen by {sweep.by}", markup=False, soft_wrap=True)
+        console.print(f"{name}: {sweep.count} tries, chosen by {sweep.by}")
         found = Tuned.of(sweep, sweep.run(Path(args.out, FOLDER, name), resume=args.resume, train=train))
         folder = name + SUFFIX * found.moved
         if found.moved:
@@ -65,7 +64,7 @@ def tune(
         facts["by"] = sweep.by
         values = ", ".join(f"{key}={value}" for key, value in found.chosen.items())
         text = f"{name}: {values}" if found.moved else f"{name}: as given"
-        console.print(f"{text} ({sweep.by} {found.score:.4f})", markup=False, soft_wrap=True)
+        console.print(f"{text} ({sweep.by} {found.score:.4f})")
     write_order(
         args.out, [folder for name in sweeps for folder in (name, name + SUFFIX) if folder in {*sweeps, *out}], facts
     )

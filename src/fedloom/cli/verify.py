@@ -5,15 +5,14 @@ from __future__ import annotations
 import argparse
 import re
 
-from rich.console import Console
-
 from fedloom.coordinator.run_folders import runs_below
 from fedloom.coordinator.verdict import Verdict, root_of, verify as check
 from fedloom.core.errors import SettingError
 from fedloom.core.naming import printable
+from fedloom.display.terminal import Terminal
 
 
-def verify(args: argparse.Namespace, console: Console) -> int:
+def verify(args: argparse.Namespace, console: Terminal) -> int:
     """Print a line for each run below a directory, one for each problem, and the root of all.
 
     The exit status is 1 if there is a problem, or if the root is not the expected one.
@@ -33,7 +32,7 @@ def verify(args: argparse.Namespace, console: Console) -> int:
     if args.expect not in (None, root):
         lines.append(f"NOT THE EXPECTED ROOT {args.expect}: the runs were changed or continued since then")
     for line in lines:
-        console.print(printable(line, len(line)), markup=False, highlight=False, soft_wrap=True)
+        console.print(printable(line, len(line)), highlight=False)
     return 0 if is_whole and args.expect in (None, root) else 1
 
 

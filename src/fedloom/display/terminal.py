@@ -1,9 +1,37 @@
-"""Style of tables on a terminal."""
+"""A terminal as commands write on it, and the style of its tables."""
 
 from __future__ import annotations
 
+from typing import Any
+
 from rich import box
+from rich.console import Console
 from rich.table import Table
+from rich.text import Text
+
+from fedloom.core.naming import printable
+
+
+class Terminal(Console):
+    """Print texts and cells of tables as they are: they may name files and settings of others.
+
+    [b] is no mark of rich and :on: no picture, a control character is printed as an escape, and a long line is not
+    broken, so that a path can be copied. Colours are those of `rich.text.Text`.
+    """
+
+    def __init__(self, **how: Any) -> None:
+        super().__init__(markup=False, emoji=False, **how)
+
+    def render_str(self, text: str, **how: Any) -> Text:
+        return super().render_str("\n".join(printable(line, len(line)) for line in text.split("\n")), **how)
+
+    def print(self, *objects: Any, **how: Any) -> None:
+        texts = all(isinstance(one, str | Text) for one in objects)
+        super().print(*objects, **({"soft_wrap": True} if texts else {}) | how)
+
+    def announce(self, kind: str, style: str, text: str) -> None:
+        """Print a text after the word that says of which kind it is."""
+        self.print(Text.assemble((f"{kind}:", style), " ", self.render_str(text, highlight=False)), highlight=False)
 
 
 def table(title: str, caption: str | None = None) -> Table:

@@ -8,7 +8,6 @@ from typing import NamedTuple
 
 from rich.cells import cell_len
 from rich.console import Console, ConsoleOptions, ConsoleRenderable, RenderResult
-from rich.markup import escape
 from rich.text import Text
 
 from fedloom.coordinator import History
@@ -51,9 +50,9 @@ class _FittedTable:
                 Text(column.heading), justify="left" if column.heading == "engine" else "right", no_wrap=True
             )
         for label, *cells in zip(self.labels, *(column.cells for column in shown), strict=True):
-            out.add_row(escape(label), *cells)
+            out.add_row(Text(label), *cells)
         if self.title:  # above the table, not in it, which would break the lines at the table's width
-            yield Text.from_markup(self.title, style="table.title")
+            yield Text(self.title, style="table.title")
         yield out
         if rest := [c for c in left_out if self.split or c.below]:
             yield _FittedTable("", self.labels, [rest[0]._replace(leaves=0), *rest[1:]], split=self.split)
