@@ -1,10 +1,11 @@
 """Make the table of docs/sixteen.md from runs of its command: first the numbers, then the page's tables.
 
     python scripts/make_sixteen.py runs/sixteen-dirichlet runs/sixteen-pathological
+    python scripts/make_sixteen.py --times runs/short
 
 Folders are those of comparisons that have ended: a run with fewer rounds has diverged, and is printed. What they have
 takes the place of what is kept of the same methods, and the rest stays. Without a folder, the page is renewed from the
-numbers that are kept.
+numbers that are kept. `--times`: a comparison with one seed on quiet cores, for the time of a round of each method.
 """
 
 from __future__ import annotations
@@ -13,20 +14,22 @@ import csv
 import json
 import statistics
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from fedloom import History
 from fedloom.cli.tune import SUFFIX
+from fedloom.coordinator.history import MEASURING
 from fedloom.report.over_seeds import interval
 
 ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "docs" / "sixteen.md"
 KEPT = ROOT / "docs" / "results" / "sixteen.csv"
+TIMES = ROOT / "docs" / "results" / "sixteen_times.csv"
 BEGIN, END = "<!-- made by scripts/make_sixteen.py: from here -->\n", "<!-- to here -->\n"
 SHARES = ("global_accuracy", "personal_accuracy", "personal_worst_tenth", "forgetting")
-HEAD = ("partition", "settings", "method", "seed", "rounds", *SHARES, "mb_a_round", "chosen")
 METHODS = (
     *("fedavg", "fedprox", "scaffold", "feddyn", "moon", "fedntd", "fedadam", "fedper", "fedrep", "fedbabu", "ditto"),
     *("apfl_deng", "pfedme", "fedproto", "fedrod", "pfedsd", "local_only"),
@@ -80,25 +83,38 @@ def _row(run: Path, chosen: dict[str, str]) -> Row:
         "method": method,
         "seed": str(settings["run"]["seed"]),
         "rounds": str(last["round"]),
-        "chosen": "" if folder == method else chosen[method],
     }
     numbers = {name: last.get(name) for name in SHARES} | {"mb_a_round": (last["bytes_down"] + last["bytes_up"]) / 1e6}
     if last["round"] < ROUNDS:
         print(f"{run}: {last['round']} of {ROUNDS} rounds")
         numbers = dict.fromkeys(numbers)
-    return row | {name: "" if value is None else str(value) for name, value in numbers.items()}
+    row |= {name: "" if value is None else str(value) for name, value in numbers.items()}
+    return row | {"chosen": "" if folder == method else chosen[method]}
 
 
-def tables(rows: Sequence[Row]) -> str:
-    """Return the page's tables, one for each partition and for the settings as given and tuned."""
-    return "\n".join(_table(rows, partition, settings) for partition, settings in _parts(rows))
+def times(folder: Path) -> list[Row]:
+    """Return the median time of a round of each method without evaluation, the first one left out."""
+    out = []
+    for method in METHODS:
+        timing = [t for t in History.read(folder / method).timing if t["round"] > 1]
+        seconds = [sum(s for phase, s in t["seconds"].items() if phase not in MEASURING) for t in timing]
+        out.append({"method": method, "seconds": f"{statistics.median(seconds):.3f}"})
+    return out
+
+
+def tables(rows: Sequence[Row], seconds: Mapping[str, float] = MappingProxyType({})) -> str:
+    """Return the page's tables, one for each partition and for the settings as given and tuned.
+
+    `seconds`: of a round of each method.
+    """
+    return "\n".join(_table(rows, partition, settings, seconds) for partition, settings in _parts(rows))
 
 
 def _parts(rows: Sequence[Row]) -> list[tuple[str, str]]:
     return list(dict.fromkeys((row["partition"], row["settings"]) for row in rows))
 
 
-def _table(rows: Sequence[Row], partition: str, settings: str) -> str:
+def _table(rows: Sequence[Row], partition: str, settings: str, seconds: Mapping[str, float]) -> str:
     """A method that tuning has left as it was stands in the tuned table with what its given settings came to."""
     mine = [row for row in rows if row["partition"] == partition and row["settings"] in ("given", settings)]
     by_method = {m: {r["seed"]: r for r in mine if r["method"] == m and r["settings"] == "given"} for m in METHODS}
@@ -109,7 +125,7 @@ def _table(rows: Sequence[Row], partition: str, settings: str) -> str:
     by_method = {m: runs for m, runs in by_method.items() if runs}
     seeds = sorted({seed for runs in by_method.values() for seed in runs})
     several = len(seeds) > 1
-    heads = ["global", "personal", "worst decile", "forgetting", "MB a round"]
+    heads = ["global", "personal", "worst decile", "forgetting", "MB a round", "time of a round"]
     heads += ["global - `fedavg`", "personal - `local_only`"] * several + ["chosen"] * (settings == "tuned")
     title = f"{TITLES[partition]}, {'as given' if settings == 'given' else 'tuned'}, seeds {', '.join(seeds)}"
     lines = [f"| {title} | {' | '.join(heads)} |", "|" + "---|" * (1 + len(heads))]
@@ -117,6 +133,7 @@ def _table(rows: Sequence[Row], partition: str, settings: str) -> str:
         cells = [_percent([float(r[name]) for r in runs.values() if r[name]]) for name in SHARES]
         sent = [float(r["mb_a_round"]) for r in runs.values() if r["mb_a_round"]]
         cells.append(f"{statistics.mean(sent):.2f}" if sent else "-")
+        cells.append(f"{seconds[method] / seconds['fedavg']:.1f} x" if method in seconds else "-")
         if several:
             cells += [
                 _gap(runs, by_method.get(beside, {}), name)
@@ -161,20 +178,26 @@ def page(rows: Sequence[Row]) -> str:
     text = PAGE.read_text(encoding="utf-8")
     before, _, rest = text.partition(BEGIN)
     _, _, after = rest.partition(END)
-    return before + BEGIN + tables(rows) + END + after
+    seconds = {row["method"]: float(row["seconds"]) for row in kept(TIMES)}
+    return before + BEGIN + tables(rows, seconds) + END + after
 
 
-def kept() -> list[Row]:
+def kept(path: Path = KEPT) -> list[Row]:
     """Return the numbers that are kept."""
-    with KEPT.open(newline="", encoding="utf-8") as file:
+    with path.open(newline="", encoding="utf-8") as file:
         return list(csv.DictReader(file))
 
 
+def _keep(path: Path, rows: Sequence[Row]) -> None:
+    with path.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.DictWriter(file, list(rows[0]), lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(rows)
+
+
 if __name__ == "__main__":
-    if sys.argv[1:]:
-        rows = measured([Path(name) for name in sys.argv[1:]], kept())
-        with KEPT.open("w", newline="", encoding="utf-8") as file:
-            writer = csv.DictWriter(file, HEAD, lineterminator="\n")
-            writer.writeheader()
-            writer.writerows(rows)
+    if sys.argv[1:2] == ["--times"]:
+        _keep(TIMES, times(Path(sys.argv[2])))
+    elif sys.argv[1:]:
+        _keep(KEPT, measured([Path(name) for name in sys.argv[1:]], kept()))
     PAGE.write_text(page(kept()), encoding="utf-8")

@@ -89,6 +89,6 @@ def _show(result: AnalysisResult, files: list[Path], console: Terminal) -> None:
         output.add_row(*(summary.text(v, c) for v, c in zip(row, summary.columns, strict=True)))
     console.print(output)
     for line in result.remarks:
-        console.print(line, highlight=False)
+        console.print(line, highlight=False, soft_wrap=False)
     kinds = ", ".join(str(path) if i == 0 else path.name for i, path in enumerate(files))
     console.print(f"files: {kinds}\n", highlight=False)

@@ -28,7 +28,7 @@ def show(args: argparse.Namespace, console: Terminal) -> int:
     for source in chosen:
         _show(_record(source, known) if known else record["sources"][source], console)
     read = f"the runs below {', '.join(map(str, known))}" if known else "the runs that were kept for this version"
-    console.print(f"Judged by {read}. {record['rule']}", highlight=False)
+    console.print(f"Judged by {read}. {record['rule']}", highlight=False, soft_wrap=False)
     return 0
 
 

@@ -34,7 +34,7 @@ def draw(args: argparse.Namespace, console: Terminal) -> int:
         source = sources[name]
         result = papers.figures(source)[name]([results_of(source, folder) for folder in known])
         for line in result.remarks:
-            console.print(line, highlight=False)
+            console.print(line, highlight=False, soft_wrap=False)
         files = write_analysis(result, name, args.out)
         kinds = ", ".join(str(path) if i == 0 else path.name for i, path in enumerate(files))
         console.print(f"files: {kinds}", highlight=False)

@@ -315,7 +315,7 @@ def _show_tuning(results: Results, tuning: Mapping[str, Any], console: Terminal)
         if (table := tuning_table(methods, tuning)) is not None:
             console.print()
             console.print(fit_terminal("What tuning moved", table, split=True))
-            console.print(describe_tuning(tuning))
+            console.print(describe_tuning(tuning), soft_wrap=False)
 
 
 def _show(results: Results, out: str | None, console: Terminal) -> None:
