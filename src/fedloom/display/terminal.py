@@ -16,7 +16,8 @@ class Terminal(Console):
     """Print texts and cells of tables as they are: they may name files and settings of others.
 
     [b] is no mark of rich and :on: no picture, a control character is printed as an escape, and a long line is not
-    broken, so that a path can be copied; `soft_wrap=False` breaks prose between words. Colours are those of `rich.text.Text`.
+    broken, so that a path can be copied; `soft_wrap=False` breaks prose between words. Colours are those of
+    `rich.text.Text`.
     """
 
     def __init__(self, **how: Any) -> None:
