@@ -184,7 +184,10 @@ def test_several_seeds_do_not_go_into_a_run_nor_a_run_among_them(
     assert main(["run", "fedavg", *QUICK, "--out", one]) == 0
     assert main(["compare", "fedavg", "fedprox", *QUICK, "--seed", "0,1", "--out", many]) == 0
     for command, said in (
-        (["run", "fedavg", "--out", many], "holds several runs (fedavg/seed-0, fedavg/seed-1, fedprox/seed-0, ...)"),
+        (
+            ["run", "fedavg", "--out", many],
+            "holds several runs (fedavg/seed-0, fedavg/seed-1, fedprox/seed-0 and 1 more)",
+        ),
         (["run", "fedavg", "--seed", "0,1", "--out", one], "is inside of a run"),
         (["compare", "fedavg", "fedprox", "--out", one], "is inside of a run"),
         (["run", "fedavg", "--out", f"{many}/fedavg"], "holds several runs (seed-0, seed-1)"),

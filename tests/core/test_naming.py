@@ -10,12 +10,20 @@ import torch
 
 from fedloom.core.errors import SettingError
 from fedloom.core.model import Model
-from fedloom.core.naming import by_python_name, did_you_mean
+from fedloom.core.naming import by_python_name
+from fedloom.words import did_you_mean, some_of
 
 
 def test_what_was_meant() -> None:
     assert did_you_mean("fedavgg", ["fedavg", "moon"]) == " (did you mean 'fedavg'?)"
     assert did_you_mean("zzz", ["fedavg", "moon"]) == ""
+
+
+def test_a_long_list_ends_with_how_many_there_are_besides() -> None:
+    assert some_of([], 2) == ""
+    assert some_of("ab", 2) == "a, b"
+    assert some_of(iter("abcde"), 2) == "a, b and 3 more"
+    assert some_of("abcde", 4, "; ") == "a; b; c; d; and 1 more"
 
 
 def test_things_by_their_python_names() -> None:

@@ -11,10 +11,10 @@ from fedloom.analyses.analysed_run import AnalysedRun
 from fedloom.analyses.analysis_result import AnalysisResult
 from fedloom.cli.options import print_code
 from fedloom.core.errors import SettingError, StorageError
-from fedloom.core.naming import did_you_mean
 from fedloom.display.terminal import Terminal, table
 from fedloom.experiments.words import coerce
 from fedloom.storage.output import path_below
+from fedloom.words import did_you_mean
 
 _MOST_ROWS = 12  # of a table on the terminal; all are in the CSV file
 

@@ -20,6 +20,7 @@ from fedloom.experiments.catalogue import PARTITIONS
 from fedloom.report import FederationTable, TargetTable, draw_federation, draw_targets
 from fedloom.report.style import FIGURES, drawing, rendered
 from fedloom.storage.output import publish
+from fedloom.words import some_of
 
 _NAMED = 30  # classes
 _TARGETS = 5  # that are shown
@@ -33,9 +34,8 @@ def show(args: argparse.Namespace, console: Terminal) -> int:
     by = "target" if train.y.is_floating_point() else "class"
     console.print(f"{train.name}, {describe_shape(train)}; {federation.partition.name}; training examples by {by}")
     if train.classes:
-        called = ", ".join(f"{c} {name}" for c, name in enumerate(train.classes[:_NAMED]))
-        more = f", and {len(train.classes) - _NAMED} more" if len(train.classes) > _NAMED else ""
-        console.print(f"classes: {called}{more}", highlight=False)
+        called = (f"{c} {name}" for c, name in enumerate(train.classes))
+        console.print(f"classes: {some_of(called, _NAMED)}", highlight=False)
     if train.preparation is not None:
         facts = train.preparation.facts
         console.print(f"{facts['fitted_on']:,} training rows prepare the columns:", highlight=False)

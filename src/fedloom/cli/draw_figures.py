@@ -8,8 +8,8 @@ from fedloom import papers
 from fedloom.analyses import write_analysis
 from fedloom.cli.claims import known_folders, results_of
 from fedloom.core.errors import SettingError
-from fedloom.core.naming import did_you_mean
 from fedloom.display.terminal import Terminal, table
+from fedloom.words import did_you_mean
 
 
 def draw(args: argparse.Namespace, console: Terminal) -> int:

@@ -21,6 +21,9 @@ from fedloom.experiments.predictions import Predictions, predict as predict_rows
 from fedloom.experiments.run_evaluation import evaluate_by, evaluate_run
 from fedloom.experiments.trained_model import ModelAfterRound
 from fedloom.storage.output import as_csv, check_new
+from fedloom.words import some_of
+
+_FEW = 5  # sites in a line
 
 
 def predict(args: argparse.Namespace, console: Terminal) -> int:
@@ -93,9 +96,8 @@ def evaluate(args: argparse.Namespace, console: Terminal) -> int:
             out.add_row(site, f"{found.sizes[site]:,}", *_shown(measured[name], found.described[name]))
         console.print(out)
     if found.few:
-        listed = ", ".join(f"{site} ({rows})" for site, rows in found.few.items())
-        text = f"sites with fewer than {LEAST_ROWS} rows are not measured by themselves: {listed}"
-        console.print(text)
+        listed = some_of((f"{site} ({rows})" for site, rows in found.few.items()), _FEW)
+        console.print(f"sites with fewer than {LEAST_ROWS} rows are not measured by themselves: {listed}")
     if args.out is not None:
         console.print(f"measures: {found.csv(args.out, overwrite=args.overwrite)}")
     return 0

@@ -20,6 +20,7 @@ from fedloom.papers.reproduction.recipe import Recipe
 from fedloom.papers.reproduction.results import Result
 from fedloom.papers.reproduction.results_page import order_lines, summary, told, write
 from fedloom.papers.reproduction.running import NO_DATA, Outcome, reproduce, standing, with_changes
+from fedloom.words import some_of
 
 _COLUMNS = ("method", "published", "ours", "diff.", "F publ.", "F ours", "rounds x seeds", "verdict")  # what fits
 
@@ -182,8 +183,7 @@ def _list(cells: list[Recipe], console: Terminal) -> int:
         methods = list(dict.fromkeys(r.row for r in matching))
         if len(matching) < len(lines["columns"]) * len(methods):
             methods = [f"{r.column} {r.row}" for r in matching]
-        more = f" and {len(methods) - 3} more" if len(methods) > 3 else ""
-        console.print(f"{', '.join(methods[:3])}{more}: {caveat}", highlight=False)
+        console.print(f"{some_of(methods, 3)}: {caveat}", highlight=False)
     for why in dict.fromkeys(r.missing for r in cells if r.missing):
         console.print(Text(why, "yellow"), highlight=False)
     return 0

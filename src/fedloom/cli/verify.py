@@ -8,8 +8,8 @@ import re
 from fedloom.coordinator.run_folders import runs_below
 from fedloom.coordinator.verdict import Verdict, root_of, verify as check
 from fedloom.core.errors import SettingError
-from fedloom.core.naming import printable
 from fedloom.display.terminal import Terminal
+from fedloom.words import printable
 
 
 def verify(args: argparse.Namespace, console: Terminal) -> int:

@@ -30,6 +30,7 @@ from fedloom.engines.engine import Engine
 from fedloom.storage import files
 from fedloom.storage.output import path_below
 from fedloom.storage.strict_json import SETTINGS, Object, document, parse
+from fedloom.words import some_of
 
 _OWN = {"algorithm", "hyper_parameters"}  # of a branch, from where it leaves the other run
 _TENSORS = ".safetensors"  # what networks with frozen parts begin with: the documents that are no JSON
@@ -281,10 +282,9 @@ class RunDirectory:
                 raise self._other_weights(weights[0], stored)
             unfit = [c for c in unfit if c not in weights]
         if unfit:
-            listing = "; ".join(f"{key} was {json.dumps(old)} and is {json.dumps(new)}" for key, old, new in unfit[:5])
-            more = f"; and {len(unfit) - 5} more" if len(unfit) > 5 else ""
+            listed = (f"{key} was {json.dumps(old)} and is {json.dumps(new)}" for key, old, new in unfit)
             raise SettingError(
-                f"{self.path} holds a run with other settings or data: {listing}{more}. "
+                f"{self.path} holds a run with other settings or data: {some_of(listed, 5, '; ')}. "
                 "Use what it was started with, or another directory for a new run"
             )
 

@@ -18,12 +18,12 @@ from fedloom.coordinator import reading
 from fedloom.coordinator.class_rows import ClassRows
 from fedloom.coordinator.proof import unproved
 from fedloom.core.errors import SettingError
-from fedloom.core.naming import did_you_mean
 from fedloom.core.renamed import OF_HISTORY, keep_old_names
 from fedloom.core.task_measures import TaskMeasure, headline, sign
 from fedloom.display.lines import lines
 from fedloom.evaluate.measure import VALIDATION, Measure, lower_is_better, measures_for
 from fedloom.tasks import Classification
+from fedloom.words import did_you_mean
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -23,6 +23,7 @@ from fedloom.data import Examples, Federation, Inputs, Tokens
 from fedloom.data.rare_classes import RARE, rare_classes
 from fedloom.tasks import Binary, Classification, ClassTask
 from fedloom.wire.device_registry import RemoteExamples
+from fedloom.words import some_of
 
 _ROWS = 10_000  # of which the scales of features are taken
 _TRIED = 16  # which a model is tried on
@@ -114,10 +115,10 @@ def _check_labels(federation: Federation, task: Task, headline: str) -> None:
             f"chooses rounds: {_other_headline(len(seen))}, and look at class_accuracy (docs/tables.md, Rare classes)"
         )
     if len(rare):
-        shares = ", ".join(f"{_named(federation, [c])} ({counts[c] / counts.sum():.2%})" for c in rare[:8])
+        shares = some_of((f"{_named(federation, [c])} ({counts[c] / counts.sum():.2%})" for c in rare), 8)
         _warn(
             f"a rare class is hardly learnt, got fewer than {RARE / len(seen):.2%} of the training examples (a tenth "
-            f"of an equal share) of class {shares}{', ...' if len(rare) > 8 else ''}: {_remedy(task)}"
+            f"of an equal share) of class {shares}: {_remedy(task)}"
             + f"; {_other_headline(len(seen))}"
             * (headline == "accuracy" and share <= _MOST)
         )
@@ -243,9 +244,7 @@ def _check_scales(train: Examples) -> None:
     large = [int(i) for i in size.argsort(descending=True) if size[i] > _LARGE]
     if large:
         what = "channel" if train.x.dim() > 2 else "column"
-        named = [names[i] if names else str(i) for i in large[:5]]
-        listed = [f"{n} (mean {mean[i]:.3g}, deviation {std[i]:.3g})" for i, n in zip(large, named, strict=False)]
-        more = f" and {len(large) - 5} more" if len(large) > 5 else ""
+        listed = (f"{names[i] if names else i} (mean {mean[i]:.3g}, deviation {std[i]:.3g})" for i in large)
         low, high = train.x.aminmax()
         if train.x.dim() == 2:
             remedy = (
@@ -258,7 +257,7 @@ def _check_scales(train: Examples) -> None:
         else:
             remedy = "(from_arrays(x, y, normalise=fedloom.data.Normalise(mean, std)), by channel)"
         _warn(
-            f"features of sizes far from 1 are hardly learnt, got {what} {', '.join(listed)}{more}: standardise them "
+            f"features of sizes far from 1 are hardly learnt, got {what} {some_of(listed, 5)}: standardise them "
             + remedy
         )
 
@@ -306,7 +305,7 @@ def _spread(length: int, most: int) -> Tensor:
 def _named(federation: Federation, labels: Any) -> str:
     """Return a few classes by their names: in a table with labels 1, 2, 3 the first is 1, not 0."""
     names = federation.train.classes or range(federation.num_classes)
-    return ", ".join(str(names[label]) for label in labels[:8]) + (", ..." if len(labels) > 8 else "")
+    return some_of((str(names[label]) for label in labels), 8)
 
 
 def _warn(message: str) -> None:

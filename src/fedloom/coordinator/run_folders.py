@@ -8,6 +8,7 @@ from pathlib import Path
 from fedloom.coordinator import reading
 from fedloom.core.errors import SettingError
 from fedloom.storage import files
+from fedloom.words import some_of
 
 
 def runs_below(directory: str | os.PathLike[str], *, begun: bool = False) -> list[Path]:
@@ -55,6 +56,6 @@ def check_free(directory: str | os.PathLike[str], *, several: bool = False) -> N
     below = [str(path.relative_to(folder)) for path in runs_below(folder, begun=True)] if folder.is_dir() else []
     if below and not several:
         raise SettingError(
-            f"{folder} holds several runs ({', '.join(below[:3])}{', ...' * (len(below) > 3)}), and one beside them "
+            f"{folder} holds several runs ({some_of(below, 3)}), and one beside them "
             "would be lost among these; choose another directory, or go on with one of them"
         )

@@ -13,9 +13,9 @@ from fedloom.core.batches import Batches, plan
 from fedloom.core.errors import SettingError, StackingError
 from fedloom.core.losses import Loss, task_loss
 from fedloom.core.model import Model
-from fedloom.core.naming import did_you_mean
 from fedloom.core.task import Task
 from fedloom.core.types import Weighted, replace, state, static
+from fedloom.words import did_you_mean
 
 S = TypeVar("S")
 T = TypeVar("T")

@@ -1,12 +1,11 @@
-"""Names that people write: the one that was meant, and things by their Python names."""
+"""Things by the Python names that people write."""
 
 from __future__ import annotations
 
-import difflib
 import importlib
 import os
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from importlib.machinery import PathFinder
@@ -14,26 +13,7 @@ from importlib.util import find_spec
 from typing import Any
 
 from fedloom.core.errors import SettingError
-
-
-def printable(text: str, most: int = 120) -> str:
-    """Return text from a file, fit for a page: no control characters, no half characters, not endless."""
-    kept = "".join(c if c.isprintable() else "\ufffd" for c in text[: most + 1])
-    return kept if len(kept) <= most else kept[: most - 1] + "…"
-
-
-def did_you_mean(word: str, known: Iterable[str]) -> str:
-    """Return " (did you mean 'x'?)", or "" where no known word is close. PerAvg is close to per_fedavg."""
-    bare = {plain(name): name for name in known}
-    close = difflib.get_close_matches(plain(word), bare, n=1, cutoff=0.7)
-    close = close or [name for name in bare if len(word) > 2 and name.startswith(plain(word))]
-    return f" (did you mean {bare[close[0]]!r}?)" if close else ""
-
-
-def plain(word: str) -> str:
-    """Return the letters and digits of a name, in lower case."""
-    return "".join(filter(str.isalnum, word)).lower()
-
+from fedloom.words import did_you_mean
 
 _FORBIDDEN: ContextVar[str | None] = ContextVar("forbidden", default=None)  # why nothing may be imported
 

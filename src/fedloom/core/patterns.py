@@ -9,6 +9,7 @@ from fnmatch import fnmatchcase
 from torch import nn
 
 from fedloom.core.errors import SettingError, SettingWarning, warn
+from fedloom.words import some_of
 
 KINDS: dict[str, re.Pattern[str]] = {
     "norm": re.compile(r"Norm(\d+d)?$"),
@@ -132,10 +133,9 @@ def _warn_of_halves(pattern: str, names: list[str], params: list[str], network: 
             meant = set(map(layer, named(word, names, params, all_kinds)))
             if set("*?[").intersection(word) and meant < set(of_class):
                 missed = [name for name in of_class if name not in meant]
-                some = ", ".join(missed[:3]) + ", ..." * (len(missed) > 3)
                 warn(
                     f"{word.removeprefix('!')!r} matches {len(meant)} of the {len(of_class)} {kind} layers of "
-                    f"{called}, without {some}: write 'norm' for all normalisation layers, or name those that are "
-                    "meant without a pattern",
+                    f"{called}, without {some_of(missed, 3)}: write 'norm' for all normalisation layers, or name those "
+                    "that are meant without a pattern",
                     SettingWarning,
                 )

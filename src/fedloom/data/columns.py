@@ -15,6 +15,7 @@ import numpy.typing as npt
 from fedloom.data.formats import FormatError, refuse
 from fedloom.data.preparation import MISSING
 from fedloom.data.roles import first_repeated
+from fedloom.words import some_of
 
 _INTEGER = re.compile(r"[+-]?[0-9]{1,18}")
 _WHOLE = re.compile(r"([+-]?[0-9]{1,18})\.0*")
@@ -127,7 +128,7 @@ def check_columns(path: Path, read: Columns, prepared: bool, bad: Mapping[str, s
         )
     if not found:
         return
-    listed = "; ".join([*found.values()][:_SHOWN]) + f"; and {len(found) - _SHOWN} more" * (len(found) > _SHOWN)
+    listed = some_of(found.values(), _SHOWN, "; ")
     rule = "columns of features must be numbers" + ", or a few different words" * prepared
     remedies = ["prepare them (prepare=standard makes numbers of words and fills gaps)"] * fills
     if prepared and read.mixed:

@@ -18,6 +18,7 @@ from fedloom.data.constants import CLASSES, NORMALISE
 from fedloom.data.examples import Dataset, Examples
 from fedloom.data.formats import Bytes, FormatError, check_link, memory, read_whole, refuse
 from fedloom.data.in_memory import from_arrays
+from fedloom.words import some_of
 
 _CLASSES = CLASSES["cifar10"]
 _SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".webp")
@@ -163,5 +164,4 @@ def pillow() -> Iterator[Any]:
 
 
 def _few(names: Sequence[str] | dict[str, Any]) -> str:
-    listed = sorted(names)
-    return ", ".join(listed[:12]) + (", ..." if len(listed) > 12 else "")
+    return some_of(sorted(names), 12)

@@ -13,6 +13,7 @@ import numpy.typing as npt
 from fedloom.data.client_counts import check_least_clients
 from fedloom.data.statistics import CommonPreparation, Scale
 from fedloom.data.vocabulary import TextPreparation
+from fedloom.words import some_of
 
 MISSING = {"", "NA", "N/A", "NaN", "nan", "null", "NULL", "?"}  # words that mean a gap
 _BLOCK = 4096  # rows that are transformed at once
@@ -309,8 +310,7 @@ def _told(common: CommonPreparation) -> dict[str, str]:
 
 
 def _one_hot(words: Sequence[str]) -> str:
-    more = f" and {len(words) - _MOST_NAMED} more" if len(words) > _MOST_NAMED else ""
-    return f"one-hot: {', '.join(words[:_MOST_NAMED])}{more}"
+    return f"one-hot: {some_of(words, _MOST_NAMED)}"
 
 
 def _described(made: Any, frame: Any) -> dict[str, str] | str:

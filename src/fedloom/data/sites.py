@@ -22,6 +22,7 @@ from fedloom.data.roles import Roles, first_repeated
 from fedloom.data.tables import columns_of_frame, dataset_of
 from fedloom.data.text_table import TextTable, read_columns
 from fedloom.data.vocabulary import Tokeniser, TokenKind
+from fedloom.words import some_of
 
 TABLES = (".csv", ".tsv", ".parquet")
 _SHOWN = 20  # differences in a message
@@ -379,8 +380,7 @@ class _Differences:
 
     def text(self) -> str:
         everything = [*self.found, *self.noted]
-        more = f"; and {len(everything) - _SHOWN} more" * (len(everything) > _SHOWN)
-        return "; ".join(everything[:_SHOWN]) + more
+        return some_of(everything, _SHOWN, "; ")
 
     def remedy(self) -> str:
         drop = f"leave out those that not all have (drop={','.join(self.not_everywhere)})"
@@ -388,9 +388,8 @@ class _Differences:
 
 
 def _some(words: frozenset[str]) -> str:
-    return ", ".join(map(repr, sorted(words)[:_CLASSES])) + ", ..." * (len(words) > _CLASSES)
+    return some_of(map(repr, sorted(words)), _CLASSES)
 
 
 def _listed(sites: Sequence[str]) -> str:
-    more = f" and {len(sites) - _NAMED} more" * (len(sites) > _NAMED)
-    return ", ".join(sites[:_NAMED]) + more
+    return some_of(sites, _NAMED)

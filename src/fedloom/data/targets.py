@@ -13,6 +13,7 @@ import numpy.typing as npt
 from fedloom.data.columns import DATE, Columns
 from fedloom.data.formats import refuse
 from fedloom.data.preparation import MISSING
+from fedloom.words import some_of
 
 _WITH_UNIT = re.compile(r"[+-]?[0-9]+(?:[.,][0-9]+)?\s*([^\d\s.,+-]\S*)")
 _ROWS = 5  # that a message names
@@ -65,8 +66,7 @@ def take_targets(path: Path, read: Columns, names: Sequence[str], bad: dict[str,
 
 def _rows(read: Columns, which: npt.NDArray[np.bool_]) -> str:
     rows = np.flatnonzero(which)
-    more = f" and {len(rows) - _ROWS} more" if len(rows) > _ROWS else ""
-    return ", ".join(read.at(int(row)) for row in rows[:_ROWS]) + more
+    return some_of((read.at(int(row)) for row in rows), _ROWS)
 
 
 def _word(read: Columns, name: str, words: Sequence[str] | None, mixed: tuple[int, str, int] | None) -> tuple[str, str]:

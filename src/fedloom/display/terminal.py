@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from fedloom.core.naming import printable
+from fedloom.words import printable
 
 
 class Terminal(Console):

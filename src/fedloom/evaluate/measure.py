@@ -7,9 +7,9 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from fedloom.core.errors import SettingError
-from fedloom.core.naming import did_you_mean
 from fedloom.core.task_measures import TaskMeasure, chosen_measures, measures_of
 from fedloom.tasks import Binary, Classification, MultiLabel, Regression
+from fedloom.words import did_you_mean
 
 
 @dataclass(frozen=True)

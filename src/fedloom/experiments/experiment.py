@@ -18,7 +18,6 @@ from fedloom.core.algorithm import Algorithm
 from fedloom.core.choices import check_choices
 from fedloom.core.errors import SettingError, SettingWarning
 from fedloom.core.model import Model
-from fedloom.core.naming import did_you_mean
 from fedloom.core.optimiser import SGD, Adam, Local
 from fedloom.core.random import derive
 from fedloom.data import Dataset, Examples, Federation, federate
@@ -31,6 +30,7 @@ from fedloom.experiments.settings_file import flat
 from fedloom.experiments.weights_file import load_network
 from fedloom.experiments.words import coerce
 from fedloom.wire.device_registry import Registry
+from fedloom.words import did_you_mean
 
 
 @dataclass(frozen=True, kw_only=True)

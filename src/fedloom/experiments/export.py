@@ -21,6 +21,7 @@ from fedloom.core.types import Weights
 from fedloom.data.preparation import Preparation
 from fedloom.experiments.onnx_file import as_onnx
 from fedloom.storage.output import check_new, publish
+from fedloom.words import some_of
 
 Format = Literal["safetensors", "state_dict", "onnx"]
 _FORMATS: dict[str, Format] = {
@@ -136,7 +137,7 @@ def module(model: Model, weights: Weights) -> nn.Module:
     ]
     if wrong:
         raise SettingError(
-            f"the weights do not fit {model.name}: {some_of(wrong)}. Give the architecture they were trained with; "
+            f"the weights do not fit {model.name}: {some_of(wrong, 4)}. Give the architecture they were trained with; "
             "merge the shared part of a model with a client's own: shared.merge(own)"
         )
     return filled(model, given)
@@ -197,8 +198,3 @@ def _alike(a: Tensor, b: Tensor) -> bool:
 
 def _described(t: Tensor) -> str:
     return f"{str(t.dtype).removeprefix('torch.')} {list(t.shape)}"
-
-
-def some_of(items: list[str]) -> str:
-    """Return some names for a message: the first four, and how many more there are."""
-    return ", ".join(items[:4]) + (f" and {len(items) - 4} more" if len(items) > 4 else "")

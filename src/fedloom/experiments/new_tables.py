@@ -11,7 +11,6 @@ import numpy as np
 import numpy.typing as npt
 
 from fedloom.core.errors import SettingError
-from fedloom.core.naming import did_you_mean
 from fedloom.data import Examples
 from fedloom.data.columns import Columns, NoColumnError, class_labels
 from fedloom.data.formats import refuse
@@ -22,6 +21,7 @@ from fedloom.data.sites import is_pattern, site_files, site_names
 from fedloom.data.statistics import CommonPreparation
 from fedloom.data.tables import columns_of_frame
 from fedloom.data.text_table import TextTable, read_columns, ungrouped
+from fedloom.words import did_you_mean, some_of
 
 _ROLES = ("label", "target", "client", "split", "group", "drop", "gaps")  # of columns that are no features
 _SHOWN = 12  # names in a message
@@ -354,4 +354,4 @@ def _check_numbers(path: Path, read: Columns, name: str) -> None:
 
 
 def some_names(names: Sequence[str]) -> str:
-    return ", ".join(map(repr, names[:_SHOWN])) + f" and {len(names) - _SHOWN} more" * (len(names) > _SHOWN)
+    return some_of(map(repr, names), _SHOWN)

@@ -13,9 +13,9 @@ from typing import Any, Literal, TypeVar
 
 from fedloom.core.choices import field_types, settable
 from fedloom.core.errors import SettingError
-from fedloom.core.naming import did_you_mean
 from fedloom.core.optimiser import SGD, Adam, Cosine, Local, Optimiser
 from fedloom.experiments.words import coerce
+from fedloom.words import did_you_mean
 
 P = TypeVar("P")
 

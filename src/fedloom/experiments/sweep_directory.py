@@ -11,6 +11,7 @@ from fedloom.coordinator import reading
 from fedloom.coordinator.run_folders import check_free
 from fedloom.core.errors import SettingError
 from fedloom.experiments.settings_file import flat
+from fedloom.words import some_of
 
 
 def check_sweep(folder: Path, asked: Mapping[str, Any], resume: bool) -> None:
@@ -30,9 +31,8 @@ def check_sweep(folder: Path, asked: Mapping[str, Any], resume: bool) -> None:
         new["search"] = old["search"]
     unfit = [key for key in {**old, **new} if old.get(key) != new.get(key)]
     if unfit:
-        changes = [f"{k} was {json.dumps(old.get(k))} and is {json.dumps(new.get(k))}" for k in unfit[:5]]
-        more = f"; and {len(unfit) - 5} more" if len(unfit) > 5 else ""
+        changes = (f"{k} was {json.dumps(old.get(k))} and is {json.dumps(new.get(k))}" for k in unfit)
         raise SettingError(
-            f"{folder} holds another sweep: {'; '.join(changes)}{more}. Go on with what it was started with, or "
+            f"{folder} holds another sweep: {some_of(changes, 5, '; ')}. Go on with what it was started with, or "
             "choose another directory for a new one"
         )

@@ -12,11 +12,11 @@ from fedloom.coordinator.history import History
 from fedloom.coordinator.run import Job
 from fedloom.core.errors import SettingError
 from fedloom.core.model import Model
-from fedloom.core.naming import did_you_mean
 from fedloom.core.task import ChoosesThreshold, Task
 from fedloom.core.types import Weights
 from fedloom.data.federation import Federation
 from fedloom.experiments.experiment import Experiment
+from fedloom.words import did_you_mean, some_of
 
 _SHOWN = 8  # names in a message
 
@@ -74,8 +74,11 @@ def client_number(federation: Federation, client: int | str) -> int:
         return names.index(client)
     if client.isdecimal() and not (names and all(name.isdecimal() for name in names)):
         return int(client)
-    listed = ", ".join(map(repr, names[:_SHOWN])) + ", ..." * (len(names) > _SHOWN)
-    there = f"the clients are {listed}" if names else f"clients are the numbers 0 to {federation.num_clients - 1}"
+    there = (
+        f"the clients are {some_of(map(repr, names), _SHOWN)}"
+        if names
+        else f"clients are the numbers 0 to {federation.num_clients - 1}"
+    )
     raise SettingError(
         f"a client is named by its name or number, and {there}, got {client!r}" + did_you_mean(client, names)
     )

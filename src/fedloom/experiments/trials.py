@@ -19,7 +19,6 @@ from fedloom.coordinator.history import History
 from fedloom.coordinator.rounds import OnHistory
 from fedloom.coordinator.run import Job
 from fedloom.core.errors import ClientError, FedloomError, SettingError, SettingWarning, warn
-from fedloom.core.naming import did_you_mean
 from fedloom.evaluate.measure import VALIDATION, Measure, task_measures_for
 from fedloom.experiments import catalogue
 from fedloom.experiments.catalogue import label
@@ -32,6 +31,7 @@ from fedloom.experiments.sweep_directory import check_sweep
 from fedloom.storage import files
 from fedloom.storage.output import as_csv
 from fedloom.storage.strict_json import document
+from fedloom.words import did_you_mean
 
 LAST = 3  # measurements whose mean is a run's score: one alone is noisy, the best of all of them too good
 

@@ -16,7 +16,8 @@ from fedloom.core.errors import CodecError, SettingError, SettingWarning, warn
 from fedloom.core.model import Model
 from fedloom.core.network_copies import tensors_of
 from fedloom.core.types import Weights
-from fedloom.experiments.export import file_format, filled, some_of
+from fedloom.experiments.export import file_format, filled
+from fedloom.words import some_of
 
 
 def load_weights(path: str | os.PathLike[str], model: Model, *, dtype: torch.dtype = torch.float32) -> Weights:
@@ -87,10 +88,12 @@ def _read(path: Path, model: Model, dtype: torch.dtype, only: str = "*", seed: i
             return initial
         tensors = [found[alias] for alias in aliases[name] if alias in found]
         if not tensors:
-            raise CodecError(f"{path} lacks {name!r} of {model.name}; it has {some_of(sorted(found))}")
+            raise CodecError(f"{path} lacks {name!r} of {model.name}; it has {some_of(sorted(found), 4)}")
         tensor = tensors[0]
         if any(not torch.equal(tensor, other) for other in tensors[1:]):
-            raise CodecError(f"{path}: {some_of(aliases[name])} are one tensor in {model.name}, but differ in the file")
+            raise CodecError(
+                f"{path}: {some_of(aliases[name], 4)} are one tensor in {model.name}, but differ in the file"
+            )
         if tensor.is_floating_point() != initial.is_floating_point() or (
             not initial.is_floating_point() and tensor.dtype != initial.dtype
         ):
@@ -108,12 +111,12 @@ def _check(
 ) -> list[str]:
     """Return the names of the tensors to take from a file. `part`: it may have others."""
     if part and (others := [name for name in found if name not in wanted]):
-        warn(f"not taken from {path}: {some_of(others)}", SettingWarning)
+        warn(f"not taken from {path}: {some_of(others, 4)}", SettingWarning)
     for name, shape in found.items():
         if name not in wanted:
             if part:
                 continue
-            raise CodecError(f"{path} has {name!r}, which the model has not; the model has {some_of(list(wanted))}")
+            raise CodecError(f"{path} has {name!r}, which the model has not; the model has {some_of(wanted, 4)}")
         if shape != wanted[name]:
             raise CodecError(
                 f"{path}: {name!r} has the shape {list(shape)}, the model's has {list(wanted[name])}: take the other "

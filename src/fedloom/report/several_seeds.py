@@ -15,7 +15,6 @@ from rich.text import Text
 
 from fedloom.coordinator.history import History
 from fedloom.core.errors import SettingError
-from fedloom.core.naming import did_you_mean
 from fedloom.evaluate.measure import Measure
 from fedloom.experiments.catalogue import label
 from fedloom.report.class_recall import class_recall
@@ -38,6 +37,7 @@ from fedloom.report.over_seeds import (
 from fedloom.report.printable import printable
 from fedloom.report.problems import Problem
 from fedloom.storage.output import as_csv, publish
+from fedloom.words import did_you_mean
 
 DIFFERENCES = "differences"
 Directory = str | os.PathLike[str]

@@ -25,6 +25,7 @@ from fedloom.storage import files
 from fedloom.storage.strict_json import LARGEST, document, parse
 from fedloom.wire.device_statistics import read_moments, read_preparation
 from fedloom.wire.registration import CAP, DTYPES, TARGETS, Registration, check_id, describe_targets
+from fedloom.words import some_of
 
 _SHOWN = 5  # names in a message
 _DIGITS, _CUT = 8, 48  # of an id, and characters of a name before them, where several devices have one name
@@ -45,9 +46,8 @@ def _describe_difference(one: tuple[str, Sequence[str]], other: tuple[str, Seque
     start = next((i for i, (a, b) in pairs if a != b), 0)
 
     def shown(names: Sequence[str]) -> str:
-        part = names[start : start + _SHOWN]
-        more = ", ..." if start + _SHOWN < len(names) else ""
-        return (", ".join(f"{name!r:.80}" for name in part) or ("nothing more" if start else "no names")) + more
+        quoted = (f"{name!r:.80}" for name in names[start:])
+        return some_of(quoted, _SHOWN) or ("nothing more" if start else "no names")
 
     after = f"from number {start} on, " if start else ""
     return f"{after}{shown(one[1])} on {one[0]}, {shown(other[1])} on {other[0]}"
@@ -66,8 +66,8 @@ def _with_unique_names(devices: Sequence[Registration]) -> list[Registration]:
     for name in (name for name, count in shared.items() if count > 1):
         called = [new.name or new.id for old, new in zip(devices, out, strict=True) if old.name == name]
         warn(
-            f"a name is of one device, got {len(called)} called {name!r}: they are {', '.join(called[:_SHOWN])}"
-            f"{', ...' * (len(called) > _SHOWN)}; give each its own (fedloom join --name)",
+            f"a name is of one device, got {len(called)} called {name!r}: they are {some_of(called, _SHOWN)}; "
+            f"give each its own (fedloom join --name)",
             SettingWarning,
         )
     return out

@@ -27,6 +27,7 @@ from fedloom.core import tree
 from fedloom.core.errors import CodecError, RefusedError
 from fedloom.storage.codec import blank, decode, describe, encode
 from fedloom.storage.strict_json import parse
+from fedloom.words import some_of
 
 _MAX_HEAD = 16 << 20  # bytes of the head of a message, or of the structure of a part
 _STRANGERS = 1 << 20  # the same where there is a limit, as for all messages of strangers
@@ -176,8 +177,8 @@ def same_shapes(expected: Any, name: str, actual: Any) -> None:
 def short(value: Any) -> str:
     """Return a short description of a tree, for messages."""
     leaves, spec = tree.flatten(value)
-    shapes = ", ".join(f"{str(t.dtype).removeprefix('torch.')}{list(t.shape)}" for t in leaves[:4])
-    return f"{len(leaves)} tensors ({shapes}{', ...' * (len(leaves) > 4)}) in {' '.join(str(spec).split())[:120]}"
+    shapes = some_of((f"{str(t.dtype).removeprefix('torch.')}{list(t.shape)}" for t in leaves), 4)
+    return f"{len(leaves)} tensors ({shapes}) in {' '.join(str(spec).split())[:120]}"
 
 
 def shapes_of(value: Any) -> Any:

@@ -11,11 +11,12 @@ from fedloom.coordinator.settings import RunSettings
 from fedloom.core.algorithm import Algorithm
 from fedloom.core.choices import field_types, settable
 from fedloom.core.errors import SettingError
-from fedloom.core.naming import by_python_name, did_you_mean, plain
+from fedloom.core.naming import by_python_name
 from fedloom.core.optimiser import Local
 from fedloom.experiments.parts import parts, with_parts
 from fedloom.experiments.sections import SECTIONS, TOP, ClientSettings, DataSettings
 from fedloom.experiments.words import coerce
+from fedloom.words import did_you_mean, plain
 
 # Of other libraries, and often asked for: of these nothing is meant by a name that looks like theirs.
 _NOT_HERE = {

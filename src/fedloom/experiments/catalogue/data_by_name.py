@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from fedloom.core.errors import SettingError
-from fedloom.core.naming import by_python_name, did_you_mean, is_python_name
+from fedloom.core.naming import by_python_name, is_python_name
 from fedloom.data import (
     Dataset,
     Examples,
@@ -26,6 +26,7 @@ from fedloom.data.formats import FormatError
 from fedloom.data.parquet import is_parquet
 from fedloom.data.sites import TABLES, is_pattern
 from fedloom.data.sources import SOURCES
+from fedloom.words import did_you_mean
 
 
 def data(source: str, *, whole: bool = False) -> Dataset:

@@ -12,7 +12,6 @@ import torch
 
 from fedloom.core.augment import Augment
 from fedloom.core.errors import SettingError
-from fedloom.core.naming import did_you_mean
 from fedloom.core.random import generator
 from fedloom.data import (
     Arrival,
@@ -31,6 +30,7 @@ from fedloom.data import (
 from fedloom.experiments.catalogue.data_by_name import data
 from fedloom.experiments.words import coerce
 from fedloom.wire.registration import class_numbers
+from fedloom.words import did_you_mean, some_of
 
 _WHOLE = re.compile(r"0|[1-9][0-9]*")  # as a table spells whole numbers
 
@@ -201,7 +201,7 @@ def _called(dataset: Dataset, names: Sequence[str]) -> Dataset:
     train, places = dataset.train, {name: k for k, name in enumerate(names)}
     own = train.classes or class_numbers(train.num_classes)
     if unknown := [name for name in own if name not in places]:
-        listed = ", ".join(map(repr, names[:12])) + ", ..." * (len(names) > 12)
+        listed = some_of(map(repr, names), 12)
         raise SettingError(
             f"on all devices the classes are {listed}, got {unknown[0]!r} in {train.name}: name or number classes "
             "alike, or set data.classes to how many there are, counted from 0"

@@ -13,7 +13,7 @@ from torch import nn
 from fedloom.algorithms.shared.ldam import LDAM
 from fedloom.core.choices import field_types
 from fedloom.core.errors import SettingError
-from fedloom.core.naming import by_python_name, did_you_mean
+from fedloom.core.naming import by_python_name
 from fedloom.core.task import Task, require_task
 from fedloom.data import Examples, Inputs, Tokens
 from fedloom.experiments.catalogue.algorithms_by_name import label
@@ -21,6 +21,7 @@ from fedloom.models import MODELS, Reads, build
 from fedloom.models.sequences import PADDING
 from fedloom.models.torchvision_networks import PREFIX
 from fedloom.tasks import SVM, Binary, Classification, Hinge, MultiLabel, NextToken, Regression
+from fedloom.words import did_you_mean
 
 
 @dataclass(frozen=True)

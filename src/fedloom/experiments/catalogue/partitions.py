@@ -13,7 +13,6 @@ import numpy as np
 import torch
 
 from fedloom.core.errors import SettingError
-from fedloom.core.naming import did_you_mean
 from fedloom.data import (
     Dataset,
     Partition,
@@ -31,6 +30,7 @@ from fedloom.data import (
     shards,
 )
 from fedloom.experiments.words import coerce
+from fedloom.words import did_you_mean
 
 Values = Mapping[str, Any]
 

@@ -15,6 +15,7 @@ from fedloom.papers import claims, recipes, reduced
 from fedloom.papers.reproduction.claims import FAILS, HOLDS, NOISE, NOT_RUN, Claim, Finding
 from fedloom.papers.reproduction.recipe import LEAST_STD, UNKNOWN_STD, Recipe
 from fedloom.papers.reproduction.results import Result, read
+from fedloom.words import some_of
 
 RULE = (
     "**Within noise**: the difference of two methods is at most twice its standard error over the seeds that both "
@@ -59,8 +60,7 @@ class ClaimVerdict:
         counts = Counter(f.verdict for f in run)
         said = ", ".join(f"{counts[v]} {words[counts[v] > 1]}" for v, words in _COUNTED.items() if counts[v])
         some = [f.ours for f in self.known if f.verdict in (FAILS, NOISE)] or [f.ours for f in self.known]
-        more = f" and {len(some) - _SHOWN} more" if len(some) > _SHOWN else ""
-        return f"{said}; {'; '.join(some[:_SHOWN])}{more}"
+        return f"{said}; {some_of(some, _SHOWN, '; ')}"
 
     @property
     def judged_parts(self) -> str:
