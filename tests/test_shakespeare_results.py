@@ -40,7 +40,7 @@ def test_the_page_has_the_numbers_of_shakespeare_that_are_kept() -> None:
         for row in rows
     ]
     seeds = {key: [r["seed"] for r in rows if (r["network"], r["method"]) == key] for key in RUN}
-    assert seeds == dict.fromkeys(RUN, ["0", "1"])
+    assert seeds == {key: ["0", "1"] for key in RUN}
 
 
 def test_what_the_page_says_of_the_most_frequent_character_follows_from_the_numbers() -> None:
