@@ -168,7 +168,8 @@ def measured(name: str) -> str:
     lines = "| | " + " | ".join(columns) + " |\n|---|" + "---|" * len(columns) + "\n"
     for row in rows:
         cells = [f"{100 * float(row[key]):.1f}" if row[key] else "-" for key in columns.values()]
-        lines += f"| {row['partition']}, seed {row['seed']}, round {row['rounds']} | {' | '.join(cells)} |\n"
+        how = "as given" if row["settings"] == "given" else f"tuned: {row['chosen']}"
+        lines += f"| {row['partition']}, {how}, seed {row['seed']}, round {row['rounds']} | {' | '.join(cells)} |\n"
     return f"Accuracy in %, on the problem of [sixteen methods](sixteen.md), which lists the others:\n\n{lines}\n"
 
 

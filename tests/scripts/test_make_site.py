@@ -69,7 +69,10 @@ def test_each_algorithm_has_a_page_with_what_it_declares(made: Any) -> None:
         assert "| download |" in page
         assert "## Method" in page
     assert "test_ditto.py::test_rounds" in made.pages["algorithms/ditto.md"]
-    assert "| dirichlet:0.1, seed 0, round 30 | 63.3 | 92.6 | 65.4 |" in made.pages["algorithms/ditto.md"]
+    assert "| dirichlet:0.1, as given, seed 0, round 30 | 63.3 | 92.6 | 65.4 |" in made.pages["algorithms/ditto.md"]
+    rows = [line for line in made.pages["algorithms/fedavg.md"].splitlines() if ", round 30 |" in line]
+    assert len({line.partition(" | ")[0] for line in rows}) == len(rows)  # each says what it is of
+    assert any("pathological:2, tuned: lr=0.0562, seed 0" in line for line in rows)
 
 
 def test_all_public_names_have_a_place_on_one_page(made: Any) -> None:
