@@ -94,3 +94,16 @@ def test_a_seed_that_diverged_is_named() -> None:
     one = made["tables"]([*rows, row("fedrep", "0", "given", 0.6), row("fedrep", "1", "given", 0) | lost])
     assert "| `fedrep` (without seed 1) | 60.0 | 60.0 |" in one
     assert "| `fedrep` diverged | - |" in made["tables"]([*rows, row("fedrep", "0", "given", 0) | lost])
+
+
+def test_what_the_page_says_of_tuning_follows_from_the_numbers() -> None:
+    page = made["PAGE"].read_text(encoding="utf-8")
+    tuned = {p: made["tables"](ROWS).split(f"| {t}, tuned")[1].split("\n\n")[0] for p, t in made["TITLES"].items()}
+    for table in tuned.values():
+        for line in table.splitlines()[2:]:
+            cells = [cell.strip() for cell in line.split("|")[1:-1]]
+            above_fedavg, above_alone = (float(c.split("[")[1].split(",")[0]) if "[" in c else -1 for c in cells[7:9])
+            assert above_alone <= 0, line
+            assert above_fedavg <= 0 or (cells[0] == "`fedprox`" and table is tuned["pathological:2"]), line
+    assert "Dirichlet 0.1: no method is established above FedAvg, nor above training alone" in page
+    assert "Of the global models FedProx's alone is established above FedAvg's" in page
