@@ -31,7 +31,7 @@ def join(args: argparse.Namespace, console: Terminal) -> int:
             args.name = args.name or ""  # that of its key
     if args.transport in ("gloo", "mpi"):
         console.print(TRUSTED)
-        if not rank_here(args.transport):
+        if not rank_here(args.transport, of_devices=True):
             raise SettingError("fedloom join runs at ranks 1, 2, ..., got rank 0: run fedloom serve there")
     start_limits = Limits(battery=args.battery, load=args.load, temperature=args.temperature, memory=args.memory)
     abort_limits = Limits(battery=args.abort_battery, temperature=args.abort_temperature, memory=args.abort_memory)

@@ -51,7 +51,7 @@ def serve(args: argparse.Namespace, console: Terminal) -> int:
             )
     else:
         console.print(TRUSTED)
-        if rank_here(args.transport):
+        if rank_here(args.transport, of_devices=True):
             raise SettingError("fedloom serve runs at rank 0, got another rank: run fedloom join there")
     out, described = Path(args.out), read_settings(args.settings)
     if args.median_bound is not None:

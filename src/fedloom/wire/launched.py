@@ -58,8 +58,8 @@ def _launched_by() -> list[str]:
         return ["--master-port", "?"]
 
 
-def rank_here(transport: Transport) -> int:
-    """Return the rank of this process, before there is a connection.
+def rank_here(transport: Transport, *, of_devices: bool = False) -> int:
+    """Return the rank of this process, before there is a connection. `of_devices`: in `fedloom serve` or `join`.
 
     Raises:
         SettingError: it was not launched with others, or a requirement of the transport is missing.
@@ -70,20 +70,24 @@ def rank_here(transport: Transport) -> int:
         except ImportError as error:
             raise SettingError(f"engine = 'mpi' needs mpi4py ({error}): pip install fedloom[mpi]") from None
         rank, size = MPI.COMM_WORLD.Get_rank(), MPI.COMM_WORLD.Get_size()
-        launch = "mpirun -np 3 fedloom run ..."
+        alone, beside = "mpirun -np 3 fedloom run ...", "mpirun -np 1 fedloom serve ... : -np 2 fedloom join ..."
     else:
         rank, size = (_number(name) for name in ("RANK", "WORLD_SIZE"))
-        launch = (
-            "torchrun --master-port=29500 --nproc-per-node=3 -m fedloom run ..., or set RANK, WORLD_SIZE, MASTER_ADDR "
-            "and MASTER_PORT for each, as it does"
+        variables = "RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT"
+        alone = (
+            f"torchrun --master-port=29500 --nproc-per-node=3 -m fedloom run ..., or set {variables} for each, as it "
+            "does"
+        )
+        beside = (
+            f"fedloom serve with RANK=0 and fedloom join with 1, 2, ..., where {variables} are set (docs/devices.md), "
+            "or over the internet (--transport flower or nats)"
         )
         missing = [name for name in ("RANK", "MASTER_ADDR", "MASTER_PORT") if name not in os.environ]
         if size > 1 and missing:
             raise SettingError(f"ranks over Gloo need {_PLACE}, and {missing[0]} is not set: set all four")
     if size < 2:
-        raise SettingError(
-            f"engine = {transport!r} needs at least 2 ranks (rank 0 is the server), got {size}: launch them by {launch}"
-        )
+        what, launch = (f"--transport {transport}", beside) if of_devices else (f"engine = {transport!r}", alone)
+        raise SettingError(f"{what} needs at least 2 ranks (rank 0 is the server), got {size}: launch them by {launch}")
     return rank
 
 
