@@ -186,7 +186,7 @@ def test_several_seeds_do_not_go_into_a_run_nor_a_run_among_them(
     for command, said in (
         (
             ["run", "fedavg", "--out", many],
-            "holds several runs (fedavg/seed-0, fedavg/seed-1, fedprox/seed-0 and 1 more)",
+            "holds several runs (fedavg/seed-0, fedavg/seed-1, fedprox/seed-0 and 3 more)",
         ),
         (["run", "fedavg", "--seed", "0,1", "--out", one], "is inside of a run"),
         (["compare", "fedavg", "fedprox", "--out", one], "is inside of a run"),
