@@ -27,7 +27,7 @@ LAYERS = [  # top first; those on one line may not import each other
     {"display"},
     {"core"},
     {"data", "models"},
-    {"words"},
+    {"wording"},
 ]
 OF_ANOTHER = re.compile(r"fedloom\.algorithms\.(?!shared\b)")
 DEPTH = {name: depth for depth, names in enumerate(LAYERS) for name in names}

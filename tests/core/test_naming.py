@@ -11,7 +11,7 @@ import torch
 from fedloom.core.errors import SettingError
 from fedloom.core.model import Model
 from fedloom.core.naming import by_python_name
-from fedloom.words import did_you_mean, some_of
+from fedloom.wording import did_you_mean, some_of
 
 
 def test_what_was_meant() -> None:

@@ -322,7 +322,7 @@ def test_a_device_joins_by_the_name_of_the_flag_or_of_its_file(
     _, joins, _ = ([*program[2:]] for program in commands(tmp_path, [0, 1]))
     members = []
     for what, returned in (("rank_here", 1), ("meeting_point", "here"), ("communication", None)):
-        monkeypatch.setattr(join, what, lambda *_, returned=returned: returned)
+        monkeypatch.setattr(join, what, lambda *_, returned=returned, **__: returned)
     monkeypatch.setattr(join, "take_part", lambda _, member: members.append(member))
     assert main([*joins, *more]) == 0
     assert [member.name for member in members] == [name]

@@ -14,7 +14,7 @@ from fedloom.core.errors import SettingError, StorageError
 from fedloom.display.terminal import Terminal, table
 from fedloom.experiments.words import coerce
 from fedloom.storage.output import path_below
-from fedloom.words import did_you_mean
+from fedloom.wording import did_you_mean
 
 _MOST_ROWS = 12  # of a table on the terminal; all are in the CSV file
 

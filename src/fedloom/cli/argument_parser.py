@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import Any, NoReturn
 
-from fedloom.words import did_you_mean
+from fedloom.wording import did_you_mean
 
 
 class Parser(argparse.ArgumentParser):

@@ -20,7 +20,7 @@ from fedloom.experiments.catalogue import PARTITIONS
 from fedloom.report import FederationTable, TargetTable, draw_federation, draw_targets
 from fedloom.report.style import FIGURES, drawing, rendered
 from fedloom.storage.output import publish
-from fedloom.words import some_of
+from fedloom.wording import some_of
 
 _NAMED = 30  # classes
 _TARGETS = 5  # that are shown

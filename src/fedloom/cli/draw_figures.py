@@ -9,7 +9,7 @@ from fedloom.analyses import write_analysis
 from fedloom.cli.claims import known_folders, results_of
 from fedloom.core.errors import SettingError
 from fedloom.display.terminal import Terminal, table
-from fedloom.words import did_you_mean
+from fedloom.wording import did_you_mean
 
 
 def draw(args: argparse.Namespace, console: Terminal) -> int:

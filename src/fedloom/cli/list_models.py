@@ -9,7 +9,7 @@ from typing import Any
 from fedloom.cli.index import INDEX
 from fedloom.core.errors import SettingError
 from fedloom.display.terminal import Terminal, table
-from fedloom.words import did_you_mean
+from fedloom.wording import did_you_mean
 
 
 def show(args: argparse.Namespace, console: Terminal) -> int:

@@ -21,7 +21,7 @@ from fedloom.experiments.predictions import Predictions, predict as predict_rows
 from fedloom.experiments.run_evaluation import evaluate_by, evaluate_run
 from fedloom.experiments.trained_model import ModelAfterRound
 from fedloom.storage.output import as_csv, check_new
-from fedloom.words import some_of
+from fedloom.wording import some_of
 
 _FEW = 5  # sites in a line
 

@@ -20,7 +20,7 @@ from fedloom.papers.reproduction.recipe import Recipe
 from fedloom.papers.reproduction.results import Result
 from fedloom.papers.reproduction.results_page import order_lines, summary, told, write
 from fedloom.papers.reproduction.running import NO_DATA, Outcome, reproduce, standing, with_changes
-from fedloom.words import some_of
+from fedloom.wording import some_of
 
 _COLUMNS = ("method", "published", "ours", "diff.", "F publ.", "F ours", "rounds x seeds", "verdict")  # what fits
 

@@ -9,7 +9,7 @@ from fedloom.coordinator.run_folders import runs_below
 from fedloom.coordinator.verdict import Verdict, root_of, verify as check
 from fedloom.core.errors import SettingError
 from fedloom.display.terminal import Terminal
-from fedloom.words import printable
+from fedloom.wording import printable
 
 
 def verify(args: argparse.Namespace, console: Terminal) -> int:

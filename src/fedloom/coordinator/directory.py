@@ -30,7 +30,7 @@ from fedloom.engines.engine import Engine
 from fedloom.storage import files
 from fedloom.storage.output import path_below
 from fedloom.storage.strict_json import SETTINGS, Object, document, parse
-from fedloom.words import some_of
+from fedloom.wording import some_of
 
 _OWN = {"algorithm", "hyper_parameters"}  # of a branch, from where it leaves the other run
 _TENSORS = ".safetensors"  # what networks with frozen parts begin with: the documents that are no JSON

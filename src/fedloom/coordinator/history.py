@@ -23,7 +23,7 @@ from fedloom.core.task_measures import TaskMeasure, headline, sign
 from fedloom.display.lines import lines
 from fedloom.evaluate.measure import VALIDATION, Measure, lower_is_better, measures_for
 from fedloom.tasks import Classification
-from fedloom.words import did_you_mean
+from fedloom.wording import did_you_mean
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -23,7 +23,7 @@ from fedloom.data import Examples, Federation, Inputs, Tokens
 from fedloom.data.rare_classes import RARE, rare_classes
 from fedloom.tasks import Binary, Classification, ClassTask
 from fedloom.wire.device_registry import RemoteExamples
-from fedloom.words import some_of
+from fedloom.wording import some_of
 
 _ROWS = 10_000  # of which the scales of features are taken
 _TRIED = 16  # which a model is tried on

@@ -8,7 +8,7 @@ from pathlib import Path
 from fedloom.coordinator import reading
 from fedloom.core.errors import SettingError
 from fedloom.storage import files
-from fedloom.words import some_of
+from fedloom.wording import some_of
 
 
 def runs_below(directory: str | os.PathLike[str], *, begun: bool = False) -> list[Path]:

@@ -14,7 +14,7 @@ from torch import Tensor
 from fedloom.core import tree
 from fedloom.core.errors import NobodyAnswered, SettingError, StackingError
 from fedloom.core.types import Params, Tree, Weighted, Weights
-from fedloom.words import did_you_mean
+from fedloom.wording import did_you_mean
 
 References = Callable[[Tree], Sequence[Tensor | None]]  # uploads -> what was sent, for each leaf of their values
 

@@ -15,7 +15,7 @@ from annotated_types import Ge, Gt
 from pydantic import ConfigDict, InstanceOf, TypeAdapter, ValidationError
 
 from fedloom.core.errors import SettingError
-from fedloom.words import did_you_mean
+from fedloom.wording import did_you_mean
 
 Positive = Annotated[float, Gt(0)]
 NonNegative = Annotated[float, Ge(0)]

@@ -15,7 +15,7 @@ from fedloom.core.losses import Loss, task_loss
 from fedloom.core.model import Model
 from fedloom.core.task import Task
 from fedloom.core.types import Weighted, replace, state, static
-from fedloom.words import did_you_mean
+from fedloom.wording import did_you_mean
 
 S = TypeVar("S")
 T = TypeVar("T")

@@ -13,7 +13,7 @@ from importlib.util import find_spec
 from typing import Any
 
 from fedloom.core.errors import SettingError
-from fedloom.words import did_you_mean
+from fedloom.wording import did_you_mean
 
 _FORBIDDEN: ContextVar[str | None] = ContextVar("forbidden", default=None)  # why nothing may be imported
 

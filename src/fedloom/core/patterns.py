@@ -9,7 +9,7 @@ from fnmatch import fnmatchcase
 from torch import nn
 
 from fedloom.core.errors import SettingError, SettingWarning, warn
-from fedloom.words import some_of
+from fedloom.wording import some_of
 
 KINDS: dict[str, re.Pattern[str]] = {
     "norm": re.compile(r"Norm(\d+d)?$"),

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from fedloom.core.errors import SettingError
-from fedloom.words import did_you_mean
+from fedloom.wording import did_you_mean
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -15,7 +15,7 @@ import numpy.typing as npt
 from fedloom.data.formats import FormatError, refuse
 from fedloom.data.preparation import MISSING
 from fedloom.data.roles import first_repeated
-from fedloom.words import some_of
+from fedloom.wording import some_of
 
 _INTEGER = re.compile(r"[+-]?[0-9]{1,18}")
 _WHOLE = re.compile(r"([+-]?[0-9]{1,18})\.0*")

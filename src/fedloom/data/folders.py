@@ -18,7 +18,7 @@ from fedloom.data.constants import CLASSES, NORMALISE
 from fedloom.data.examples import Dataset, Examples
 from fedloom.data.formats import Bytes, FormatError, check_link, memory, read_whole, refuse
 from fedloom.data.in_memory import from_arrays
-from fedloom.words import some_of
+from fedloom.wording import some_of
 
 _CLASSES = CLASSES["cifar10"]
 _SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".webp")

@@ -13,7 +13,7 @@ import numpy.typing as npt
 from fedloom.data.client_counts import check_least_clients
 from fedloom.data.statistics import CommonPreparation, Scale
 from fedloom.data.vocabulary import TextPreparation
-from fedloom.words import some_of
+from fedloom.wording import some_of
 
 MISSING = {"", "NA", "N/A", "NaN", "nan", "null", "NULL", "?"}  # words that mean a gap
 _BLOCK = 4096  # rows that are transformed at once

@@ -22,7 +22,7 @@ from fedloom.data.roles import Roles, first_repeated
 from fedloom.data.tables import columns_of_frame, dataset_of
 from fedloom.data.text_table import TextTable, read_columns
 from fedloom.data.vocabulary import Tokeniser, TokenKind
-from fedloom.words import some_of
+from fedloom.wording import some_of
 
 TABLES = (".csv", ".tsv", ".parquet")
 _SHOWN = 20  # differences in a message

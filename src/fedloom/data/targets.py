@@ -13,7 +13,7 @@ import numpy.typing as npt
 from fedloom.data.columns import DATE, Columns
 from fedloom.data.formats import refuse
 from fedloom.data.preparation import MISSING
-from fedloom.words import some_of
+from fedloom.wording import some_of
 
 _WITH_UNIT = re.compile(r"[+-]?[0-9]+(?:[.,][0-9]+)?\s*([^\d\s.,+-]\S*)")
 _ROWS = 5  # that a message names

@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from fedloom.words import printable
+from fedloom.wording import printable
 
 
 class Terminal(Console):

@@ -9,7 +9,7 @@ from typing import Literal
 from fedloom.core.errors import SettingError
 from fedloom.core.task_measures import TaskMeasure, chosen_measures, measures_of
 from fedloom.tasks import Binary, Classification, MultiLabel, Regression
-from fedloom.words import did_you_mean
+from fedloom.wording import did_you_mean
 
 
 @dataclass(frozen=True)

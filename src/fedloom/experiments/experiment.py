@@ -30,7 +30,7 @@ from fedloom.experiments.settings_file import flat
 from fedloom.experiments.weights_file import load_network
 from fedloom.experiments.words import coerce
 from fedloom.wire.device_registry import Registry
-from fedloom.words import did_you_mean
+from fedloom.wording import did_you_mean
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -21,7 +21,7 @@ from fedloom.core.types import Weights
 from fedloom.data.preparation import Preparation
 from fedloom.experiments.onnx_file import as_onnx
 from fedloom.storage.output import check_new, publish
-from fedloom.words import some_of
+from fedloom.wording import some_of
 
 Format = Literal["safetensors", "state_dict", "onnx"]
 _FORMATS: dict[str, Format] = {

@@ -21,7 +21,7 @@ from fedloom.data.sites import is_pattern, site_files, site_names
 from fedloom.data.statistics import CommonPreparation
 from fedloom.data.tables import columns_of_frame
 from fedloom.data.text_table import TextTable, read_columns, ungrouped
-from fedloom.words import did_you_mean, some_of
+from fedloom.wording import did_you_mean, some_of
 
 _ROLES = ("label", "target", "client", "split", "group", "drop", "gaps")  # of columns that are no features
 _SHOWN = 12  # names in a message

@@ -15,7 +15,7 @@ from fedloom.core.choices import field_types, settable
 from fedloom.core.errors import SettingError
 from fedloom.core.optimiser import SGD, Adam, Cosine, Local, Optimiser
 from fedloom.experiments.words import coerce
-from fedloom.words import did_you_mean
+from fedloom.wording import did_you_mean
 
 P = TypeVar("P")
 

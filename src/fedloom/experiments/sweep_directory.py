@@ -11,7 +11,7 @@ from fedloom.coordinator import reading
 from fedloom.coordinator.run_folders import check_free
 from fedloom.core.errors import SettingError
 from fedloom.experiments.settings_file import flat
-from fedloom.words import some_of
+from fedloom.wording import some_of
 
 
 def check_sweep(folder: Path, asked: Mapping[str, Any], resume: bool) -> None:

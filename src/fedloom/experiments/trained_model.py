@@ -16,7 +16,7 @@ from fedloom.core.task import ChoosesThreshold, Task
 from fedloom.core.types import Weights
 from fedloom.data.federation import Federation
 from fedloom.experiments.experiment import Experiment
-from fedloom.words import did_you_mean, some_of
+from fedloom.wording import did_you_mean, some_of
 
 _SHOWN = 8  # names in a message
 

@@ -31,7 +31,7 @@ from fedloom.experiments.sweep_directory import check_sweep
 from fedloom.storage import files
 from fedloom.storage.output import as_csv
 from fedloom.storage.strict_json import document
-from fedloom.words import did_you_mean
+from fedloom.wording import did_you_mean
 
 LAST = 3  # measurements whose mean is a run's score: one alone is noisy, the best of all of them too good
 

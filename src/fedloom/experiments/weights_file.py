@@ -17,7 +17,7 @@ from fedloom.core.model import Model
 from fedloom.core.network_copies import tensors_of
 from fedloom.core.types import Weights
 from fedloom.experiments.export import file_format, filled
-from fedloom.words import some_of
+from fedloom.wording import some_of
 
 
 def load_weights(path: str | os.PathLike[str], model: Model, *, dtype: torch.dtype = torch.float32) -> Weights:

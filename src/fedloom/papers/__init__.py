@@ -13,7 +13,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 from fedloom.core.errors import SettingError
-from fedloom.words import did_you_mean
+from fedloom.wording import did_you_mean
 
 if TYPE_CHECKING:
     from pathlib import Path

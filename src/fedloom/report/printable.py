@@ -6,7 +6,7 @@ import hashlib
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from fedloom.words import printable
+from fedloom.wording import printable
 
 __all__ = ["class_names", "client_names", "flat_settings", "part", "printable"]
 

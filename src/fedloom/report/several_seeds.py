@@ -37,7 +37,7 @@ from fedloom.report.over_seeds import (
 from fedloom.report.printable import printable
 from fedloom.report.problems import Problem
 from fedloom.storage.output import as_csv, publish
-from fedloom.words import did_you_mean
+from fedloom.wording import did_you_mean
 
 DIFFERENCES = "differences"
 Directory = str | os.PathLike[str]

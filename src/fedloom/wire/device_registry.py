@@ -25,7 +25,7 @@ from fedloom.storage import files
 from fedloom.storage.strict_json import LARGEST, document, parse
 from fedloom.wire.device_statistics import read_moments, read_preparation
 from fedloom.wire.registration import CAP, DTYPES, TARGETS, Registration, check_id, describe_targets
-from fedloom.words import some_of
+from fedloom.wording import some_of
 
 _SHOWN = 5  # names in a message
 _DIGITS, _CUT = 8, 48  # of an id, and characters of a name before them, where several devices have one name

@@ -27,7 +27,7 @@ from fedloom.core import tree
 from fedloom.core.errors import CodecError, RefusedError
 from fedloom.storage.codec import blank, decode, describe, encode
 from fedloom.storage.strict_json import parse
-from fedloom.words import some_of
+from fedloom.wording import some_of
 
 _MAX_HEAD = 16 << 20  # bytes of the head of a message, or of the structure of a part
 _STRANGERS = 1 << 20  # the same where there is a limit, as for all messages of strangers

@@ -16,7 +16,7 @@ from fedloom.core.optimiser import Local
 from fedloom.experiments.parts import parts, with_parts
 from fedloom.experiments.sections import SECTIONS, TOP, ClientSettings, DataSettings
 from fedloom.experiments.words import coerce
-from fedloom.words import did_you_mean, plain
+from fedloom.wording import did_you_mean, plain
 
 # Of other libraries, and often asked for: of these nothing is meant by a name that looks like theirs.
 _NOT_HERE = {

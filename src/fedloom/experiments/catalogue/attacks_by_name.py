@@ -7,7 +7,7 @@ from typing import Any
 
 from fedloom.core.errors import SettingError
 from fedloom.engines.attacks import Attack, FlippedLabels, LittleIsEnough, Noise, Scale
-from fedloom.words import did_you_mean
+from fedloom.wording import did_you_mean
 
 ATTACKS: dict[str, tuple[tuple[str, ...], Any, tuple[type, ...]]] = {
     "sign_flip": (("sign_flip",), partial(Scale, -1.0), ()),

@@ -26,7 +26,7 @@ from fedloom.data.formats import FormatError
 from fedloom.data.parquet import is_parquet
 from fedloom.data.sites import TABLES, is_pattern
 from fedloom.data.sources import SOURCES
-from fedloom.words import did_you_mean
+from fedloom.wording import did_you_mean
 
 
 def data(source: str, *, whole: bool = False) -> Dataset:

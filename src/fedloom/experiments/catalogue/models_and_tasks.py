@@ -21,7 +21,7 @@ from fedloom.models import MODELS, Reads, build
 from fedloom.models.sequences import PADDING
 from fedloom.models.torchvision_networks import PREFIX
 from fedloom.tasks import SVM, Binary, Classification, Hinge, MultiLabel, NextToken, Regression
-from fedloom.words import did_you_mean
+from fedloom.wording import did_you_mean
 
 
 @dataclass(frozen=True)

@@ -30,7 +30,7 @@ from fedloom.data import (
     shards,
 )
 from fedloom.experiments.words import coerce
-from fedloom.words import did_you_mean
+from fedloom.wording import did_you_mean
 
 Values = Mapping[str, Any]
 

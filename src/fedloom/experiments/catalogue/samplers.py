@@ -10,7 +10,7 @@ from typing import Any
 
 from fedloom.coordinator.sampler import Arriving, Available, BySize, DeviceSampler, FixedList, SeededByRound, Uniform
 from fedloom.core.errors import SettingError
-from fedloom.words import did_you_mean
+from fedloom.wording import did_you_mean
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ from fedloom.papers import claims, recipes, reduced
 from fedloom.papers.reproduction.claims import FAILS, HOLDS, NOISE, NOT_RUN, Claim, Finding
 from fedloom.papers.reproduction.recipe import LEAST_STD, UNKNOWN_STD, Recipe
 from fedloom.papers.reproduction.results import Result, read
-from fedloom.words import some_of
+from fedloom.wording import some_of
 
 RULE = (
     "**Within noise**: the difference of two methods is at most twice its standard error over the seeds that both "

@@ -18,7 +18,7 @@ from fedloom.core.setting import may_differ
 from fedloom.experiments.experiment import Experiment
 from fedloom.experiments.settings_file import flat
 from fedloom.models import MODELS
-from fedloom.words import did_you_mean
+from fedloom.wording import did_you_mean
 
 UNKNOWN_STD = 1.0  # % points, where neither they nor we have one: about that of their CIFAR-10 cells
 LEAST_STD = 0.23  # % points, the lower quartile of Table 7: a few repetitions agree by chance, down to 0.00
