@@ -89,7 +89,7 @@ def plain(network: nn.Module, federation: fl.Federation, local: fl.Local, cut: b
     def round_() -> None:
         for k in range(federation.num_clients):
             network.load_state_dict(start)
-            step = torch.optim.SGD(network.parameters(), lr=0.1)
+            step = torch.optim.SGD(network.parameters(), lr=local.optimiser.lr)
             rows = torch.from_numpy(federation.partition.rows(k).copy())
             for some in rows[torch.randperm(len(rows))].split(local.batch_size):
                 T = int((x[some] != 0).sum(1).max()) if cut else x.shape[1]

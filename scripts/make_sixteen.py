@@ -51,9 +51,8 @@ def measured(folders: Sequence[Path], before: Sequence[Row] = ()) -> list[Row]:
             if one.get("moved")
         }
         partition = _settings(next(folder.rglob("settings.json")).parent)["data"]["partition"]
-        again = [
-            (partition, "tuned", method) for method in tuned.get("methods", {})
-        ]  # one may have no other settings now
+        # Tuned again, a method may stay as given, and then has no run here.
+        again = [(partition, "tuned", method) for method in tuned.get("methods", {})]
         found = {k: row for k, row in found.items() if (row["partition"], row["settings"], row["method"]) not in again}
         for run in sorted(folder.rglob("metrics.jsonl")):
             if "tuning" in run.relative_to(folder).parts:

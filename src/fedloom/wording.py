@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from typing import TypeVar
+
+T = TypeVar("T")
 
 
 def printable(text: str, most: int = 120) -> str:
@@ -12,11 +15,14 @@ def printable(text: str, most: int = 120) -> str:
     return kept if len(kept) <= most else kept[: most - 1] + "…"
 
 
-def some_of(words: Iterable[str], most: int, separator: str = ", ") -> str:
-    """Return the first words of a list, and how many there are besides: "a, b and 3 more"."""
+def some_of(words: Iterable[T], most: int, separator: str = ", ", say: Callable[[T], str] = str) -> str:
+    """Return the first words of a list, and how many there are besides: "a, b and 3 more".
+
+    `say` makes a word of a thing: of the first alone, since there may be a million.
+    """
     listed = list(words)
     more = f"{separator.rstrip(', ')} and {len(listed) - most} more" if len(listed) > most else ""
-    return separator.join(listed[:most]) + more
+    return separator.join(map(say, listed[:most])) + more
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:

@@ -68,3 +68,14 @@ def test_networks_by_name() -> None:
     ):
         with pytest.raises(SettingError, match=words):
             Model.by_name(text, **settings)
+
+
+def test_things_are_put_into_words_as_far_as_they_are_shown() -> None:
+    asked: list[int] = []
+
+    def say(n: int) -> str:
+        asked.append(n)
+        return f"<{n}>"
+
+    assert some_of(range(1000), 2, say=say) == "<0>, <1> and 998 more"
+    assert asked == [0, 1]

@@ -244,7 +244,10 @@ def _check_scales(train: Examples) -> None:
     large = [int(i) for i in size.argsort(descending=True) if size[i] > _LARGE]
     if large:
         what = "channel" if train.x.dim() > 2 else "column"
-        listed = (f"{names[i] if names else i} (mean {mean[i]:.3g}, deviation {std[i]:.3g})" for i in large)
+
+        def said(i: int) -> str:
+            return f"{names[i] if names else i} (mean {mean[i]:.3g}, deviation {std[i]:.3g})"
+
         low, high = train.x.aminmax()
         if train.x.dim() == 2:
             remedy = (
@@ -257,8 +260,8 @@ def _check_scales(train: Examples) -> None:
         else:
             remedy = "(from_arrays(x, y, normalise=fedloom.data.Normalise(mean, std)), by channel)"
         _warn(
-            f"features of sizes far from 1 are hardly learnt, got {what} {some_of(listed, 5)}: standardise them "
-            + remedy
+            f"features of sizes far from 1 are hardly learnt, got {what} {some_of(large, 5, say=said)}: standardise "
+            f"them {remedy}"
         )
 
 
@@ -305,7 +308,7 @@ def _spread(length: int, most: int) -> Tensor:
 def _named(federation: Federation, labels: Any) -> str:
     """Return a few classes by their names: in a table with labels 1, 2, 3 the first is 1, not 0."""
     names = federation.train.classes or range(federation.num_classes)
-    return some_of((str(names[label]) for label in labels), 8)
+    return some_of(labels, 8, say=lambda label: str(names[label]))
 
 
 def _warn(message: str) -> None:

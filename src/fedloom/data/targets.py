@@ -65,8 +65,7 @@ def take_targets(path: Path, read: Columns, names: Sequence[str], bad: dict[str,
 
 
 def _rows(read: Columns, which: npt.NDArray[np.bool_]) -> str:
-    rows = np.flatnonzero(which)
-    return some_of((read.at(int(row)) for row in rows), _ROWS)
+    return some_of(np.flatnonzero(which).tolist(), _ROWS, say=read.at)
 
 
 def _word(read: Columns, name: str, words: Sequence[str] | None, mixed: tuple[int, str, int] | None) -> tuple[str, str]:

@@ -46,8 +46,9 @@ def _describe_difference(one: tuple[str, Sequence[str]], other: tuple[str, Seque
     start = next((i for i, (a, b) in pairs if a != b), 0)
 
     def shown(names: Sequence[str]) -> str:
-        quoted = (f"{name!r:.80}" for name in names[start:])
-        return some_of(quoted, _SHOWN) or ("nothing more" if start else "no names")
+        return some_of(names[start:], _SHOWN, say=lambda name: f"{name!r:.80}") or (
+            "nothing more" if start else "no names"
+        )
 
     after = f"from number {start} on, " if start else ""
     return f"{after}{shown(one[1])} on {one[0]}, {shown(other[1])} on {other[0]}"
@@ -67,7 +68,7 @@ def _with_unique_names(devices: Sequence[Registration]) -> list[Registration]:
         called = [new.name or new.id for old, new in zip(devices, out, strict=True) if old.name == name]
         warn(
             f"a name is of one device, got {len(called)} called {name!r}: they are {some_of(called, _SHOWN)}; "
-            f"give each its own (fedloom join --name)",
+            "give each its own (fedloom join --name)",
             SettingWarning,
         )
     return out
