@@ -18,10 +18,16 @@ def call(capsys: pytest.CaptureFixture[str], *argv: str) -> tuple[int, str, str]
     return status, *capsys.readouterr()
 
 
+def without_warnings(err: str) -> str:
+    """What standard error has besides warnings."""
+    return "".join(line for line in err.splitlines(keepends=True) if not line.startswith("warning: "))
+
+
 def error(capsys: pytest.CaptureFixture[str], *argv: str) -> str:
     """What a command that must fail says."""
     status, _, err = call(capsys, *argv)
     assert status == 2
+    err = without_warnings(err)
     assert err.startswith("error: ")
     return err.removeprefix("error: ").strip()
 

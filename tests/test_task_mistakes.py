@@ -199,7 +199,7 @@ def test_it_is_refused(name: str, said: Callable[[str], Any]) -> None:
 @pytest.mark.parametrize("name", WARNED)
 def test_it_is_warned_of(name: str, said: Callable[[str], Any]) -> None:
     command, *parts = WARNED[name]
-    status, out, _ = said(command)
+    status, _, err = said(command)
     assert status == 0
-    told = " ".join(out.split())
+    told = " ".join(err.split())
     assert [part for part in ("warning: ", *parts) if part not in told] == [], told

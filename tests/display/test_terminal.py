@@ -39,9 +39,11 @@ def test_control_characters_do_nothing() -> None:
     made = table("")
     made.add_column("name")
     made.add_row("a\x1b[2Jb")
+    made.add_row(Text("a\x1b[2Jb"))
     console.print(made)
+    console.print(Text("a\x1b[2Jb"))
     assert "\x1b" not in out.getvalue()
-    assert out.getvalue().count("a\ufffd[2Jb") == 3
+    assert out.getvalue().count("a\ufffd[2Jb") == 5
     assert "\nnext\n" in out.getvalue()
 
 

@@ -106,9 +106,8 @@ def test_a_run_warns_of_a_rare_class_and_prints_its_recall(tmp_path: Path, capsy
     ]
     source = f"{write_table(tmp_path / 'all.csv', rows)}?label=ill&client=client"
     shared = ("--partition", "natural", "--cohort", "2", "--rounds", "1", "--model", "logistic", "--threads", "1")
-    status, out, _ = call(capsys, "run", "fedavg", "--data", source, *shared)
+    status, out, err = call(capsys, "run", "fedavg", "--data", source, *shared)
     assert status == 0
     warning = r"fewer than 3\.33% of the training examples .* class severe \(2\.\d+%\): let it count for more"
-    words = " ".join(out.split())
-    assert re.search(warning, words)
-    assert "Rare: below a tenth of an equal share, severe (2.3 %)" in words
+    assert re.search(warning, err)
+    assert "Rare: below a tenth of an equal share, severe (2.3 %)" in " ".join(out.split())

@@ -38,8 +38,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         if str(message) in printed:  # every run of a comparison warns again
             return
         printed.add(str(message))
-        beside = errors if getattr(args, "prints_data", False) else console
-        beside.announce("warning", "yellow", str(message))
+        errors.announce("warning", "yellow", str(message))
 
     try:
         do = _load_function(args.do)

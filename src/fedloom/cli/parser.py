@@ -260,7 +260,6 @@ def _new_rows(command: argparse.ArgumentParser) -> None:
         "--at", type=round_or_best, metavar="ROUND", help="a round other than the last, or best, as of `fedloom export`"
     )
     add("--overwrite", action="store_true", help="replace an existing file")
-    command.set_defaults(prints_data=True)  # so warnings go to standard error
     _allow_code(command)
 
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 from rich import box
-from rich.console import Console
+from rich.console import Console, ConsoleOptions, RenderableType
+from rich.segment import Segment
 from rich.table import Table
 from rich.text import Text
 
@@ -24,7 +26,13 @@ class Terminal(Console):
         super().__init__(markup=False, emoji=False, **how)
 
     def render_str(self, text: str, **how: Any) -> Text:
-        return super().render_str("\n".join(printable(line, len(line)) for line in text.split("\n")), **how)
+        return super().render_str(_escaped(text), **how)
+
+    def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
+        if isinstance(renderable, Text) and (plain := _escaped(renderable.plain)) != renderable.plain:
+            renderable = renderable.copy()
+            renderable.plain = plain  # as long as before, so colours stay where they are
+        return super().render(renderable, options)
 
     def print(self, *objects: Any, **how: Any) -> None:
         texts = all(isinstance(one, str | Text) for one in objects)
@@ -33,6 +41,10 @@ class Terminal(Console):
     def announce(self, kind: str, style: str, text: str) -> None:
         """Print a text after the word that says of which kind it is."""
         self.print(Text.assemble((f"{kind}:", style), " ", self.render_str(text, highlight=False)), highlight=False)
+
+
+def _escaped(text: str) -> str:
+    return "\n".join(printable(line, len(line)) for line in text.split("\n"))
 
 
 def table(title: str, caption: str | None = None) -> Table:
