@@ -24,7 +24,7 @@ def test_each_table_has_its_cells_once() -> None:
     assert {table: len(recipes(table)) for table in ABOUT} == {
         "ktpfl-mixed": 3 * 2 * 8,
         "ktpfl-same": 3 * 2 * 11,
-        "ktpfl-small": 2 * 2 * 8,
+        "ktpfl-small": 3 * 2 * 8,
         "ktpfl-groups": 2 * 2,
         "ktpfl-useful": 2 * 3,
         "ktpfl-networks": 2 * 8,
@@ -58,7 +58,9 @@ def test_settings_of_the_paper() -> None:
 
 
 def test_settings_of_our_own_protocol() -> None:
-    for recipe in find("ktpfl-small", ["fmnist20k-two"]):
+    letters = find("ktpfl-small", ["emnist20k-two"], ["kt_pfl"])[0].experiment.data
+    assert (letters.source, letters.classes, letters.examples) == ("emnist_letters", 10, 20_000)
+    for recipe in find("ktpfl-small", ["fmnist20k-two", "emnist20k-two"]):
         e = recipe.experiment
         assert (e.model, e.local.epochs, e.run.rounds) == ("lenet,dense_cnn1,wrn16_1,mlp", 2, 20)
         assert e.settings.get(e.algorithm, {}).get("num_public", 1000) == 1000

@@ -69,6 +69,7 @@ DATA = {
     "emnist_aj": Images({**_EMNIST, "merge": True}, "mnist", 0.01),
     "fmnist": Images({**_FASHION, "merge": True}, "mnist", 0.01),
     "cifar10": Images({**_CIFAR10, "merge": True}, "cifar100", 0.02),
+    "emnist20k": Images({**_EMNIST, "examples": 20_000}, "mnist", 0.01),
     "fmnist20k": Images({**_FASHION, "examples": 20_000}, "mnist", 0.01),
     "cifar20k": Images({**_CIFAR10, "examples": 20_000}, "cifar100", 0.01),
     "fmnist2k": Images({**_FASHION, "examples": 2000}, "mnist", 0.01),
@@ -130,7 +131,7 @@ def recipes() -> dict[str, list[Recipe]]:
     made = {
         "ktpfl-mixed": _columns("ktpfl-mixed", ("emnist_aj", "fmnist", "cifar10"), FULL),
         "ktpfl-same": _columns("ktpfl-same", ("emnist_aj", "fmnist", "cifar10"), _with(FULL, model="ktpfl_lenet")),
-        "ktpfl-small": _columns("ktpfl-small", ("fmnist20k", "cifar20k"), SMALL),
+        "ktpfl-small": _columns("ktpfl-small", ("emnist20k", "fmnist20k", "cifar20k"), SMALL),
         "ktpfl-groups": _groups(),
         "ktpfl-useful": _useful(),
         # With every class a client, 2,000 images would be ten of each for everybody, and too few for FedMD's row.
