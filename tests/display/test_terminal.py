@@ -61,6 +61,19 @@ def test_a_long_line_is_not_broken_and_a_table_is() -> None:
     assert max(map(len, out.getvalue().splitlines())) <= 30
 
 
+def test_words_around_a_table_are_as_wide_as_the_terminal() -> None:
+    console, out = terminal(60)
+    made = table("a title that is wider than its table", "words below it, and these too fill a line of the terminal")
+    made.add_column("name")
+    made.add_row("a")
+    console.print(made)
+    first, *_, last = out.getvalue().splitlines()
+    assert (first.rstrip(), last.rstrip()) == (
+        "a title that is wider than its table",
+        "words below it, and these too fill a line of the terminal",
+    )
+
+
 def test_colours_are_those_of_a_text() -> None:
     out = io.StringIO()
     console = Terminal(file=out, force_terminal=True, color_system="standard", width=30)

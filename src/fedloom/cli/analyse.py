@@ -80,7 +80,7 @@ def _rounds(args: argparse.Namespace) -> list[int] | None:
 
 def _show(result: AnalysisResult, files: list[Path], console: Terminal) -> None:
     summary, rows = result.summary, result.summary.rows
-    more = f"{len(rows) - _MOST_ROWS} more rows are in the CSV file" if len(rows) > _MOST_ROWS else None
+    more = f"{len(rows) - _MOST_ROWS} more rows are in the CSV file" if len(rows) > _MOST_ROWS else ""
     output = table(summary.name, more)
     for i, column in enumerate(summary.columns):
         is_text = any(isinstance(row[i], str) for row in rows)

@@ -192,7 +192,7 @@ def _list(cells: list[Recipe], console: Terminal) -> int:
 def _show(results: list[Result], study_: Study, console: Terminal) -> None:
     for column in dict.fromkeys(r.recipe.column for r in results):
         mine = [r for r in results if r.recipe.column == column]
-        out = table(f"{column}: accuracy in %", "\n".join((*order_lines(mine), *study_.remarks(mine))) or None)
+        out = table(f"{column}: accuracy in %", "\n".join((*order_lines(mine), *study_.remarks(mine))))
         rows = told(mine)
         for heading in [heading for heading in _COLUMNS if heading in rows[0]]:
             left = heading in ("method", "verdict")

@@ -84,7 +84,7 @@ def _show(plan: Sweep, trials: Sequence[Trial], out: Path, console: Terminal) ->
     caption = [f"{len(ranked) - _SHOWN} more are in sweep.csv"] if len(ranked) > _SHOWN else []
     caption += [f"{failed} failed"] if failed else []
     first = "" if plan.problems else ", best first"
-    output = table(f"Trials{first}: {measure}, mean of the last {LAST} measurements", ", ".join(caption) or None)
+    output = table(f"Trials{first}: {measure}, mean of the last {LAST} measurements", ", ".join(caption))
     output.add_column("trial", no_wrap=True)
     for key in plan.space:
         output.add_column(key, overflow="fold")

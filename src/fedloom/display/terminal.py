@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from rich import box
-from rich.console import Console, ConsoleOptions, RenderableType
+from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
 from rich.segment import Segment
 from rich.table import Table
 from rich.text import Text
@@ -47,15 +47,22 @@ def _escaped(text: str) -> str:
     return "\n".join(printable(line, len(line)) for line in text.split("\n"))
 
 
-def table(title: str, caption: str | None = None) -> Table:
+class _Table(Table):
+    """A table between words that may be wider than it, which as title and caption of rich it would break."""
+
+    above: str
+    below: str
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        if self.above:
+            yield Text(self.above, "table.title")
+        yield from super().__rich_console__(console, options)
+        if self.below:
+            yield Text(self.below, "table.caption")
+
+
+def table(title: str, caption: str = "") -> Table:
     """Return an empty table in the style of this package: narrow, without vertical lines."""
-    return Table(
-        title=title,
-        title_justify="left",
-        caption=caption,
-        caption_justify="left",
-        box=box.SIMPLE_HEAD,
-        show_edge=False,
-        pad_edge=False,
-        collapse_padding=True,
-    )
+    made = _Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, collapse_padding=True)
+    made.above, made.below = title, caption
+    return made

@@ -43,7 +43,7 @@ class _FittedTable:
                 break
             shown.remove(least_important)
             left_out.insert(0, least_important)
-        out = table("")
+        out = table(self.title)
         out.add_column("algorithm", overflow="fold")
         for column in shown:
             out.add_column(
@@ -51,8 +51,6 @@ class _FittedTable:
             )
         for label, *cells in zip(self.labels, *(column.cells for column in shown), strict=True):
             out.add_row(Text(label), *cells)
-        if self.title:  # above the table, not in it, which would break the lines at the table's width
-            yield Text(self.title, style="table.title")
         yield out
         if rest := [c for c in left_out if self.split or c.below]:
             yield _FittedTable("", self.labels, [rest[0]._replace(leaves=0), *rest[1:]], split=self.split)
