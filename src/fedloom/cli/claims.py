@@ -61,6 +61,7 @@ def _show(record: Mapping[str, Any], console: Terminal) -> None:
     rows = record["claims"]
     counts = Counter(row["verdict"] for row in rows)
     out = table(record["title"], ", ".join(f"{counts[verdict]} {verdict}" for verdict in _COLOURS if counts[verdict]))
+    out.leading = 1  # a claim has several lines
     for heading, share in (("claim", 2), ("ours", 3), ("verdict", 1)):
         out.add_column(heading, overflow="fold", ratio=share)
     for row in rows:
