@@ -68,7 +68,7 @@ def test_the_best_round_is_exported_replayed_and_shown_beside_the_last(
     assert not all(torch.equal(weights["best"][name], of) for name, of in weights["last"].items())
 
     _, out, _ = call(capsys, "replay", str(run), "best")
-    assert f"Local models of round {best} " in out
+    assert f"Local models of round {best}\n" in out
     assert out.endswith(f"and the same bits as the checkpoint of round {best}\n")
     assert call(capsys, "report", str(run))[0] == 0
     assert "The round with the best validation accuracy, and that" in (run / "report/report.html").read_text()

@@ -116,9 +116,9 @@ def test_an_interrupted_sweep_shows_what_it_has_and_goes_on(
 
 @pytest.mark.slow
 def test_a_choice_by_test_data_is_warned_of(sweep: Any) -> None:
-    status, out, _ = sweep("fedavg --over local.lr=0.1 --by global_accuracy")
+    status, _, err = sweep("fedavg --over local.lr=0.1 --by global_accuracy")
     assert status == 0
-    assert out.startswith(
+    assert err.startswith(
         "warning: global_accuracy is measured on test data: selecting by it reports too good a number"
     )
 
