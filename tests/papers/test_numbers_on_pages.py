@@ -73,7 +73,7 @@ def test_what_all_classes_of_fashion_mnist_gain_by_ktpfl() -> None:
     """The bullet of the page: gains over local training by client, with their standard error, and by architecture."""
     found = results("ktpfl", "ktpfl-small")
     own = {}
-    for row in ("kt_pfl", "fedmd_kt", "sim_pfl", "local_only"):
+    for row in ("kt_pfl", "fedmd_kt", "sim_pfl", "pfeddf", "feddf", "local_only"):
         last = found["fmnist20k-all", row].runs[0].history.metrics[-1]["personal_by_client"]
         own[row] = np.array([100 * last[str(client)] for client in range(len(last))])
     gains = {row: values - own["local_only"] for row, values in own.items()}
@@ -82,6 +82,7 @@ def test_what_all_classes_of_fashion_mnist_gain_by_ktpfl() -> None:
         ("kt_pfl", "training alone**, on one seed: by"),
         ("fedmd_kt", "above it by"),
         ("sim_pfl", "Sim-pFL by"),
+        ("pfeddf", "pFedDF by"),
     ):
         error = gains[row].std(ddof=1) / np.sqrt(len(gains[row]))
         assert f"{words} {gains[row].mean():.1f} ± {error:.1f}" in said, row
@@ -89,6 +90,9 @@ def test_what_all_classes_of_fashion_mnist_gain_by_ktpfl() -> None:
     assert (better, worse, "twelve better, six worse" in said) == (12, 6, True)
     by_architecture = [gains["kt_pfl"][k::4].mean() for k in range(4)]
     assert "KT-pFL gains {:.1f}, {:.1f}, {:.1f} and {:.1f} points".format(*by_architecture) in said
+    fused, ours = ([own[row][k::4].mean() for k in range(4)] for row in ("feddf", "kt_pfl"))
+    assert "fused models have {:.1f}, {:.1f}, {:.1f} and {:.1f} %".format(*fused) in said
+    assert [high > low for high, low in zip(fused, ours, strict=True)] == [True, True, False, True]
 
 
 @pytest.mark.slow
