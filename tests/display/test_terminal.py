@@ -42,6 +42,10 @@ def test_control_characters_do_nothing() -> None:
     made.add_row(Text("a\x1b[2Jb"))
     console.print(made)
     console.print(Text("a\x1b[2Jb"))
+    made = table("")
+    made.add_column("name")
+    made.add_row(Text("a\x1b[2Jb"))
+    console.print(made)
     assert "\x1b" not in out.getvalue()
     assert out.getvalue().count("a\ufffd[2Jb") == 5
     assert "\nnext\n" in out.getvalue()
