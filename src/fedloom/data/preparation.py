@@ -127,7 +127,7 @@ class Preparation:
 
     @property
     def least_clients(self) -> int:
-        """How many clients must have a word for it to be kept; 1 where clients count none."""
+        """Return how many clients must have a word for it to be kept; 1 where clients count none."""
         return self.transformer.least_clients if self.common is not None else 1
 
     def with_least_clients(self, least_clients: int) -> Preparation:

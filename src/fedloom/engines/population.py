@@ -129,7 +129,7 @@ class Population:
 
     @cached_property
     def tried(self) -> dict[Model, Stacking]:
-        """What `vmap` makes of each model, as far as it was tried: the check of a job and its run ask the same."""
+        """Return what `vmap` makes of each model, as far as it was tried: a job's check and its run ask the same."""
         return {}
 
     def example(self, name: str) -> tuple[Tensor, Tensor]:
