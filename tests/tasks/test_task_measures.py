@@ -12,7 +12,7 @@ import torch
 from sklearn import metrics as sk
 
 import fedloom as fl
-from fedloom.core.task_measures import chosen_measures, measures_of, outputs_of, sums_of
+from fedloom.core.task_measures import added, chosen_measures, impossible, measures_of, outputs_of, scores_of, sums_of
 from fedloom.evaluate.accuracy import RowResults
 
 RNG = np.random.default_rng
@@ -142,3 +142,69 @@ def test_measures_are_named_by_the_task() -> None:
     assert chosen_measures(fl.Regression(), ["r2"]) == ("rmse", "r2")
     with pytest.raises(fl.SettingError, match=r"some of those of the task Regression, rmse, mae, r2, got 'acuracy'"):
         chosen_measures(fl.Regression(), ["acuracy"])
+
+
+# ---- what a device may send
+
+TASKS = {
+    "classification": (fl.Classification(), lambda rng, n: (rng.normal(size=(n, 3)), rng.integers(0, 3, n))),
+    "binary": (fl.Binary(), lambda rng, n: (rng.normal(size=(n, 1)), rng.integers(0, 2, n))),
+    "chosen": (fl.Binary("validation"), lambda rng, n: (rng.normal(size=(n, 1)), rng.integers(0, 2, n))),
+    "multi_label": (fl.MultiLabel(), lambda rng, n: (rng.normal(size=(n, 4)), rng.integers(0, 2, (n, 4)) * 1.0)),
+    "regression": (fl.Regression(), lambda rng, n: (rng.normal(size=(n, 2)), rng.normal(size=(n, 2)))),
+    "next_token": (fl.NextToken(), lambda rng, n: (rng.normal(size=(n, 5, 7)), rng.choice([-100, *range(7)], (n, 5)))),
+}
+
+
+def sent(name: str, seed: int, n: int) -> tuple[Any, dict[str, torch.Tensor], dict[str, torch.Tensor]]:
+    """Return a task, and the sums and scores of a device with so many examples."""
+    task, make = TASKS[name]
+    logits, y = map(torch.from_numpy, make(RNG(seed), n))
+    names = list(measures_of(task))
+    sums = {measure: added(rows) for measure, rows in sums_of(task, names, logits, y).items()}
+    outputs = {measure: of[None] for measure, of in outputs_of(task, names, logits).items()}
+    scores = scores_of(task, outputs, y[None], torch.ones(1, n, dtype=torch.bool))
+    return task, sums, {measure: of[0] for measure, of in scores.items()}
+
+
+@pytest.mark.parametrize("name", TASKS)
+@pytest.mark.parametrize("n", [1, 2, 60])
+def test_what_examples_add_up_to_is_possible(name: str, n: int) -> None:
+    for seed in range(10):
+        task, sums, scores = sent(name, seed, n)
+        assert impossible(task, sums, scores, n) is None
+        nothing = {measure: torch.zeros_like(of) for measure, of in sums.items()}
+        assert impossible(task, nothing, {measure: of * math.nan for measure, of in scores.items()}, 0) is None
+
+
+@pytest.mark.parametrize(
+    ("name", "measure", "value"),
+    [
+        ("classification", "auc", 1.01),
+        ("classification", "auc", -0.01),
+        ("classification", "auc", math.inf),
+        ("classification", "accuracy", 61),
+        ("classification", "accuracy", -1),
+        ("classification", "log_loss", math.nan),
+        ("classification", "calibration_error", 1e9),
+        ("binary", "recall", [[30, 30], [20, 40], [30, 30]]),
+        ("binary", "precision", [[30, 30], [40, 20], [30, 30]]),
+        ("classification", "balanced_accuracy", [[20, 20, 20], [20, 20, 20], [58, 1, 1]]),
+        ("classification", "macro_f1", [[20, 20, 20], [58, 1, 1], [20, 20, 20]]),
+        ("chosen", "recall", 61),
+        ("multi_label", "macro_f1", [[1, 0, 0, 0], [0, 0, 0, 0], [1, 0, 0, 0]]),
+        ("regression", "rmse", math.inf),
+        ("regression", "r2", -math.inf),
+        ("next_token", "token_accuracy", [6.0, 5.0]),
+        ("next_token", "token_accuracy", [-6.0, -7.0]),
+        ("next_token", "perplexity", [5.0, -7.0]),
+        ("next_token", "log_loss", [math.inf, 7.0]),
+    ],
+)
+def test_what_no_examples_add_up_to_is_impossible(name: str, measure: str, value: Any) -> None:
+    task, sums, scores = sent(name, 0, 60)
+    whose = sums if measure in sums else scores
+    wrong = torch.zeros_like(whose[measure]) + torch.tensor(value)
+    changed = {**whose, measure: wrong.to(whose[measure].dtype)}
+    lie = (task, changed, scores) if measure in sums else (task, sums, changed)
+    assert impossible(*lie, 60) == measure

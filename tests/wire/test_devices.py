@@ -15,12 +15,13 @@ import torch
 from fedloom import Job, RunSettings, run
 from fedloom.algorithms import FedAvg, PFedSD, Scaffold
 from fedloom.cli.serve import check_devices
+from fedloom.coordinator.history import History
 from fedloom.coordinator.verdict import verify
 from fedloom.core import tree
 from fedloom.core.errors import CodecError, FedloomError, RefusedError, SettingError, StorageError
 from fedloom.device import Controller, Limits, ModelManager, Reading
 from fedloom.engines.faults import Faults
-from fedloom.engines.message import Call
+from fedloom.engines.message import Call, EvaluationResult
 from fedloom.engines.population import Population
 from fedloom.engines.runtime import Runtime
 from fedloom.testing.compare import same
@@ -30,7 +31,7 @@ from fedloom.wire.devices import Devices
 from fedloom.wire.fleet import Audit, RankFleet
 from fedloom.wire.registration import CAP, Registration, cap_of
 from fedloom.wire.transport import head_of, pack, seal, unpack, unseal, with_checksum
-from tampering import HARMLESS, HARMS, tamper_with, with_weight
+from tampering import HARMLESS, HARMS, tamper_with, with_upload, with_weight
 from tiny import LOCAL, federation, mlp, population
 
 PEOPLE = federation(val_fraction=0.2)
@@ -70,7 +71,7 @@ class Fleetwide:
             algorithm=self.algorithm,
             federation=PEOPLE,
             model=MODELS,
-            settings=RunSettings(engine="loop", cohort_size=3),
+            settings=RunSettings(engine="loop", cohort_size=3, measures=self.settings.measures),
         ).population
         devices = {name: self.controller(people, k) for k, name in enumerate(self.registry.names)}
         self.fleet = fleet_of(devices, Audit(self.folder / "audit.jsonl"))
@@ -369,13 +370,40 @@ def test_nobody_gets_more_right_than_it_holds(tmp_path: Path) -> None:
     server = engine.init()
     (seen,) = engine.evaluate(server, [2], 0).values()
     request = engine.request(Call("personal", (), 0, "evaluate", 0.1, "test"), [2], lambda ids: ())
+    seen = tree.stack([seen])  # [1, ...], as it travels
     right = seen.sums["accuracy"]
     for wrong in (seen.examples + 1, right - 100, right.double() * torch.nan):
-        with pytest.raises(RefusedError, match="sums of accuracy are finite, and count no more"):
+        with pytest.raises(RefusedError, match=r"no [1-9]\d* examples have the accuracy that it sends"):
             engine._check_plausible(request, dataclasses.replace(seen, sums={"accuracy": wrong}))
     with pytest.raises(RefusedError, match="no more than the examples that it has registered"):
         engine._check_plausible(request, dataclasses.replace(seen, examples=seen.examples + 1000))
     assert engine._check_plausible(request, seen) is seen
+
+
+@pytest.mark.parametrize("lie", ["auc", "balanced_accuracy", "calibration_error"])
+def test_a_lie_about_a_measure_leaves_a_log_that_is_read(lie: str, tmp_path: Path) -> None:
+    """The device that lies is refused, and the measures are those of the others."""
+    measures = ("accuracy", lie)
+    ours = Fleetwide(tmp_path, FedAvg(local=LOCAL), rounds=1, cohort_size=2, measures=measures)
+    wires = ours.fleet.manager
+    assert isinstance(wires, InProcess)
+
+    def change(upload: Any) -> Any:
+        for values in (upload.scores, upload.sums) if isinstance(upload, EvaluationResult) else ():
+            if lie in values:
+                values[lie] = torch.full_like(values[lie], 9)
+        return upload
+
+    def lying(device: Any, token: str) -> Any:
+        return lambda data: with_upload(device(data), token, change)
+
+    wires.answering[0] = lying(wires.answering[0], token_of(ours.registry.names[0]))
+    history = ours.job().run(tmp_path / "run")
+    assert History.read(tmp_path / "run").metrics == history.metrics
+    refused = [line for line in ours.log() if line["event"] == "refused"]
+    assert {line["device"] for line in refused} == {ours.registry.names[0]}
+    assert all(line["why"].endswith(f"examples have the {lie} that it sends") for line in refused)
+    assert history.metrics[-1][f"personal_{lie}"] is not None
 
 
 def test_fuzzed_answers_are_refused_every_one() -> None:

@@ -117,6 +117,62 @@ class Altered:
         return json.dumps(answer).encode()
 
 
+class Registering(Altered):
+    """A device whose registration is altered."""
+
+    def __call__(self, message: bytes) -> bytes:
+        said = self.member(message)
+        if b'"settings"' not in message or self.alter is None:
+            return said
+        registration = json.loads(said)
+        self.alter(registration)
+        return json.dumps(registration).encode()
+
+
+def classes(folder: Path) -> list[Membership]:
+    """Return devices of tables with classes, which send no statistics."""
+    write_numbers(folder)
+    return members_of(folder, [f"{folder}/sites/{site}.csv?label=up&drop=days,far&split=part" for site in SIZES])
+
+
+@pytest.mark.filterwarnings("ignore:.*holds 0 and 1 alone")
+@pytest.mark.parametrize(
+    ("statistics", "words"),
+    [
+        ({}, "statistics are of columns, of a text or of targets, got none: leave them out"),
+        ({"targets": []}, "sends sums of targets, and this task asks for none: install the server's version"),
+    ],
+)
+def test_statistics_that_nobody_asked_for_harm_their_sender_alone(
+    statistics: dict[str, Any], words: str, tmp_path: Path
+) -> None:
+    first, *others = classes(tmp_path)
+
+    def add(registration: dict[str, Any]) -> None:
+        registration["statistics"] = {"rows": sum(registration["train"]), **statistics}
+
+    told = settings("fedavg", **{"task": "classification", "run.measures": ["accuracy"]})
+    job = serve(tmp_path, told, InProcess([Registering(first, add), *others]), "", wait=0.5, min_devices=1)
+    assert job.fleet is not None
+    assert job.fleet.names == tuple(member.id for member in others)
+    (refused,) = [line for line in audit(tmp_path) if line["event"] == "refused"]
+    assert words in refused["why"]
+    assert Registry.read(tmp_path / "devices.json").moments is None
+
+
+def test_sums_of_another_number_of_targets_are_not_added(tmp_path: Path) -> None:
+    write_numbers(tmp_path)
+    targets = ["days", *["days,a"] * 4]
+    ours = members_of(
+        tmp_path,
+        [f"{tmp_path}/sites/{site}.csv?target={of}&split=part" for site, of in zip(SIZES, targets, strict=True)],
+    )
+    words = r"targets must be of the same kind on all devices, got float32 of shape \(N,\) on 0* \(Bremen\) and float32"
+    with pytest.raises(SettingError, match=words):
+        serve(tmp_path, settings("fedavg"), InProcess([*ours]), "", wait=0.5)
+    assert not (tmp_path / "devices.json").exists()
+
+
 def too_far(spread: dict[str, Any]) -> None:
     spread["numbers"]["age"]["squares"] *= 100
 

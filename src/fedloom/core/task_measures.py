@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -11,6 +13,9 @@ from torch import Tensor
 
 from fedloom.core.errors import SettingError
 from fedloom.wording import did_you_mean
+
+_ROUNDING = 1e-9  # by which a share may exceed 1
+_LARGEST = sys.float_info.max
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,6 +46,13 @@ def share(total: Tensor, count: int) -> float:
     return float(total) / count
 
 
+def is_total(total: Tensor, count: int) -> bool:
+    """Return whether examples can add up to a total: counted bools are 0 to `count`, other numbers finite."""
+    if total.is_floating_point():
+        return bool(total.isfinite().all())
+    return bool(((total >= 0) & (total <= count)).all())
+
+
 @dataclass(frozen=True, kw_only=True)
 class Sum(TaskMeasure):
     """Describe a measure that follows from sums over examples; engines, stacks and devices add them up."""
@@ -50,6 +62,8 @@ class Sum(TaskMeasure):
     or floating point numbers."""
     value: Callable[[Tensor, int], float] = share
     """Take the sum over at least one example and their number, and return the measure; NaN where it is undefined."""
+    possible: Callable[[Tensor, int], bool] = is_total
+    """Take a sum that a device has sent and the number of its examples, and return whether they can add up to it."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -128,6 +142,25 @@ def values_of_sums(task: Any, sums: Mapping[str, Tensor], count: int) -> dict[st
     """Return the measures that follow from sums over `count` examples, at least one."""
     known = measures_of(task)
     return {n: m.value(total, count) for n, total in sums.items() if isinstance(m := known[n], Sum)}
+
+
+def impossible(task: Any, sums: Mapping[str, Tensor], scores: Mapping[str, Tensor], count: int) -> str | None:
+    """Return the first measure that no `count` examples have by these sums and scores of a device; None: all may be.
+
+    Shares are 0 to 1, other values finite. NaN is possible: a measure may be undefined on these examples.
+    """
+    known = measures_of(task)
+    for name, total in sums.items():
+        if isinstance(m := known[name], Sum) and not m.possible(total, count):
+            return name
+    values = {name: float(score) for name, score in scores.items()}
+    if count:
+        values |= values_of_sums(task, sums, count)
+    for name, value in values.items():
+        least, most = (0.0, 1 + _ROUNDING) if known[name].unit == "%" else (-_LARGEST, _LARGEST)
+        if not (least <= value <= most or math.isnan(value)):
+            return name
+    return None
 
 
 def scores_of(task: Any, outputs: Mapping[str, Tensor], y: Tensor, mask: Tensor) -> dict[str, Tensor]:

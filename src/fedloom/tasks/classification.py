@@ -15,7 +15,7 @@ from fedloom.core.batch import Batch
 from fedloom.core.choices import NonNegative, Positive, check, check_choices
 from fedloom.core.errors import SettingError
 from fedloom.core.task import TargetKind
-from fedloom.core.task_measures import Score, Sum, TaskMeasure, correct_measure
+from fedloom.core.task_measures import Score, Sum, TaskMeasure, correct_measure, is_total
 from fedloom.tasks.ranking import MeanScore, average_precision, roc_auc
 
 CHOSEN = "validation"
@@ -51,10 +51,11 @@ class ClassTask:
             correct_measure(self.correct),
             Sum(
                 name="balanced_accuracy", title="balanced accuracy", rows=self._confusion, value=_balanced,
+                possible=is_confusion,
                 meaning="Mean over the classes that occur of the share of their examples that are right.",
             ),
             Sum(
-                name="macro_f1", title="macro F1", rows=self._confusion, value=macro_f1,
+                name="macro_f1", title="macro F1", rows=self._confusion, value=macro_f1, possible=is_confusion,
                 meaning="Mean of F1 over the classes that occur or are said.",
             ),
             Score(
@@ -72,7 +73,7 @@ class ClassTask:
             ),
             Sum(
                 name="calibration_error", title="calibration error", rows=self._calibration, value=_calibration_error,
-                better="low",
+                possible=_is_calibration, better="low",
                 meaning=f"Mean distance of probability and accuracy of the answers, in {_BINS} bins of probability.",
             ),
         )  # fmt: skip
@@ -211,7 +212,14 @@ class Binary(ClassTask):
     @property
     def measures(self) -> tuple[TaskMeasure, ...]:
         def of(name: str, title: str, meaning: str, below: int) -> Sum:
-            return Sum(name=name, title=title, meaning=meaning, rows=self._confusion, value=_Ratio(below))
+            return Sum(
+                name=name,
+                title=title,
+                meaning=meaning,
+                rows=self._confusion,
+                value=_Ratio(below),
+                possible=is_confusion,
+            )
 
         fixed = (
             *super().measures,
@@ -256,7 +264,7 @@ class Binary(ClassTask):
         if not isinstance(m, Sum) or m.rows != self._confusion:
             return m
         meaning = f"{m.meaning[:-1]}, at the threshold that validation examples choose."
-        return replace(m, rows=self._places, value=_AtThreshold(m.value, threshold), meaning=meaning)
+        return replace(m, rows=self._places, value=_AtThreshold(m.value, threshold), meaning=meaning, possible=is_total)
 
     def _places(self, logits: Tensor, y: Tensor) -> Tensor:
         """Return which class an example is of and how many thresholds its logit exceeds, [B, 2, places]."""
@@ -327,6 +335,18 @@ def macro_f1(total: Tensor, count: int) -> float:
     right, said, true = total.double()
     known = said + true > 0
     return float((2 * right / (said + true))[known].mean()) if bool(known.any()) else math.nan
+
+
+def is_confusion(total: Tensor, count: int) -> bool:
+    """Return whether examples can add up to a total [3, C]: what is right is said and true."""
+    return is_total(total, count) and bool((total[0] <= total[1:]).all())
+
+
+def _is_calibration(total: Tensor, count: int) -> bool:
+    numbers, *others = total
+    return bool(total.isfinite().all() and (total >= 0).all() and numbers.sum() == count) and all(
+        bool((each <= numbers).all()) for each in others
+    )
 
 
 def _calibration_error(total: Tensor, count: int) -> float:

@@ -14,7 +14,7 @@ from fedloom.core.choices import Positive, check_choices
 from fedloom.core.errors import SettingError
 from fedloom.core.task import TargetKind
 from fedloom.core.task_measures import Score, Sum, TaskMeasure
-from fedloom.tasks.classification import macro_f1
+from fedloom.tasks.classification import is_confusion, macro_f1
 from fedloom.tasks.ranking import MeanScore, average_precision, roc_auc
 
 
@@ -82,7 +82,7 @@ class MultiLabel:
                 meaning="Share of examples all of whose labels are right.",
             ),
             Sum(
-                name="macro_f1", title="macro F1", rows=self._confusion, value=macro_f1,
+                name="macro_f1", title="macro F1", rows=self._confusion, value=macro_f1, possible=is_confusion,
                 meaning="Mean of F1 over the labels that occur or are said.",
             ),
             Score(

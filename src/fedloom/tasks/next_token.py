@@ -61,15 +61,17 @@ class NextToken:
         """The measures of the task, the accuracy of tokens first. All are sums of two numbers of each sequence."""
         return (
             Sum(
-                name="token_accuracy", title="accuracy of tokens", rows=self._right, value=_mean,
+                name="token_accuracy", title="accuracy of tokens", rows=self._right, value=_mean, possible=_is_share,
                 meaning="Share of the places that count whose token is the most probable one.",
             ),
             Sum(
-                name="perplexity", title="perplexity", rows=self._surprises, value=_perplexity, better="low", unit="",
+                name="perplexity", title="perplexity", rows=self._surprises, value=_perplexity,
+                possible=_is_sum, better="low", unit="",
                 meaning="Exponential of the mean cross-entropy over the places that count.",
             ),
             Sum(
-                name="log_loss", title="cross-entropy", rows=self._surprises, value=_mean, better="low", unit="",
+                name="log_loss", title="cross-entropy", rows=self._surprises, value=_mean, possible=_is_sum,
+                better="low", unit="",
                 meaning="Mean negative logarithm of the probability of the token, in nats, over the places that count.",
             ),
         )  # fmt: skip
@@ -100,6 +102,14 @@ class NextToken:
 
 def _mean(total: Tensor, count: int) -> float:
     return float(total[0] / total[1]) if total[1] else math.nan
+
+
+def _is_sum(total: Tensor, count: int) -> bool:
+    return bool(total.isfinite().all()) and bool(total[1] >= 0)
+
+
+def _is_share(total: Tensor, count: int) -> bool:
+    return _is_sum(total, count) and bool(0 <= total[0] <= total[1])
 
 
 def _perplexity(total: Tensor, count: int) -> float:

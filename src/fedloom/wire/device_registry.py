@@ -54,6 +54,30 @@ def _describe_difference(one: tuple[str, Sequence[str]], other: tuple[str, Seque
     return f"{after}{shown(one[1])} on {one[0]}, {shown(other[1])} on {other[0]}"
 
 
+def check_targets(devices: Sequence[Registration]) -> None:
+    """Raise SettingError where the targets of devices differ in kind or in name."""
+    first = devices[0]
+    for device in devices[1:]:
+        if (device.target_dtype, device.target_shape) != (first.target_dtype, first.target_shape):
+            raise SettingError(
+                f"targets must be of the same kind on all devices, got {first.described_targets} on {first.label} "
+                f"and {device.described_targets} on {device.label}: {_REMEDY_FOR_TARGETS}"
+            )
+        _check_same_names("classes", _REMEDY_FOR_CLASSES, (first, first.class_names), (device, device.class_names))
+        _check_same_names("targets", _REMEDY_FOR_TARGETS, (first, first.targets), (device, device.targets))
+
+
+def _check_same_names(
+    subject: str, remedy: str, one: tuple[Registration, Sequence[str]], other: tuple[Registration, Sequence[str]]
+) -> None:
+    if one[1] != other[1]:
+        difference = _describe_difference((one[0].label, one[1]), (other[0].label, other[1]))
+        raise SettingError(
+            f"{subject} must have the same names in the same order on all devices, and theirs differ: {difference}; "
+            f"{remedy}"
+        )
+
+
 def _with_unique_names(devices: Sequence[Registration]) -> list[Registration]:
     """Return devices of which no two have one name: the first digits of their ids stand behind names that are shared.
 
@@ -144,22 +168,9 @@ class Registry:
                 "a run needs at least 1 device, got none that could be registered: the audit log has the reasons"
             )
         first = devices[0]
+        check_targets(devices)
         for device in devices[1:]:
-            if (device.target_dtype, device.target_shape) != (first.target_dtype, first.target_shape):
-                raise SettingError(
-                    f"targets must be of the same kind on all devices, got {first.described_targets} on {first.label} "
-                    f"and {device.described_targets} on {device.label}: {_REMEDY_FOR_TARGETS}"
-                )
-            for subject, one, other, remedy in (
-                ("classes", first.class_names, device.class_names, _REMEDY_FOR_CLASSES),
-                ("targets", first.targets, device.targets, _REMEDY_FOR_TARGETS),
-                ("columns", first.columns, device.columns, _REMEDY_FOR_COLUMNS),
-            ):
-                if one != other:
-                    raise SettingError(
-                        f"{subject} must have the same names in the same order on all devices, and theirs differ: "
-                        f"{_describe_difference((first.label, one), (device.label, other))}; {remedy}"
-                    )
+            _check_same_names("columns", _REMEDY_FOR_COLUMNS, (first, first.columns), (device, device.columns))
         for name in ("shape", "dtype", "inputs", "vocabulary"):
             for device in devices[1:]:
                 if (theirs := getattr(device, name)) != (ours := getattr(first, name)):

@@ -170,6 +170,8 @@ class FirstStatistics:
                 f"statistics are over all {rows} training examples that a device registers, got "
                 f"{fields.get('rows')!r:.40}: register the same examples"
             )
+        if not fields.keys() & {"numbers", "text", "targets"}:
+            raise RefusedError("statistics are of columns, of a text or of targets, got none: leave them out")
         sums = None if "targets" not in fields else read_sums(fields["targets"], rows, outputs)
         if "numbers" not in fields:
             return cls(rows, targets=sums, text=TextCounts.read(fields["text"]) if "text" in fields else None)

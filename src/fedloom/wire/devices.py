@@ -12,6 +12,7 @@ from torch import Tensor
 
 from fedloom.core import tree
 from fedloom.core.errors import CodecError, DeclinedError, FedloomError, RankError, RefusedError, SettingError
+from fedloom.core.task_measures import impossible
 from fedloom.core.types import Weighted, Weights, state
 from fedloom.engines.engine import Engine
 from fedloom.engines.loop import Loop
@@ -276,13 +277,9 @@ class Devices(Engine):
             counts = torch.stack([node.examples, node.trained])
             if int(counts.min()) < 0 or int(counts.max()) > max_count:
                 raise RefusedError("a device evaluates no more than the examples that it has registered")
-            for name, total in node.sums.items():
-                if total.is_floating_point():
-                    plausible = bool(total.isfinite().all())
-                else:
-                    plausible = int(total.min()) >= 0 and int(total.max()) <= int(node.examples)
-                if not plausible:
-                    raise RefusedError(f"sums of {name} are finite, and count no more than the examples")
+            one, n = tree.take(node, 0), int(node.examples)  # of [1, ...], one client
+            if name := impossible(self.population.task, one.sums, one.scores, n):
+                raise RefusedError(f"no {n:,} examples have the {name} that it sends")
         return node
 
     def _record_failure(self, client: int, error: FedloomError, round: int) -> str:

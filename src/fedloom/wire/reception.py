@@ -17,7 +17,7 @@ from fedloom.core.errors import CodecError, RefusedError, SettingError
 from fedloom.data import Examples
 from fedloom.data.inputs import describe_inputs, read_inputs
 from fedloom.storage.strict_json import parse
-from fedloom.wire.device_registry import Registry
+from fedloom.wire.device_registry import Registry, check_targets
 from fedloom.wire.device_statistics import MAX_BYTES, FirstStatistics
 from fedloom.wire.fleet import RankFleet
 from fedloom.wire.registration import Registration, cap_of
@@ -98,6 +98,7 @@ def register_devices(
     try:
         common = CommonStatistics()
         if previous is None and statistics.keys() & registrations.keys():
+            check_targets([*registrations.values()])  # whose sums are added
             own = {r: statistics.get(r) or FirstStatistics(sum(each.train)) for r, each in registrations.items()}
             common, lost = exchange_statistics(fleet, {r: (registrations[r], own[r]) for r in own}, wait)
             registrations = {rank: each for rank, each in registrations.items() if rank not in lost}
@@ -160,7 +161,7 @@ def _read_new_registration(
 
     Raises:
         RefusedError: it is no registration, or its device is connected already, takes no `start`, sends no sums of its
-            targets for `moments`, or has another name than its key.
+            targets for `moments` or sends some without, or has another name than its key.
     """
     registration, statistics = _read_registration(data, start)
     if key_of == "":
@@ -175,6 +176,11 @@ def _read_new_registration(
         raise RefusedError(
             f"device {registration.label} has an earlier version of fedloom, which sends no sums of targets: install a "
             "newer one there, or take a task that standardises nothing"
+        )
+    if not moments and statistics is not None and statistics.targets is not None:
+        raise RefusedError(
+            f"device {registration.label} sends sums of targets, and this task asks for none: install the server's "
+            "version of fedloom there"
         )
     if registration.id in connected:
         raise RefusedError(f"device {registration.label} has joined at another rank")
