@@ -195,6 +195,18 @@ def test_a_run_goes_on_with_as_many_examples_as_it_began(tmp_path: Path) -> None
         Registry.read(path)
 
 
+@pytest.mark.parametrize(("began", "words"), [("a.npz", "--test must stay a.npz,"), ("", "--test must stay away,")])
+def test_a_run_goes_on_with_the_test_examples_with_which_it_began(began: str, words: str, tmp_path: Path) -> None:
+    (one,) = members(tmp_path, 1)
+    path = tmp_path / "devices.json"
+    registry = register_devices(fleet_of([one], tmp_path), path, settings(), ["logistic"], test=began)
+    for test in ("", began):
+        again = Membership(one.source, one.folder)
+        assert register_devices(fleet_of([again], tmp_path), path, settings(), ["logistic"], test=test) == registry
+    with pytest.raises(SettingError, match=rf"{words} as when this run began, got b.npz: leave it out"):
+        register_devices(fleet_of([one], tmp_path), path, settings(), ["logistic"], test="b.npz")
+
+
 def test_devices_hear_why_a_run_does_not_begin(tmp_path: Path) -> None:
     """And nothing stays that would be in the way of the next try."""
     ours, path = members(tmp_path), tmp_path / "devices.json"

@@ -117,6 +117,27 @@ def test_a_key_is_one_that_flower_takes(key: str, tmp_path: Path) -> None:
     assert registered(tmp_path) == {}
 
 
+NKEY = "UAMLZXWIOWWNF2IOITHKT2ZINQTORWMKOARPZBLLJ77CTHJ36LURD55A"  # as nkeys makes them
+
+
+@pytest.mark.parametrize(
+    "key", ["U" + "A" * 55, NKEY[:-1] + "B", NKEY[:9] + "A" + NKEY[10:], "A" + NKEY[1:], "UX" + NKEY[2:], NKEY[:-1]]
+)
+def test_a_key_of_nats_has_its_checksum(key: str, tmp_path: Path) -> None:
+    """nats-server takes no configuration with another, and would go on with the keys that it had."""
+    with pytest.raises(SettingError, match="a device's public key is a line"):
+        add_device(tmp_path, "Kiel", key)
+    assert add_device(tmp_path, "Kiel", NKEY) == NKEY
+
+
+def test_two_entries_of_one_key_are_a_damaged_list(tmp_path: Path) -> None:
+    entry = {"key": NKEY, "added": "2026-01-01", "until": "2100-01-01", "used": ""}
+    for lists in ({"devices": {"a": entry, "b": entry}}, {"devices": {"a": entry}, "invitations": {"a": entry}}):
+        (tmp_path / "devices.json").write_text(json.dumps(lists))
+        with pytest.raises(SettingError, match=r"does not name devices \([ab] has the key of another entry, UAML"):
+            registered(tmp_path)
+
+
 @pytest.mark.parametrize(
     "data",
     [

@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from connected import until
 from fedloom.core.errors import RankError, SettingError
 from fedloom.wire import flower_processes
 from fedloom.wire.flower_commands import END
@@ -124,6 +125,29 @@ def test_a_superlink_that_ended_is_started_again(tmp_path: Path, started: list[S
     ] * 2
     assert commands(started[-1])[0].startswith("run ")
     link.close()
+
+
+def test_a_superlink_is_looked_after_once_what_is_wrong_is_mended(
+    tmp_path: Path, started: list[Started], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A full disk, say, ends no thread, which would shut nobody out any more."""
+    monkeypatch.setattr(flower_processes, "AGAIN", 0.01)
+    link = SuperLink(tmp_path / "log", 1234, tmp_path / "server", lambda: True)
+    wrong = [OSError("no space is left"), ValueError("substring not found"), RankError("a command failed")]
+    seen = list[BaseException]()
+
+    def control(with_run: bool = False) -> None:
+        if wrong:
+            seen.append(wrong.pop(0))
+            raise seen[-1]
+        seen.append(StopIteration())
+
+    monkeypatch.setattr(link, "_control", control)
+    until(lambda: any(isinstance(each, StopIteration) for each in seen))
+    link.close()
+    log = (tmp_path / "log").read_text()
+    assert log.count("fedloom: ") == 3
+    assert "fedloom: OSError('no space is left')" in log
 
 
 def test_a_superlink_that_does_not_start_says_why(

@@ -98,6 +98,45 @@ def test_an_invitation_registers_one_key_once(transport: Any, certs: Path, tmp_p
         enrol(certs, "invitation-Kiel", answer)
 
 
+@pytest.mark.parametrize("transport", ["flower", "nats"])
+def test_an_invitation_registers_no_key_that_the_server_cannot_hold(
+    transport: Any, certs: Path, tmp_path: Path
+) -> None:
+    """With one of these in its list the server would take no other change of it."""
+    for name in ("Kiel", "Jena"):
+        invite(certs, name, "h:1", transport, 14, tmp_path / name)
+    its = {name: each["key"] for name, each in certificates.invitations(certs).items()}
+    other = public_of(tmp_path / "other", "flower" if transport == "nats" else "nats")
+    for public, words in (
+        (its["Kiel"], "a device has a key of its own, and that of an invitation was sent for Kiel"),
+        (its["Jena"], "a device has a key of its own, and that of an invitation was sent for Kiel"),
+        (other, "the invitation of Kiel is for another transport than this key: join by it anew"),
+        ("U" + "A" * 55, "the holder of an invitation registers a key, and does nothing else: a device's public key"),
+    ):
+        with pytest.raises(RefusedError, match=words):
+            enrol(certs, "invitation-Kiel", sent(public))
+    assert registered(certs) == {}
+    enrol(certs, "invitation-Kiel", sent(public_of(tmp_path / "state", transport)))
+
+
+def test_an_invitation_that_another_process_makes_meanwhile_stays(
+    certs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file, new_key = tmp_path / "file", invitations._new_key
+
+    def slow(*args: Any) -> Any:
+        if not file.exists():
+            monkeypatch.setattr(invitations, "_new_key", new_key)
+            invite(certs, "Kiel", "h:1", "flower", 3, file)
+        return new_key(*args)
+
+    monkeypatch.setattr(invitations, "_new_key", slow)
+    with pytest.raises(SettingError, match="file exists: remove it, or choose another"):
+        invite(certs, "Kiel", "h:1", "flower", 3, file)
+    assert Invitation.read(file).name == "Kiel"
+    assert [*certificates.invitations(certs)] == ["Kiel"]
+
+
 def test_an_invitation_ends(certs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     invite(certs, "Kiel", "h:1", "flower", 3, tmp_path / "file")
     for days in (3, 4):

@@ -16,12 +16,14 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from connected import asked, greeted, named, until
 from fedloom.testing import checks
+from fedloom.wire import over_flower
 from fedloom.wire.communication import CLOSED
 from fedloom.wire.fleet import NoResponse
 from fedloom.wire.flower_relay import (
     ABSENT,
     ANSWERED,
     ID,
+    MOST,
     UNKNOWN,
     Envelope,
     Reply,
@@ -216,7 +218,8 @@ def lying(answer: Callable[[Envelope], bytes | str]) -> Callable[[bytes], bytes 
         (lambda e: bytes(Reply(ANSWERED, bytes(ID), bytes(ID), [memoryview(b"x")])), "its process was started again"),
         (lambda e: bytes(Reply(ANSWERED, e.link, b"1" * ID, [memoryview(b"x")])), "another process answers for it"),
         (lambda e: bytes(Reply(ANSWERED, e.link, bytes(ID), [])), "it sent too much, or not an answer for each"),
-        (lambda e: bytes(Reply(ANSWERED, e.link, bytes(ID), [memoryview(b"x")] * 2)), "it sent too much, or not an"),
+        (lambda e: bytes(Reply(ANSWERED, e.link, bytes(ID), [memoryview(b"x")] * 2)), "it has more than 1 messages"),
+        (lambda e: bytes(Reply(ANSWERED, e.link, bytes(ID), [])) + bytes(1000), "it has more than 1 messages"),
         (lambda e: bytes(Reply(ANSWERED, e.link, bytes(ID), [memoryview(b"x" * 101)])), "it sent too much, or not an"),
         (lambda e: bytes(Reply(ANSWERED, e.link, bytes(ID), [])) + b"\xff" * 8, "a message is shorter than it says"),
         (lambda e: bytes(Reply(ANSWERED, e.link, bytes(ID), [])) + b"\xff", "a message is shorter than it says"),
@@ -246,7 +249,7 @@ def test_a_device_takes_messages_of_its_server_alone() -> None:
 
     def sent(link: bytes, is_first: bool, *messages: bytes) -> Reply | None:
         data = relay(bytes(Envelope(link, is_first, [memoryview(each) for each in messages])), folder / "device")
-        return None if data == ABSENT else Reply.read(data)
+        return None if data == ABSENT else Reply.read(data, 1)
 
     assert sent(other, False, b"request").status == UNKNOWN  # type: ignore[union-attr]
     reply = sent(ours, True, b"hello")
@@ -270,7 +273,42 @@ def test_a_device_takes_messages_of_its_server_alone() -> None:
 
 def test_messages_come_apart_as_they_were_joined() -> None:
     for messages in ([], [b""], [b"a", b"", b"bc" * 1000]):
-        assert [bytes(each) for each in split(memoryview(joined(messages)))] == messages
+        assert [bytes(each) for each in split(memoryview(joined(messages)), 3)] == messages
+
+
+def test_no_more_messages_are_taken_apart_than_are_expected() -> None:
+    """Each takes 25 times the memory of its length, which is all that an empty one sends."""
+    with pytest.raises(ValueError, match="it has more than 2 messages"):
+        split(memoryview(bytes(3 * 8)), 2)
+    empty = joined([b""] * MOST)
+    assert len(Envelope.read(bytes(ID) + b"\1" + empty).messages) == MOST
+    with pytest.raises(ValueError, match=f"it has more than {MOST} messages"):
+        Envelope.read(bytes(ID) + b"\1" + empty + bytes(8))
+
+
+def test_a_device_is_sent_no_more_messages_at_once_than_it_takes_apart(
+    flower: Flower, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(over_flower, "MOST", 2)
+    took = list[int]()
+    honest = flower.add(1)
+    serve(honest, named("one"))
+    client = flower.grid.clients[1]
+
+    def counting(data: bytes) -> bytes | str:
+        took.append(len(Envelope.read(data).messages))
+        return client(data)
+
+    flower.grid.clients[1] = counting
+    fleet = greeted(flower.connections, 1)
+    for k in range(5):
+        flower.connections.post(fleet.ranks["one"], b"request %d" % k)
+    answers = list[bytes]()
+    while len(answers) < 5:
+        assert flower.connections.wait([fleet.ranks["one"]], 20)
+        answers.append(bytes(flower.connections.take(fleet.ranks["one"])))
+    assert answers == [b"one request %d" % k for k in range(5)]
+    assert max(took) == 2
 
 
 def test_a_server_takes_one_pump_at_a_time(flower: Flower) -> None:

@@ -50,9 +50,10 @@ class Place:
         certificates.make_server(self.folder, ["127.0.0.1"], 2)
         (_, *own), _ = certificates.server_files(self.folder)
         self.refused: list[tuple[str, str]] = []
+        self.told: list[str] = []
         self.server = NatsServer(
             self.folder, "127.0.0.1", self.port, lambda: self.keys, (own[0], own[1]),
-            lambda who, why: self.refused.append((who, why)),
+            lambda who, why: self.refused.append((who, why)), self.told.append,
         )  # fmt: skip
         self.ends: list[NatsManager] = []
         self.manager = self.come(SERVER)
@@ -344,6 +345,28 @@ def test_a_key_that_is_revoked_is_cut_off_at_once_and_others_are_not(place: Plac
     assert place.refused == [(f"key {key}", "its key is not registered; it was that of Jena, which was removed")]
 
 
+def test_keys_are_renewed_again_once_what_is_wrong_is_mended(place: Place) -> None:
+    """A folder that cannot be written, then a key that nats-server does not take: it goes on with the last keys."""
+    until(lambda: not place.told)
+    (place.folder / "nats-server.new.conf.part").mkdir()
+    del place.keys["Jena"]
+    until(lambda: place.told)
+    assert "nats-server's keys are not renewed, trying again: " in place.told[0]
+    place.come("Jena")  # the configuration is the old one
+    (place.folder / "nats-server.new.conf.part").rmdir()
+    until(lambda: not _came(place, "Jena"))
+    place.keys["another"] = place.keys["Kiel"]
+    until(lambda: len(place.told) > 1)
+    assert "nats-server does not take its configuration: " in place.told[1]
+    assert _came(place, "Kiel")
+    del place.keys["another"], place.keys["Kiel"]
+    until(lambda: not _came(place, "Kiel"))
+    os.kill(place.server._process.pid, signal.SIGKILL)
+    place.keys["Kiel"] = make_key(place.path("Kiel"))
+    until(lambda: _came(place, "Kiel"))
+    assert len(place.told) == 2
+
+
 @pytest.mark.parametrize(
     ("heads", "reason"),
     [
@@ -384,6 +407,20 @@ def test_a_seed_is_private_and_stays(tmp_path: Path) -> None:
     assert first.startswith("U")
     assert make_key(path) == first
     assert make_key(tmp_path / "another.nk") != first
+
+
+def test_a_seed_that_others_may_read_or_that_is_none_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "device.nk"
+    make_key(path)
+    path.chmod(0o644)
+    with pytest.raises(SettingError, match=r"device\.nk is secret, and others may read it: chmod 600"):
+        make_key(path)
+    path.chmod(0o600)
+    seed = path.read_bytes()
+    for damaged in (b"", b"SU", b"x" * 58, seed[:20] + bytes([seed[20] ^ 1]) + seed[21:], b"\xff" * 58, seed[:-1]):
+        path.write_bytes(damaged)
+        with pytest.raises(SettingError, match=r"device\.nk holds no key of NATS: bring it back, or remove it"):
+            make_key(path)
 
 
 def test_a_configuration_quotes_paths(tmp_path: Path) -> None:

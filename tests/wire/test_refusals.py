@@ -52,6 +52,9 @@ def test_lines_of_flower(tmp_path: Path) -> None:
     )
     asked = '2026-11-27T07:18:57.311Z INFO [uvicorn.access] 10.0.0.7:46826 - "POST /v1/fleet/push-messages HTTP/1.1" '
     assert of_flower(f"{asked}401") == Refusal("none, 10.0.0.7", UNSIGNED)
+    unknown = "MFQwDgYHKoZIzj0CAQYDKgMEA0IABAEB" + "A" * 79 + "="  # a curve that `cryptography` does not know
+    line = f"[ApiError:2001] x public key: b'-----BEGIN PUBLIC KEY-----\\n{unknown}\\n-----END PUBLIC KEY-----\\n'"
+    assert of_flower(line) == Refusal("of another kind", UNREGISTERED)
     for other in ("", "INFO : [Fleet.ActivateNode] Activated node_id=7", "ApiError:2001", f"{asked}200"):
         assert of_flower(other) is None
 
@@ -71,6 +74,20 @@ def test_lines_of_flower(tmp_path: Path) -> None:
 )  # fmt: skip
 def test_lines_of_nats(line: str, refusal: Refusal | None) -> None:
     assert of_nats(line) == refusal
+
+
+def test_a_log_takes_no_more_of_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A program that appends to it goes on at its new end; the part before is kept."""
+    monkeypatch.setattr(refusals, "LARGEST", 2000)
+    path, noted = tmp_path / "log", list[str]()
+    log = RefusalLog(path, of_nats, lambda who, why: noted.append(who))
+    with path.open("ab", buffering=0) as program:
+        for k in range(100):
+            program.write(f"{NATS.replace('127.0.0.1', f'10.0.0.{k}')}authentication error\n".encode())
+            log.look()
+            assert path.stat().st_size <= 2000
+    assert noted == [f"key none, 10.0.0.{k}" for k in range(100)]
+    assert {each.name: each.stat().st_size > 1900 for each in tmp_path.iterdir()} == {"log": False, "log.old": True}
 
 
 def test_each_is_noted_once_in_a_while_and_only_so_many(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

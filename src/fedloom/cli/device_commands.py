@@ -48,7 +48,7 @@ def add_device_commands(command: Any) -> None:
         "--test",
         default="",
         metavar="SOURCE",
-        help="as --data of fedloom run: test examples of the global model",
+        help="as --data of fedloom run: test examples of the global model; with --resume as when the run began",
     )
     add(
         "--most-examples", type=int, metavar="N",

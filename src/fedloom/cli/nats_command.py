@@ -44,7 +44,7 @@ def nats_connections(args: argparse.Namespace, out: Path, console: Terminal, aud
         server = NatsServer(
             out / "nats", args.host, args.port,
             lambda: {SERVER: public} | its(), (own[0], own[1]),
-            partial(audit, "refused"),
+            partial(audit, "refused"), console.print,
         )  # fmt: skip
         stack.callback(server.close)
         here = "127.0.0.1" if args.host == "0.0.0.0" else args.host

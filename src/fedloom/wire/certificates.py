@@ -11,6 +11,7 @@ Files that are secret can be read by their user alone.
 from __future__ import annotations
 
 import base64
+import binascii
 import fcntl
 import hashlib
 import ipaddress
@@ -33,6 +34,7 @@ SOON = 30  # days before the end of a certificate in which the server warns
 _NAME = re.compile(r"[\w][\w.-]{0,63}")
 _PUBLIC = re.compile(r"ecdsa-sha2-nistp384 ([A-Za-z0-9+/=]{100,400})(?: .*)?")
 _NKEY = re.compile(r"U[A-Z2-7]{55}")  # a device's public key over NATS
+_USER = 20 << 3  # the first byte of such a key
 _DEVICES = 1 << 24  # bytes of the file of devices
 _LOCK = "devices.lock"
 INVITED = "invitation-"  # before the name of a device, in the name under which its invitation connects
@@ -130,12 +132,12 @@ def fingerprint(public: str) -> str:
     Raises:
         SettingError: it is no public key of a device.
     """
-    if _NKEY.fullmatch(public.strip()):
-        return public.strip()
     from cryptography.hazmat.primitives.serialization import load_ssh_public_key
 
     match = _PUBLIC.fullmatch(public.strip())
     try:
+        if is_of_nats(public.strip()) and bytes_of_nats(public.strip())[0] == _USER:
+            return public.strip()
         if match is None:
             raise ValueError
         load_ssh_public_key(f"ecdsa-sha2-nistp384 {match[1]}".encode())
@@ -146,6 +148,19 @@ def fingerprint(public: str) -> str:
             f"{public.strip()!r:.60}: take the file key.pub of its state folder, or what fedloom join prints"
         ) from None
     return "SHA256:" + base64.b64encode(digest).decode().rstrip("=")
+
+
+def is_of_nats(public: str) -> bool:
+    """Return whether a public key of a device is one of NATS."""
+    return _NKEY.fullmatch(public) is not None
+
+
+def bytes_of_nats(text: str) -> bytes:
+    """Return the bytes of a key of NATS, without their checksum; raise `ValueError` if that is of others."""
+    data = base64.b32decode(text + "=" * (-len(text) % 8))
+    if int.from_bytes(data[-2:], "little") != binascii.crc_hqx(data[:-2], 0):
+        raise ValueError("its checksum is of another key")
+    return data[:-2]
 
 
 def registered(folder: Path) -> dict[str, dict[str, str]]:
@@ -166,7 +181,20 @@ def keys(folder: Path, *, over_nats: bool = False) -> dict[str, str]:
     """
     its = {name: device["key"] for name, device in registered(folder).items()}
     its |= {INVITED + name: each["key"] for name, each in invitations(folder).items() if each["until"] >= today()}
-    return {name: key for name, key in its.items() if (_NKEY.fullmatch(key) is not None) == over_nats}
+    return {name: key for name, key in its.items() if is_of_nats(key) == over_nats}
+
+
+class Once:
+    """Tell a text, if it is not the last one that was told; "" is nothing, after which the same is told again."""
+
+    def __init__(self, tell: Callable[[str], object]) -> None:
+        self._tell, self._last = tell, ""
+
+    def __call__(self, text: str) -> None:
+        """Take a text."""
+        if text and text != self._last:
+            self._tell(text)
+        self._last = text
 
 
 class WatchedKeys:
@@ -177,17 +205,16 @@ class WatchedKeys:
     """
 
     def __init__(self, folder: Path, tell: Callable[[str], object], *, over_nats: bool = False) -> None:
-        self.folder, self.tell, self.over_nats = folder, tell, over_nats
-        self._last, self._told = keys(folder, over_nats=over_nats), ""
+        self.folder, self._tell, self.over_nats = folder, Once(tell), over_nats
+        self._last = keys(folder, over_nats=over_nats)
 
     def __call__(self) -> dict[str, str]:
         """Return the keys."""
         try:
-            self._last, self._told = keys(self.folder, over_nats=self.over_nats), ""
+            self._last = keys(self.folder, over_nats=self.over_nats)
+            self._tell("")
         except (SettingError, OSError) as error:
-            if (text := str(error)) != self._told:
-                self._told = text
-                self.tell(f"{text}; until then nobody is let in or shut out")
+            self._tell(f"{error}; until then nobody is let in or shut out")
         return self._last
 
 
@@ -349,6 +376,7 @@ def _read_devices(folder: Path) -> dict[str, dict[str, Any]]:
     try:
         found = parse(path.read_bytes(), _DEVICES)
         lists = {"devices": found.get("devices"), "invitations": found.get("invitations", {})}
+        seen = set[str]()
         for kind, words in (("devices", ("key", "added")), ("invitations", ("key", "until", "used"))):
             its = lists[kind]
             if not isinstance(its, dict):
@@ -357,7 +385,9 @@ def _read_devices(folder: Path) -> dict[str, dict[str, Any]]:
                 if not isinstance(each, dict) or not all(isinstance(each.get(word), str) for word in words):
                     raise ValueError(f"{name!r:.80} has no {' or no '.join(words)}")
                 check_name(name)
-                fingerprint(each["key"])
+                if (its_key := fingerprint(each["key"])) in seen:
+                    raise ValueError(f"{name} has the key of another entry, {its_key}")
+                seen.add(its_key)
     except ValueError as error:
         raise SettingError(f"{path} does not name devices ({error}): bring it back") from None
     return lists

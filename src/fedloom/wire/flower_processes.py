@@ -114,7 +114,12 @@ class _Supervised:
 
     def _supervise(self) -> None:
         while not self._closing.wait(0.2):
-            self._look()
+            try:
+                self._look()
+            except Exception as error:
+                with contextlib.suppress(OSError), self.log.open("a", encoding="utf-8") as file:
+                    file.write(f"fedloom: {error!r:.500}\n")
+                self._closing.wait(AGAIN)
 
     def _look(self) -> None:
         raise NotImplementedError
@@ -240,17 +245,12 @@ class SuperLink(_Supervised):
     def _look(self) -> None:
         assert self._process is not None
         self._refusals.look()
-        try:
-            if self._process.has_ended:
-                self._process.close()
-                self._start()
-            elif not self._is_carried() and time.monotonic() - self._submitted > START:
-                self._control(with_run=True)
-            self._control()
-        except RankError as error:
-            with self.log.open("a", encoding="utf-8") as file:
-                file.write(f"fedloom: {error}\n")
-            self._closing.wait(AGAIN)
+        if self._process.has_ended:
+            self._process.close()
+            self._start()
+        elif not self._is_carried() and time.monotonic() - self._submitted > START:
+            self._control(with_run=True)
+        self._control()
 
 
 class SuperNode(_Supervised):

@@ -25,6 +25,7 @@ from typing import NamedTuple, Protocol
 PAUSE = 0.1  # seconds between two looks for answers
 LOOK_FOR_NODES = 1.0  # seconds between two looks for devices
 TTL = 12 * 3600.0  # seconds after which a message that no device fetched is deleted; a round has its own deadline
+MOST = 1024  # messages to a device at once
 ID = 16  # bytes of a link, and of a process
 SOCKET = "FEDLOOM_FLOWER_SOCKET"  # variable with the path of the socket of `fedloom serve` or `fedloom join`
 ANSWERED, UNKNOWN, ABSENT = b"a", b"u", b"x"  # the link is not of this process; no process is there
@@ -121,7 +122,7 @@ class Envelope(NamedTuple):
         """Return the envelope in untrusted bytes; raise `ValueError` if there is none."""
         if len(data) <= ID or data[ID] > 1:
             raise ValueError("not a message of a fedloom server")
-        return cls(data[:ID], data[ID] == 1, split(memoryview(data)[ID + 1 :]))
+        return cls(data[:ID], data[ID] == 1, split(memoryview(data)[ID + 1 :], MOST))
 
 
 class Reply(NamedTuple):
@@ -137,12 +138,12 @@ class Reply(NamedTuple):
         return self.status + self.link + self.process + joined(self.answers)
 
     @classmethod
-    def read(cls, data: bytes | memoryview) -> Reply:
-        """Return the reply in untrusted bytes; raise `ValueError` if there is none."""
+    def read(cls, data: bytes | memoryview, most: int) -> Reply:
+        """Return the reply of at most so many answers in untrusted bytes; raise `ValueError` if there is none."""
         status, view = bytes(data[:1]), memoryview(data)
         if status not in (ANSWERED, UNKNOWN) or len(data) < 1 + 2 * ID:
             raise ValueError("no process of a device is there" if status == ABSENT else "not an answer of a device")
-        return cls(status, bytes(view[1 : 1 + ID]), bytes(view[1 + ID : 1 + 2 * ID]), split(view[1 + 2 * ID :]))
+        return cls(status, bytes(view[1 : 1 + ID]), bytes(view[1 + ID : 1 + 2 * ID]), split(view[1 + 2 * ID :], most))
 
 
 def joined(messages: Sequence[bytes | memoryview]) -> bytes:
@@ -150,10 +151,12 @@ def joined(messages: Sequence[bytes | memoryview]) -> bytes:
     return b"".join(part for message in messages for part in (_LENGTH.pack(len(message)), message))
 
 
-def split(data: memoryview) -> list[memoryview]:
-    """Return the messages in untrusted bytes; raise `ValueError` if their lengths are not those of the bytes."""
+def split(data: memoryview, most: int) -> list[memoryview]:
+    """Return the messages in untrusted bytes; raise `ValueError` for more of them, or if they are cut."""
     out = list[memoryview]()
     while data:
+        if len(out) == most:
+            raise ValueError(f"it has more than {most} messages")
         if len(data) < _LENGTH.size or _LENGTH.unpack_from(data)[0] > len(data) - _LENGTH.size:
             raise ValueError("a message is shorter than it says")
         end = _LENGTH.size + _LENGTH.unpack_from(data)[0]

@@ -16,6 +16,7 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, Literal
 
 from fedloom.core.errors import RefusedError, SettingError
@@ -30,6 +31,7 @@ from fedloom.wire.certificates import (
     check_private,
     device_key,
     fingerprint,
+    is_of_nats,
     today,
     write_file,
 )
@@ -104,30 +106,31 @@ def invite(folder: Path, name: str, server: str, transport: Literal["flower", "n
         raise SettingError(f"there is no {authority}: make it (fedloom certs authority {folder})")
     until = f"{datetime.now(UTC) + timedelta(days=days):%Y-%m-%d}"
     private, public = _new_key(to, transport)
+    has_written = False
     try:
         with changed(folder) as lists:
+            if to.exists():  # another process has made it meanwhile
+                raise SettingError(f"{to} exists: remove it, or choose another (--out)")
             check_new(lists, name, public, folder)
             content = Invitation(name, transport, server, authority.read_text(encoding="ascii"), private, until)
+            has_written = True
             write_file(to, (pretty({"format": 1, **asdict(content)}) + "\n").encode(), 0o600)
             lists["invitations"][name] = {"key": public, "until": until, "used": ""}
     except BaseException:
-        to.unlink(missing_ok=True)
+        if has_written:
+            to.unlink(missing_ok=True)
         raise
 
 
 def _new_key(to: Path, transport: str) -> tuple[str, str]:
     """Return a new private key and its public part."""
-    aside = to.with_name(f"{to.name}.new")
-    try:
+    files.make(to.parent)
+    with TemporaryDirectory(prefix=f".{to.name}.", dir=to.parent) as aside:
         if transport == "nats":
-            public = make_key(aside / _SECRET)
-            return (aside / _SECRET).read_text(encoding="ascii"), public
-        private, line = device_key(aside)
+            public = make_key(Path(aside) / _SECRET)
+            return (Path(aside) / _SECRET).read_text(encoding="ascii"), public
+        private, line = device_key(Path(aside))
         return private.read_text(encoding="ascii"), " ".join(line.split()[:2])
-    finally:
-        for path in aside.iterdir():
-            path.unlink()
-        aside.rmdir()
 
 
 def enrol(folder: Path, connected_as: str, data: bytes) -> str:
@@ -158,6 +161,10 @@ def enrol(folder: Path, connected_as: str, data: bytes) -> str:
                 f"the server's owner at once, who removes it (fedloom devices remove); each device needs its own"
             )
         if not used:
+            if is_of_nats(its) != is_of_nats(invitation["key"]):
+                raise RefusedError(f"the invitation of {name} is for another transport than this key: join by it anew")
+            if its in {fingerprint(each["key"]) for each in lists["invitations"].values()}:
+                raise RefusedError(f"a device has a key of its own, and that of an invitation was sent for {name}")
             try:
                 check_new(lists | {"invitations": {}}, name, public, folder)
             except SettingError as error:

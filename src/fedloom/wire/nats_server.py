@@ -16,12 +16,13 @@ from pathlib import Path
 
 from fedloom.core.errors import RankError, SettingError
 from fedloom.storage import files
+from fedloom.wire.certificates import Once, bytes_of_nats, check_private, write_file
 from fedloom.wire.over_nats import DOWN, PIECE, SERVER, UP
 from fedloom.wire.refusals import RefusalLog, of_nats
 
 _STARTS_WITHIN = 10.0  # seconds
 _LOOK = 0.5  # seconds between two looks at keys and process
-_CONFIGURATION, _LOG = "nats-server.conf", "nats-server.log"
+_CONFIGURATION, _TRIED, _LOG = "nats-server.conf", "nats-server.new.conf", "nats-server.log"
 _DIES_WITH_PARENT = 1  # PR_SET_PDEATHSIG of Linux
 
 
@@ -31,16 +32,25 @@ def program() -> str | None:
 
 
 def make_key(path: Path) -> str:
-    """Write a new nkey seed to a private file, and return its public part, which registers it; an old one stays."""
+    """Write a new nkey seed to a private file, and return its public part, which registers it; an old one stays.
+
+    Raises:
+        SettingError: the file holds no seed, or others may read it.
+    """
     import nkeys
 
     if not path.exists():
-        seed = nkeys.encode_seed(os.urandom(32), nkeys.PREFIX_BYTE_USER)
         files.make(path.parent)
-        descriptor = os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600)
-        with os.fdopen(descriptor, "wb") as file:
-            file.write(seed)
-    return str(nkeys.from_seed(bytearray(path.read_bytes())).public_key.decode())
+        write_file(path, nkeys.encode_seed(os.urandom(32), nkeys.PREFIX_BYTE_USER), 0o600)
+    check_private(path)
+    seed = path.read_bytes()
+    try:
+        bytes_of_nats(seed.decode("ascii"))  # nkeys does not look at the checksum
+        return str(nkeys.from_seed(bytearray(seed)).public_key.decode())
+    except (nkeys.NkeysError, ValueError):
+        raise SettingError(
+            f"{path} holds no key of NATS: bring it back, or remove it, and register the key that is made then"
+        ) from None
 
 
 def configuration(host: str, port: int, keys: Mapping[str, str], certificate: tuple[Path, Path] | None) -> str:
@@ -80,8 +90,8 @@ class NatsServer:
     """A nats-server that ends with this process, and is started again where it dies before.
 
     `folder`: of its configuration and its log. `keys`: returns those that may connect, as of now; whoever is connected
-    by another one is cut off within seconds. `refused`: called with each key that is refused, and why. For the others
-    see `configuration`.
+    by another one is cut off within seconds. `refused`: called with each key that is refused, and why. `tell`: called
+    with what goes wrong meanwhile; it is tried again. For the others see `configuration`.
     """
 
     def __init__(
@@ -92,6 +102,7 @@ class NatsServer:
         keys: Callable[[], Mapping[str, str]],
         certificate: tuple[Path, Path] | None,
         refused: Callable[[str, str], object] = lambda who, why: None,
+        tell: Callable[[str], object] = lambda text: None,
     ) -> None:
         found = program()
         if found is None:
@@ -102,6 +113,7 @@ class NatsServer:
         self._command = [found, "--config", str(folder / _CONFIGURATION), "--log", str(folder / _LOG)]
         self.folder, self.host, self.port, self.keys, self.certificate = folder, host, port, keys, certificate
         self._text, self._refusals = "", RefusalLog(folder / _LOG, of_nats, refused)
+        self._tell = Once(tell)
         self._renew()
         self._ending = threading.Event()
         self._process = self._start()
@@ -126,11 +138,20 @@ class NatsServer:
 
     def _keep(self) -> None:
         while not self._ending.wait(_LOOK):
-            self._refusals.look()
-            if self._process.poll() is not None:
-                self._process = self._start()
-            elif self._renew():
-                self._process.send_signal(signal.SIGHUP)
+            try:
+                self._look()
+            except Exception as error:
+                self._tell(f"nats-server's keys are not renewed, trying again: {error!s:.300}")
+            else:
+                self._tell("")
+
+    def _look(self) -> None:
+        self._refusals.look()
+        if self._process.poll() is not None:
+            self._renew()
+            self._process = self._start()
+        elif self._renew():
+            self._process.send_signal(signal.SIGHUP)
 
     def _start(self) -> subprocess.Popen[bytes]:
         library = ctypes.CDLL(None)
@@ -147,7 +168,15 @@ class NatsServer:
         if text == self._text:
             return False
         files.make(self.folder)
-        files.write(self.folder, _CONFIGURATION, text.encode())
+        files.write(self.folder, _TRIED, text.encode())
+        tried = subprocess.run(
+            [self._command[0], "--config", str(self.folder / _TRIED), "-t"], stdin=subprocess.DEVNULL,
+            capture_output=True, timeout=_STARTS_WITHIN, check=False,
+        )  # fmt: skip
+        if tried.returncode:
+            said = (tried.stderr or tried.stdout).decode(errors="replace").strip()
+            raise RankError(f"nats-server does not take its configuration: {said[-300:]}")
+        (self.folder / _TRIED).replace(self.folder / _CONFIGURATION)
         self._text = text
         return True
 

@@ -21,6 +21,7 @@ from fedloom.wire.flower_relay import (
     ANSWERED,
     FAILED,
     ID,
+    MOST,
     NODES,
     PAUSE,
     UNKNOWN,
@@ -156,7 +157,7 @@ class FlowerConnections(ThreadedConnections):
             try:
                 if kind == FAILED:
                     raise ValueError(bytes(rest).decode(errors="replace"))
-                self._take_answers(rank, Reply.read(rest))
+                self._take_answers(rank, Reply.read(rest, self._links[rank].unanswered))
             except ValueError as error:
                 self._end(rank, str(error))
 
@@ -200,7 +201,7 @@ class FlowerConnections(ThreadedConnections):
         if rank in self._gone or link.unanswered or not link.waiting:
             return
         messages = [memoryview(link.waiting.popleft())]
-        while link.waiting and not link.is_new:
+        while link.waiting and not link.is_new and len(messages) < MOST:
             messages.append(memoryview(link.waiting.popleft()))
         link.unanswered, number = len(messages), next(self._numbers)
         self._sent[number] = rank

@@ -57,6 +57,11 @@ def register_devices(
     """
     previous = Registry.read(path) if path.exists() else None
     _check_cap(cap, previous)
+    if previous is not None and test not in ("", previous.test):
+        raise SettingError(
+            f"--test must stay {previous.test or 'away'}, as when this run began, got {test}: leave it out, and take "
+            "fedloom evaluate for other examples"
+        )
     run = secrets.token_hex(16) if previous is None else previous.run
     fleet.manager.limit = MAX_BYTES
     registrations: dict[int, Registration] = {}

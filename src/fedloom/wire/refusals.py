@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -15,6 +16,7 @@ from typing import NamedTuple
 from fedloom.core.errors import SettingError
 from fedloom.wire.certificates import fingerprint
 
+LARGEST = 1 << 24  # bytes of a log, which then is begun anew: the part before is kept as .old
 AGAIN = 600.0  # seconds until the same is noted once more
 MOST = 1000  # different ones that are noted
 _CHUNK = 1 << 20  # bytes that are read at a time
@@ -29,7 +31,7 @@ class Refusal(NamedTuple):
 
 
 class RefusalLog:
-    """The refusals in a log that grows, from its present end on.
+    """The refusals in a log that grows, from its present end on; beyond `LARGEST` bytes it is begun anew.
 
     `find`: returns the refusal in a line, or None. `note`: called with each. `names`: of keys that are or were
     registered.
@@ -51,11 +53,16 @@ class RefusalLog:
         if not self.log.exists():
             return
         with self.log.open("rb") as file:
-            if file.seek(0, os.SEEK_END) < self._place:  # it was emptied, as programs that rotate logs do
+            size = file.seek(0, os.SEEK_END)
+            if size < self._place:  # it was emptied, as programs that rotate logs do
                 self._place, self._rest = 0, b""
             file.seek(self._place)
             data = file.read(_CHUNK)
         self._place += len(data)
+        if size > LARGEST:  # programs go on at its new end
+            shutil.copyfile(self.log, self.log.with_name(f"{self.log.name}.old"))
+            os.truncate(self.log, 0)
+            self._place = 0
         *lines, self._rest = (self._rest + data).split(b"\n")
         self._rest = self._rest[-_LINE:]
         for line in lines:
@@ -93,12 +100,13 @@ def of_flower(line: str) -> Refusal | None:
     match = _FLOWER.search(line)
     if match is None or (match[1] == "2004" and _FREE not in match[3]):
         return None
-    try:
-        from cryptography.hazmat.primitives import serialization as s
+    from cryptography.exceptions import UnsupportedAlgorithm
+    from cryptography.hazmat.primitives import serialization as s
 
+    try:
         key = s.load_pem_public_key(match[2].replace("\\n", "\n").encode())
         who = fingerprint(key.public_bytes(s.Encoding.OpenSSH, s.PublicFormat.OpenSSH).decode())
-    except (ValueError, TypeError, SettingError):
+    except (ValueError, TypeError, SettingError, UnsupportedAlgorithm):
         who = "of another kind"
     return Refusal(who, UNREGISTERED)
 
