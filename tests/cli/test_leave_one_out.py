@@ -169,6 +169,9 @@ def test_tables_of_sites_have_natural_clients_unless_a_partition_is_named(sites:
     assert Experiment.of({"data": {"source": sites, "partition": "shards:2"}}).data.partition == "shards:2"
     one = sites.replace("*", "Kiel")
     assert Experiment.of({"data": {"source": one}}).data.partition == "shards:2"
+    for source in (f"{one.partition('?')[0]}?label=y&client=town", "huggingface:mood?text=note&client=town&label=y"):
+        assert Experiment.of({"data": {"source": source}}).data.partition == "natural"
+        assert Experiment.of({"data": {"source": source, "partition": "iid"}}).data.partition == "iid"
     assert Experiment.of(Experiment.of({"data": {"source": sites}}).described()).data.partition == "natural"
 
 

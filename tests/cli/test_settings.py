@@ -405,6 +405,20 @@ def test_an_interrupted_run_says_how_it_goes_on(
     assert len(History.read("a").metrics) == 4
 
 
+@pytest.mark.slow
+def test_a_comparison_that_cannot_go_on_is_refused_before_any_of_it_trains(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    words = "compare fedavg fedprox --settings tiny.toml --no-local-only --out both"
+    done(capsys, f"{words} --set fedprox.mu=1")
+    before = {path: path.read_bytes() for path in Path("both").rglob("*") if path.is_file()}
+    said = refused(capsys, f"{words} --set fedprox.mu=2 --rounds 9 --resume")
+    assert "both/fedprox holds a run with other settings or data: hyper_parameters.mu was 1.0 and is 2.0" in said
+    said = refused(capsys, f"{words} --set fedprox.mu=1 --rounds 1 --resume")
+    assert said.endswith("got 1: set more, or go back to a checkpoint (fedloom resume --at ROUND)")
+    assert {path: path.read_bytes() for path in Path("both").rglob("*") if path.is_file()} == before
+
+
 def test_a_run_from_python_has_no_words_but_an_experiment_has(capsys: pytest.CaptureFixture[str]) -> None:
     y = torch.arange(60) % 3
     train = Examples(torch.eye(3)[y], y, 3)
@@ -413,6 +427,7 @@ def test_a_run_from_python_has_no_words_but_an_experiment_has(capsys: pytest.Cap
     for command in ("resume a", "replay a 1", "export a m.pt"):
         said = refused(capsys, command)
         assert said.startswith("the run in a was started from Python with objects of its own: go on with it from there")
+        assert said.endswith("fedloom.predict(..., job=...) or fedloom.export")
     words = {
         "model": "own:network",
         "data": {"source": "own:arrays", "partition": "iid", "clients": 4},

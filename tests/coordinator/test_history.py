@@ -102,6 +102,19 @@ def test_a_target_of_what_was_not_measured_is_an_error() -> None:
         small().to_target("accuracy", 0.5)
 
 
+def test_a_misspelt_number_is_told_the_one_that_may_be_meant() -> None:
+    """One that this run has not measured is NaN, or none."""
+    history = small()
+    for read in (history.last, history.series, history.summaries):
+        with pytest.raises(SettingError, match=r"no round has measured 'global_acuracy' \(did you mean 'global_acc"):
+            read("global_acuracy")
+        read("personal_auc")
+        read("server_moved")
+    assert np.isnan(history.last("personal_auc"))
+    assert len(history.series("server_moved")) == 0
+    assert len(History("FedAvg").series("accuracy")) == 0  # nothing is there to be compared with
+
+
 def test_a_number_over_rounds_goes_by_its_names_in_records_and_in_frames() -> None:
     history, frame = small(), small().frame()
     for name in ("global_accuracy", "bytes", "seconds", "seconds_train", "class_accuracy_0", "clients", "failed"):

@@ -592,6 +592,18 @@ def test_a_misspelt_weight_is_no_uniform_one(engine: Any) -> None:
         run.round(run.init(), (0, 1), 0)
 
 
+class WeighsByTensor(Returns):
+    def answer(self, client: Client[Weights]) -> Any:
+        return client.state, client.weigh(client.state, client.num_examples**0.5)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_who_has_weights_of_its_own_is_told_how_they_are_given(engine: Any) -> None:
+    run = engine(with_marked({}), WeighsByTensor())
+    with pytest.raises(SettingError, match=r"got \w*Tensor: another weight is fedloom.Weighted\(value=..., weight=..."):
+        run.round(run.init(), (0, 1), 0)
+
+
 class BranchesOnSize(Returns):
     def answer(self, client: Client[Weights]) -> Any:
         return client.state, (torch.ones(1) if client.num_examples > 8 else torch.zeros(1))

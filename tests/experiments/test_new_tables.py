@@ -75,6 +75,7 @@ ROW = f"{HEAD}1.5,60,no\n"
         (f"{HEAD}1.5,60,maybe\n", "", r"classes of the run are 'no', 'yes', got 'maybe' in"),
         (f"{ROW}1.6,70,\n", "", "'ill' must have a class .*, got a gap in line 3"),
         (f"{HEAD}tall,60,no\n", "", r"'height' must hold numbers, as in the run's table, got 'tall' in line 2"),
+        (f"{HEAD}2022-02-09,60,no\n", "", r"got the date '2022-02-09' in line 2.*make the numbers of it that"),
         (
             f"{ROW}1.6,heavy,no\n1.6,60,no\n", "",
             r"'weight' must hold numbers, .*, got 'heavy' in line 3: write numbers, or name words .* \(\?gaps=heavy\)",

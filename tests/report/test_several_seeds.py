@@ -118,6 +118,13 @@ def test_differences_take_seeds_that_both_have() -> None:
 
 def test_what_the_deviation_is_of_is_said() -> None:
     assert "every seed draws its own partition and held-out examples (" in " ".join(shown(summary(made()), 200).split())
+    natural = made()
+    for one in (each for runs in natural.values() for each in runs):
+        one.settings["data"] = {"partition": "natural"}
+    said = (
+        "the clients are those of the data, and every seed draws its own held-out examples (data.partition_seed fixes"
+    )
+    assert said in partitions_text(summary(natural).methods)
     fixed = summary(made((1, 1, 1)))
     assert "one partition for all seeds" in fixed.markdown()
     assert "one partition for all seeds" in fixed.latex()

@@ -77,6 +77,9 @@ def compare(args: argparse.Namespace, console: Terminal) -> int:
         for job in jobs.values():
             job.run()
         return 0
+    if args.resume:
+        for place, job in jobs.items():
+            job.check_resume(Path(args.out, place))
     if args.out is not None and len(selected) > 1:
         write_order(args.out, list(dict.fromkeys(Path(place).parts[0] for place in jobs)))
     first = next(iter(jobs.values()))
@@ -136,7 +139,7 @@ def resume(args: argparse.Namespace, console: Terminal) -> int:
         for why in unread.values():
             console.print(f"not resumed: {why}")
     if Path(args.directory) not in runs:
-        text = "every run that had begun was continued; to start the others, repeat their command with --resume"
+        text = "every run that had begun is continued; if others had not, repeat their command with --resume"
         console.print(text)
     return int(bool(diverged or unread))
 

@@ -21,7 +21,7 @@ from fedloom.core.errors import SettingError
 from fedloom.core.renamed import OF_HISTORY, keep_old_names
 from fedloom.core.task_measures import TaskMeasure, headline, sign
 from fedloom.display.lines import lines
-from fedloom.evaluate.measure import VALIDATION, Measure, lower_is_better, measures_for
+from fedloom.evaluate.measure import KNOWN, VALIDATION, Measure, lower_is_better, measures_for
 from fedloom.tasks import Classification
 from fedloom.wording import did_you_mean
 
@@ -225,6 +225,29 @@ class History:
             raise SettingError(f"a number over rounds is one a round, and {name!r} has several: {remedy}")
         return values
 
+    def _known_values(self, name: str) -> list[tuple[int, float]]:
+        """Return a number by round as `_values`, none where this run has not measured it.
+
+        Raises:
+            SettingError: there is no such number, in these records or of any task.
+        """
+        there = self._values(name)
+        known = there or not self.metrics or name in KNOWN or name in self.measures or name.startswith(_NOTED)
+        if not known and not any(name in row for row in self.rows()):
+            raise self._unmeasured(name)
+        return there
+
+    def has(self, name: str) -> bool:
+        """Return whether a round has measured a number.
+
+        Args:
+            name: as in `metrics` or in `frame`.
+
+        Raises:
+            SettingError: it is several numbers a round.
+        """
+        return bool(self._values(name))
+
     def series(self, name: str) -> npt.NDArray[np.float64]:
         """Return one measured number over the rounds that have it.
 
@@ -232,9 +255,9 @@ class History:
             name: as in `metrics` or in `frame`.
 
         Raises:
-            SettingError: it is several numbers a round, as `personal_by_client`.
+            SettingError: there is no such number, or it is several numbers a round, as `personal_by_client`.
         """
-        return np.array([value for _, value in self._values(name)], np.float64)
+        return np.array([value for _, value in self._known_values(name)], np.float64)
 
     def last(self, name: str, count: int = 1) -> float:
         """Return the mean of a number over the last rounds; NaN if it was never measured.
@@ -245,8 +268,11 @@ class History:
         Args:
             name: as in `metrics`.
             count: over how many rounds.
+
+        Raises:
+            SettingError: as of `series`.
         """
-        there = self._values(name)
+        there = self._known_values(name)
         if not there:
             return math.nan
         first = max(1, self.metrics[-1]["round"] - count + 1)
@@ -258,8 +284,11 @@ class History:
         Args:
             name: as in `metrics`.
             tail: over how many of the last rounds its mean is taken; None: by the number of rounds (`newest`).
+
+        Raises:
+            SettingError: as of `series`.
         """
-        there = dict(self._values(name))
+        there = dict(self._known_values(name))
         if not there:
             return Summaries(*[math.nan] * 5)
         values = np.array(list(there.values()), np.float64)
@@ -372,6 +401,9 @@ def newest(rounds: int) -> int:
     mean of.
     """
     return max(1, rounds // 10, min(10, rounds // 2))
+
+
+_NOTED = ("server_", "bytes_", "new_", "class_accuracy_", "seconds_")  # numbers that a run may lack where others do not
 
 
 def _many(name: str) -> bool:

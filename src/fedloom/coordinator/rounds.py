@@ -149,15 +149,19 @@ class Coordinator:
     def resume_from(self, files: RunDirectory, at: int | None) -> None:
         """Resume from the checkpoint of a round, None: from the newest; what was written after it is dropped."""
         checkpoint = self.restore(files, at, self._state_budget)
-        if checkpoint.round > self.settings.rounds:
-            raise SettingError(
-                f"round {checkpoint.round} of the run in {files.path} is done, so rounds (--rounds) must be at least "
-                f"{checkpoint.round}, got {self.settings.rounds}: set more, or go back to a checkpoint (--at ROUND)"
-            )
+        self.check_rounds(checkpoint.round, files)
         files.resume_from(checkpoint, self.history, self.engine)
         self._warn_if_best_is_lost(files)
         self.per_client.remember(self.history.per_client)
         self.history.server, self.history.clients = self._server, self.engine.clients
+
+    def check_rounds(self, done: int, files: RunDirectory) -> None:
+        """Raise SettingError if more rounds of the run in `files` are done than are asked for."""
+        if done > self.settings.rounds:
+            raise SettingError(
+                f"round {done} of the run in {files.path} is done, so rounds (--rounds) must be at least {done}, got "
+                f"{self.settings.rounds}: set more, or go back to a checkpoint (fedloom resume --at ROUND)"
+            )
 
     # ---- rounds
 

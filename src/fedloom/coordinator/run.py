@@ -122,6 +122,24 @@ class Job(Plan):
                 files.begin(coordinator.documents())
             return coordinator.run(files, on_start, on_round)
 
+    def check_resume(self, directory: str | os.PathLike[str]) -> None:
+        """Check that a run in a directory, if there is one, can be continued by this job; nothing is computed.
+
+        Args:
+            directory: of a run.
+
+        Raises:
+            SettingError: it has other settings or data, or more rounds.
+            StorageError: it is of another format, or damaged.
+        """
+        files = RunDirectory(directory, self.settings.keep_every)
+        if files.begun:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # they are said when it is continued
+                coordinator = Coordinator(self, files)
+                files.compare(coordinator.facts())
+            coordinator.check_rounds(max(files.checkpoints.rounds(), default=0), files)
+
     def _serve(self) -> History:
         """Compute clients at a rank until the run is over; return a history without numbers of it."""
         self.check()

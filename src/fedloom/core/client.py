@@ -119,10 +119,12 @@ class Client(Generic[S]):
         Raises:
             SettingError: there is no such aggregation.
         """
-        if aggregation not in _AGGREGATIONS:
+        if not isinstance(aggregation, str) or aggregation not in _AGGREGATIONS:
+            text = aggregation if isinstance(aggregation, str) else ""
             raise SettingError(
-                f"client.weigh counts clients by 'samples' or 'uniform', got {aggregation!r}"
-                f"{did_you_mean(str(aggregation), _AGGREGATIONS)}"
+                f"client.weigh counts clients by 'samples' or 'uniform', got "
+                f"{repr(text) if text else type(aggregation).__name__}{did_you_mean(text, _AGGREGATIONS)}: another "
+                "weight is fedloom.Weighted(value=..., weight=...)"
             )
         counts = self.num_examples if aggregation == "samples" else torch.ones_like(self.num_examples)
         return Weighted(value=value, weight=counts)

@@ -136,8 +136,9 @@ class Experiment(TopSettings):
         described = RunDirectory(directory).settings()
         if "data" not in described:
             raise SettingError(
-                f"the run in {directory} was started from Python with objects of its own: go on with it from there, "
-                "fedloom.run(..., directory=..., resume=True); replay and restore are methods of fedloom.Job"
+                f"the run in {directory} was started from Python with objects of its own: go on with it from there, by "
+                "fedloom.run(..., directory=..., resume=True), the methods replay and restore of fedloom.Job, "
+                "fedloom.predict(..., job=...) or fedloom.export"
             )
         return described
 
@@ -162,7 +163,10 @@ class Experiment(TopSettings):
         Raises:
             SettingError: there is no such setting, or a value is of another type.
         """
-        if catalogue.is_sites(str(given.get("data.source", ""))) and self.data.partition == DataSettings().partition:
+        if (
+            catalogue.names_clients(str(given.get("data.source", "")))
+            and self.data.partition == DataSettings().partition
+        ):
             given = {"data.partition": "natural", **given}
         out, sections, tables = self, dict[str, dict[str, Any]](), dict(self.settings)
         for key, value in sorted(given.items(), key=lambda item: item[0] != "algorithm"):

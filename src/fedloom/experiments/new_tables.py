@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from fedloom.core.errors import SettingError
 from fedloom.data import Examples
-from fedloom.data.columns import Columns, NoColumnError, class_labels
+from fedloom.data.columns import DATE, Columns, NoColumnError, class_labels
 from fedloom.data.formats import refuse
 from fedloom.data.parquet import is_parquet, read_frame
 from fedloom.data.preparation import MISSING, Preparation
@@ -347,9 +347,13 @@ def _check_numbers(path: Path, read: Columns, name: str) -> None:
         if row < 0:  # gaps alone
             read.numbers[name] = np.full(len(read.lines), np.nan)
             return
+    date = DATE.fullmatch(word) is not None
     refuse(
-        path, f"{name!r} must hold numbers, as in the run's table", f"{word[:60]!r} in {read.at(row)}",
-        f"write numbers, or name words that mean a gap (?gaps={word[:20]})",
+        path, f"{name!r} must hold numbers, as in the run's table",
+        f"{'the date ' * date}{word[:60]!r} in {read.at(row)}",
+        "make the numbers of it that the run's table had"
+        if date
+        else f"write numbers, or name words that mean a gap (?gaps={word[:20]})",
     )  # fmt: skip
 
 

@@ -77,7 +77,9 @@ def comparison_table(results: Sequence[tuple[str, History]], prefix: str = "") -
     last_rounds = newest(min((h.metrics[-1]["round"] for h in histories), default=0))
 
     def numbers(name: str, count: int = 1, digits: int = 4) -> list[str]:
-        return [_number(history.last(name.format(history.headline.name), count), digits) for history in histories]
+        names = [name.format(history.headline.name) for history in histories]
+        pairs = zip(histories, names, strict=True)
+        return [_number(h.last(own, count) if h.has(own) else math.nan, digits) for h, own in pairs]
 
     means = [_Column(f"global\nmean {last_rounds}", numbers("global_{}", last_rounds), 0)] * (last_rounds > 1)
     new_clients = [_Column(f"new\n{heading}", numbers(f"new_{way}_{{}}"), 2) for way, heading in _NEW.items()]

@@ -262,7 +262,7 @@ class Method:
 
     def last(self, name: str, count: int = 1) -> Spread | None:
         """Return a number after the last round, or its mean over the last `count` rounds, as `History.last` does."""
-        return self.spread(lambda run: run.history.last(name, count))
+        return self.spread(lambda run: run.history.last(name, count) if run.history.has(name) else math.nan)
 
 
 def reference_numbers(methods: Sequence[Method]) -> frozenset[int]:

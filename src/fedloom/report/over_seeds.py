@@ -122,7 +122,7 @@ def interval(gaps: Sequence[float] | npt.NDArray[np.float64]) -> Interval:
 
 
 def _reading(run: Run, name: str, way: str, last_rounds: int) -> float:
-    return float(getattr(run.history.summaries(name, last_rounds), way))
+    return float(getattr(run.history.summaries(name, last_rounds), way)) if run.history.has(name) else math.nan
 
 
 def of_methods(methods: Sequence[Method]) -> tuple[list[int], frozenset[int]]:
@@ -146,7 +146,10 @@ def partitions_text(methods: Sequence[Method]) -> str:
     if kinds == {True}:
         return "one partition for all seeds, which vary initial weights, cohorts and batches"
     if kinds == {False}:
-        return "every seed draws its own partition and held-out examples (data.partition_seed fixes them)"
+        named = {run.history.settings.get("data", {}).get("partition") for m in methods for run in m.counted_runs}
+        own = "the clients are those of the data, and every seed draws its own"
+        own = own if named == {"natural"} else "every seed draws its own partition and"
+        return f"{own} held-out examples (data.partition_seed fixes them)"
     return "whether seeds share a partition is not known of all runs" if None in kinds else "some share a partition"
 
 

@@ -321,7 +321,8 @@ class _Section(NamedTuple):
 
 def undefined(methods: Sequence[Method], name: str) -> str:
     """Say for how many clients a measure has no value, at most; "" where all have one."""
-    counts = [run.history.last(f"{name}_undefined") for m in methods for run in m.counted_runs]
+    missing = f"{name}_undefined"
+    counts = [run.history.last(missing) for m in methods for run in m.counted_runs if run.history.has(missing)]
     most = max((count for count in counts if not math.isnan(count)), default=0)
     return f" Undefined for up to {most:g} clients of a run, which its mean leaves out." if most else ""
 

@@ -12,7 +12,14 @@ from fedloom.experiments.catalogue.algorithms_by_name import (
     written,
 )
 from fedloom.experiments.catalogue.attacks_by_name import ATTACKS, attack
-from fedloom.experiments.catalogue.data_by_name import data, is_own_data, is_sites, is_table, own_tokeniser
+from fedloom.experiments.catalogue.data_by_name import (
+    data,
+    is_own_data,
+    is_sites,
+    is_table,
+    names_clients,
+    own_tokeniser,
+)
 from fedloom.experiments.catalogue.data_changes import (
     augment,
     changes,
@@ -50,6 +57,7 @@ __all__ = [
     "label",
     "lacking",
     "models",
+    "names_clients",
     "normalise",
     "numbered",
     "own_tokeniser",

@@ -114,6 +114,11 @@ def is_sites(source: str) -> bool:
     return is_table(source) and is_pattern(source.partition("?")[0])
 
 
+def names_clients(source: str) -> bool:
+    """Return whether a source says who its clients are: tables of several sites, or a column."""
+    return is_sites(source) or any(pair.startswith("client=") for pair in source.partition("?")[2].split("&"))
+
+
 def _published(name: str, folder: str) -> Dataset:
     said, says = dict[str, Any](), SOURCES[name].says
     if says and not Path(folder).exists():
