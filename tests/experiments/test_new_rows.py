@@ -48,9 +48,42 @@ def test_classes_go_by_their_names() -> None:
     other = replace(examples(9, seed=3), classes=("c", "a", "b"))
     found = RowReader(NAMED).read(other, with_targets=True).examples.y
     assert found.tolist() == [[2, 0, 1][k] for k in other.y.tolist()]
-    assert RowReader(TRAIN).read(other, with_targets=True).examples.y.tolist() == other.y.tolist()
+    unnamed = replace(other, classes=())  # numbered as the run's data are
+    assert RowReader(NAMED).read(unnamed, with_targets=True).examples.y.tolist() == other.y.tolist()
+    with pytest.raises(fl.SettingError, match="classes of the run are '0', '1', '2', got 'c' in clouds: spell classes"):
+        RowReader(TRAIN).read(other, with_targets=True)
     more = replace(other, num_classes=4, classes=("c", "a", "b", "d"))
     assert RowReader(NAMED).read(more, with_targets=True).examples.y.tolist() == found.tolist()  # d has no row
+
+
+def test_classes_that_are_called_by_numbers_are_no_places(tmp_path: Path) -> None:
+    """A reader of tables leaves out the names 0, 1, ..., C-1; those of other rows may begin at 1."""
+
+    def table(*classes: int) -> fl.Dataset:
+        lines = [f"{k},{k * k},{name}" for k, name in enumerate([*classes, *classes])]
+        (tmp_path / "t.csv").write_text("\n".join(["a,b,label", *lines]))
+        return fl.read_csv(tmp_path / "t.csv", test_fraction=0.0)
+
+    of_three, of_two = RowReader(table(0, 1, 2).train), RowReader(table(1, 2).train)
+    assert of_three.read(table(1, 2), with_targets=True).examples.y.tolist() == [1, 2, 1, 2]
+    assert of_three.read(table(0, 1), with_targets=True).examples.y.tolist() == [0, 1, 0, 1]
+    with pytest.raises(fl.SettingError, match="classes of the run are '1', '2', got '0' in t: spell classes"):
+        of_two.read(table(0, 1), with_targets=True)
+    numbered = RowReader(TRAIN).read(replace(examples(4), num_classes=2, y=torch.tensor([0, 1, 1, 0]),
+                                             classes=("1", "2")), with_targets=True)  # fmt: skip
+    assert numbered.examples.y.tolist() == [1, 2, 2, 1]
+
+
+def test_numbers_to_predict_go_by_their_names() -> None:
+    y = torch.arange(60.0).reshape(30, 2)
+    reader = RowReader(replace(TRAIN, y=y, num_classes=2, targets=("p", "q")))
+    swapped = replace(examples(30), y=y.flip(1), num_classes=2, targets=("q", "p"))
+    assert torch.equal(reader.read(swapped, with_targets=True).examples.y, y)
+    assert torch.equal(reader.read(replace(swapped, targets=()), with_targets=True).examples.y, y.flip(1))
+    with pytest.raises(
+        fl.SettingError, match=r"targets of the run are 'p', 'q', got 'q', 'r' in clouds: give the same"
+    ):
+        reader.read(replace(swapped, targets=("q", "r")), with_targets=True)
 
 
 def floats(x: Any, **more: Any) -> fl.Examples:

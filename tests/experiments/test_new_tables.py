@@ -146,6 +146,9 @@ def test_targets_are_numbers(tmp_path: Path) -> None:
     both = read(two, tmp_path, "x,b,a\n0,8,9\n").y
     assert both is not None
     assert both.tolist() == [[9, 8]]
+    swapped = read(two, tmp_path, "x,b,a\n0,8,9\n", "target=b,a").y
+    assert swapped is not None
+    assert swapped.tolist() == [[9, 8]]
     with pytest.raises(SettingError, match=r"the run has 2 targets, got 'a' in .*new\.csv: name as many"):
         read(two, tmp_path, "x,a\n0,8\n", "target=a")
 

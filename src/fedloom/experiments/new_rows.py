@@ -22,7 +22,7 @@ from fedloom.data.formats import refuse
 from fedloom.data.inputs import IGNORED
 from fedloom.experiments import catalogue
 from fedloom.experiments.experiment import Experiment
-from fedloom.experiments.new_tables import RunTable, TableRows, check_names, class_places, some_names
+from fedloom.experiments.new_tables import RunTable, TableRows, check_names, class_names, class_places, some_names
 from fedloom.experiments.training_rows import TrainedOn, count_trained
 from fedloom.experiments.unknown_words import warn_of_unknown
 from fedloom.wire.device_registry import RemoteExamples
@@ -146,6 +146,8 @@ class RowReader:
             part, owners = found.test, None
         if not len(part):
             raise SettingError(f"data must have rows, got none in {part.name}: name others")
+        if part.has_classes and (part.columns or part.preparation is not None):  # of a table, which leaves out 0..k-1
+            part = replace(part, classes=class_names(part))
         prepared = self._table.preparation
         if prepared is not None and prepared.text is not None and part.preparation is not None:
             part = part.prepared(prepared)
@@ -177,15 +179,15 @@ class RowReader:
         return NewRows(self._inputs_of(made, targets), read.places, read.counted, read.sites)
 
     def _numbered(self, part: Examples) -> Tensor:
-        """Return targets as the run has them; classes by their names."""
+        """Return targets as the run has them: classes and numbers by their names, those without as they are."""
         floats = self.train.y.is_floating_point()
         if floats != part.y.is_floating_point() or (floats and part.y.shape[1:] != self.train.y.shape[1:]):
             raise SettingError(
                 f"targets of the run are {_kind(self.train)}, got {_kind(part)} in {part.name}: give such targets"
             )
         if floats:
-            return part.y.to(self.train.y.dtype)
-        if not (part.classes and self.train.classes):
+            return self._in_order(part).to(self.train.y.dtype)
+        if not (part.classes and part.has_classes):
             if int(part.y.max()) >= self.train.num_classes:
                 raise SettingError(
                     f"classes of the run are the numbers 0 to {self.train.num_classes - 1}, got {int(part.y.max())} in "
@@ -195,6 +197,18 @@ class RowReader:
         used = [part.classes[k] for k in np.unique(part.y.numpy())]
         places = class_places(self.train, part.name, used)
         return torch.tensor([places.get(name, 0) for name in part.classes])[part.y]
+
+    def _in_order(self, part: Examples) -> Tensor:
+        """Return numbers to predict in the order of the run's targets, where both have names."""
+        wanted, there = self.train.targets, part.targets
+        if not (wanted and there) or wanted == there:
+            return part.y
+        if sorted(wanted) != sorted(there):
+            raise SettingError(
+                f"targets of the run are {some_names(wanted)}, got {some_names(there)} in {part.name}: give the same, "
+                "in any order"
+            )
+        return part.y[:, [there.index(name) for name in wanted]]
 
     def _inputs_of(self, part: Examples, y: Tensor | None) -> Examples:
         """Return rows with targets `y` as the run's examples are: of their shape, and normalised as they are."""

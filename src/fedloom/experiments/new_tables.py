@@ -95,6 +95,8 @@ class RunTable:
             return given.get(name, said.get(name))
 
         targets = tuple((of("target") or "").split(",")) if of("target") else self.train.targets
+        if sorted(targets) == sorted(self.train.targets):
+            targets = self.train.targets
         if self.train.y.is_floating_point() and targets:
             label = None
         else:
@@ -307,9 +309,14 @@ def _federated(preparation: Preparation) -> dict[str, str]:
     return {"prepare": "federated", "least": str(made.least), "least_clients": str(made.least_clients)}
 
 
+def class_names(examples: Examples) -> tuple[str, ...]:
+    """Return what the classes of a table are called, also where they are the numbers 0 to C-1."""
+    return examples.classes or tuple(map(str, range(examples.num_classes)))
+
+
 def class_places(train: Examples, where: str, names: Sequence[str]) -> dict[str, int]:
     """Return the number of each class of a run by its name; `names` must be among them."""
-    known = train.classes or tuple(map(str, range(train.num_classes)))
+    known = class_names(train)
     if unknown := [name for name in names if name not in known]:
         raise SettingError(
             f"classes of the run are {some_names(known)}, got {unknown[0]!r} in {where}"
