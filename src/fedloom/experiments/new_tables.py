@@ -25,6 +25,7 @@ from fedloom.wording import did_you_mean, some_of
 
 _ROLES = ("label", "target", "client", "split", "group", "drop", "gaps")  # of columns that are no features
 _SHOWN = 12  # names in a message
+_NO_SITE = "missing"  # what rows with a gap in the column of clients are called, as gaps among words are
 
 
 @dataclass(frozen=True)
@@ -268,7 +269,8 @@ class RunTable:
                     "fill it in, leave the row out, or train with prepare=standard",
                 )  # fmt: skip
         y = self._targets(path, read, roles) if with_targets else None
-        sites = () if roles.client is None else tuple(read.words[roles.client])
+        owners = () if roles.client is None else read.words[roles.client]
+        sites = tuple(_NO_SITE if cell in MISSING else cell for cell in owners)
         x = x if self._is_text else x.astype(np.float32)
         return TableRows(path.stem, x, y, np.asarray(read.lines), read.counted, sites)
 
