@@ -22,6 +22,7 @@ from fedloom.data.inputs import Tokens, next_tokens
 from fedloom.data.vocabulary import narrow
 
 NAMES = ("x_train", "y_train", "x_test", "y_test")
+_OWNERS = "clients_train"
 _CHUNK = 2**20
 
 
@@ -44,7 +45,8 @@ def read_npz(path: str | os.PathLike[str], *, every_class: bool = True) -> Datas
     path = Path(path)
     if _holds_tokens(path):
         return _of_tokens(path)
-    arrays = read_arrays(path, NAMES)
+    arrays = read_arrays(path, [*NAMES, *_owners_in(path)])
+    clients = arrays.pop(_OWNERS, None)
     for name, array in arrays.items():
         if name[0] == "y":
             arrays[name] = _labels(path, name, array)
@@ -64,7 +66,7 @@ def read_npz(path: str | os.PathLike[str], *, every_class: bool = True) -> Datas
     test = from_arrays(
         arrays["x_test"], arrays["y_test"], num_classes=classes, normalise=train.normalise, name=path.stem
     )
-    return Dataset(train, test)
+    return _owned(path, Dataset(train, test), clients)
 
 
 def read_npy(path: str | os.PathLike[str], *, test_fraction: float = 0.2, seed: int = 0) -> Dataset:
@@ -105,13 +107,11 @@ def _holds_tokens(path: Path) -> bool:
 
 
 def _of_tokens(path: Path) -> Dataset:
-    with zipfile.ZipFile(path) as archive:
-        there = {name.removesuffix(".npy") for name in archive.namelist()}
+    there = names_in(path)
     targets = [name for name in ("y_train", "y_test") if name in there]
     if len(targets) == 1:
         refuse(path, "targets are there of both parts or of none", targets[0], "leave both out for the next token")
-    own = [name for name in ("clients_train",) if name in there]
-    found = read_arrays(path, ["x_train", "x_test", *targets, *own])
+    found = read_arrays(path, ["x_train", "x_test", *targets, *_owners_in(path)])
     parts = {name: found[name] for name in ("x_train", "x_test")}
     if parts["x_train"].shape[1:] != parts["x_test"].shape[1:]:
         shapes = " and ".join(str(x.shape) for x in parts.values())
@@ -125,13 +125,31 @@ def _of_tokens(path: Path) -> Dataset:
     train, test = (_sequences(path, x, each, size) for x, each in zip(parts.values(), y, strict=True))
     classes = max(train.num_classes, test.num_classes)
     train, test = (replace(part, num_classes=classes) for part in (train, test))
-    if not own:
-        return Dataset(train, test)
-    names, owners = np.unique(found["clients_train"], return_inverse=True)
-    if owners.shape != (len(train),):
-        refuse(path, f"clients_train must name the client of each of {len(train)} rows", found["clients_train"].shape,
+    return _owned(path, Dataset(train, test), found.get(_OWNERS))
+
+
+def _owners_in(path: Path) -> list[str]:
+    return [_OWNERS] if _OWNERS in names_in(path) else []
+
+
+def names_in(path: Path) -> set[str]:
+    """Return the names of the arrays in a file; what is wrong with it, `read_arrays` says."""
+    try:
+        with zipfile.ZipFile(path) as archive:
+            return {name.removesuffix(".npy") for name in archive.namelist()}
+    except (OSError, zipfile.BadZipFile):
+        return set()
+
+
+def _owned(path: Path, found: Dataset, clients: npt.NDArray[Any] | None) -> Dataset:
+    """Return a data set with the clients that a file names, where it names some."""
+    if clients is None:
+        return found
+    names, owners = np.unique(clients, return_inverse=True)
+    if clients.shape != (len(found.train),):
+        refuse(path, f"clients_train must name the client of each of {len(found.train)} rows", clients.shape,
                "save as many names")  # fmt: skip
-    return Dataset(replace(train, owners=tuple(map(str, names))), test, owners.astype(np.int64))
+    return Dataset(replace(found.train, owners=tuple(map(str, names))), found.test, owners.astype(np.int64))
 
 
 def _size_of_ids(path: Path, parts: Mapping[str, npt.NDArray[Any]]) -> int:

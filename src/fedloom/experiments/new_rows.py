@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import os
-import zipfile
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -17,7 +16,7 @@ from torch import Tensor
 
 from fedloom.core.errors import SettingError
 from fedloom.data import Dataset, Examples, Normalise, Tokens, from_arrays
-from fedloom.data.arrays import read_arrays
+from fedloom.data.arrays import names_in, read_arrays
 from fedloom.data.formats import refuse
 from fedloom.data.inputs import IGNORED
 from fedloom.experiments import catalogue
@@ -104,7 +103,7 @@ class RowReader:
         path, _, written = source.partition("?")
         if catalogue.is_table(source):
             return self._of_table(self._table.read(path, self._table.arguments(source, written), with_targets))
-        if path.endswith(".npz") and (held := _arrays_in(Path(path))):
+        if path.endswith(".npz") and (held := names_in(Path(path))):
             if "x" in held:
                 return self._of_arrays(Path(path), with_targets)
             if "x_train" not in held:
@@ -115,7 +114,7 @@ class RowReader:
         return self._of_dataset(catalogue.data(source, whole=True), with_targets)
 
     def _of_arrays(self, path: Path, with_targets: bool) -> NewRows:
-        if with_targets and "y" not in _arrays_in(path):
+        if with_targets and "y" not in names_in(path):
             refuse(path, "to evaluate takes the arrays x and y", "x alone", "save y too: numpy.savez(path, x=x, y=y)")
         found = read_arrays(path, ("x", "y") if with_targets else ("x",))
         if not len(found["x"]):
@@ -289,15 +288,6 @@ def _as_long(part: Examples, y: Tensor | None, train: Examples) -> tuple[Example
         y = F.pad(y, (0, missing), value=IGNORED)
     longer = torch.zeros(len(part), dtype=torch.int64) if part.y.ndim > 1 else part.y
     return replace(part, x=F.pad(part.x, (0, missing), value=padding), y=longer), y
-
-
-def _arrays_in(path: Path) -> set[str]:
-    """Return the names of the arrays in a file; what is wrong with it, its reader says."""
-    try:
-        with zipfile.ZipFile(path) as archive:
-            return {name.removesuffix(".npy") for name in archive.namelist()}
-    except (OSError, zipfile.BadZipFile):
-        return set()
 
 
 def _inputs(x: Any, name: str, train: Examples) -> Examples:
