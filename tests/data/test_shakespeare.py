@@ -58,6 +58,17 @@ def test_a_role_is_divided_by_time(tmp_path: Path) -> None:
     assert (len(data.test), data.train.num_classes) == (data.held_out.sum(), 82)
 
 
+def test_files_whose_names_begin_with_a_dot_are_left_out(tmp_path: Path) -> None:
+    (raw(tmp_path / "raw", A=long(1, 1000)) / "._all_data.json").write_text("no JSON")
+    assert load("shakespeare", tmp_path / "raw").train.owners == ("A",)
+    for part in ("train", "test"):
+        (tmp_path / part).mkdir()
+        sample = {"users": ["A"], "user_data": {"A": {"x": ["a" * 80], "y": ["b"]}}}
+        (tmp_path / part / "a.json").write_text(json.dumps(sample))
+        (tmp_path / part / "._a.json").write_text("no JSON")
+    assert load("shakespeare", tmp_path).train.owners == ("A",)
+
+
 def test_files_may_be_compressed_and_roles_few(tmp_path: Path) -> None:
     folder = raw(tmp_path, **{f"R{i}": long(i, 1000 + 10 * i) for i in range(9)})
     (folder / "all.json.xz").write_bytes(lzma.compress((folder / "all_data.json").read_bytes()))

@@ -155,6 +155,19 @@ def test_a_folder_for_each_class(tmp_path: Path) -> None:
     assert data.test.y.tolist() == [0, 0, 1]
 
 
+def test_files_whose_names_begin_with_a_dot_are_no_texts(tmp_path: Path) -> None:
+    """macOS writes ._NAME beside each file on a share, Jupyter .ipynb_checkpoints."""
+    books = plain(tmp_path / "books", one="abcd" * 200, two="dcba" * 200)
+    (books / "._two.txt").write_bytes(b"\x00\x05\x16\x07" + bytes(120))
+    assert catalogue.data(f"texts:{books}").train.owners == ("one", "two")
+    for kind in ("neg", "pos"):
+        (tmp_path / "train").mkdir(exist_ok=True)
+        (plain(tmp_path / "train" / kind, a="a film") / "._a.txt").write_bytes(b"\xb0")
+    plain(tmp_path / "train" / ".ipynb_checkpoints", a="a film")
+    data = catalogue.data(f"texts:{tmp_path}")
+    assert (data.train.classes, len(data.train)) == (("neg", "pos"), 2)
+
+
 def test_arrays_of_tokens(tmp_path: Path) -> None:
     ids = np.arange(1, 41, dtype=np.int32).reshape(10, 4)
     np.save(tmp_path / "a.npy", ids)

@@ -14,7 +14,7 @@ import torch
 
 from fedloom.data import formats
 from fedloom.data.examples import Dataset, Examples
-from fedloom.data.formats import check_link, read_whole, refuse
+from fedloom.data.formats import check_link, read_whole, refuse, visible
 from fedloom.data.inputs import IGNORED, Tokens
 from fedloom.data.vocabulary import Vocabulary, narrow, padded
 
@@ -95,7 +95,7 @@ def _divided(text: str) -> tuple[Windows, Windows]:
 def _texts(folder: Path) -> Iterator[tuple[str, str]]:
     """Yield the roles of all files and what they say."""
     places = (folder / "data" / "all_data", folder / "all_data", folder / "data", folder)
-    found = next((f for p in places if (f := sorted([*p.glob("*.json"), *p.glob("*.json.xz")]))), [])
+    found = next((f for p in places if (f := visible([*p.glob("*.json"), *p.glob("*.json.xz")]))), [])
     if not found:
         refuse(
             folder, "the folder must hold all_data/*.json of LEAF, or train/ and test/ of its samples", "none",
@@ -118,7 +118,7 @@ def _samples(place: Path, folder: Path) -> dict[str, tuple[Windows, Windows]]:
     found: dict[str, list[Windows]] = {}
     nothing = np.empty((0, WINDOW), np.uint8), np.empty((0, WINDOW), np.int64)
     for i, part in enumerate(("train", "test")):
-        files = sorted((place / part).glob("*.json"))
+        files = visible((place / part).glob("*.json"))
         if not files:
             refuse(place / part, "the folder must hold .json files of LEAF", "none", "run LEAF's preprocess.sh")
         for path in files:
