@@ -6,6 +6,7 @@ import os
 import re
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import replace
+from decimal import Decimal
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
@@ -143,8 +144,8 @@ def from_frame(
 ) -> Dataset:
     """Return the rows of a pandas data frame as feature vectors (N, D) float32, in their order.
 
-    Gaps are NaN and None. Columns that have numbers for names are named by their text: 3 is "3". Columns of numbers and
-    of true and false are numbers, those of objects, text and categories are words.
+    Gaps are NaN and None. Columns that have numbers for names are named by their text: 3 is "3". Columns of numbers,
+    decimals too, and of true and false are numbers, those of other objects, text and categories are words.
 
     Args:
         frame: of pandas.
@@ -195,9 +196,18 @@ def columns_of_frame(place: Path, frame: pd.DataFrame, roles: Roles) -> tuple[Co
             read.numbers[column] = values.to_numpy(np.float64, na_value=np.nan)
         elif values.dtype.kind in "mMc":
             bad[column] = f"{column!r} with {values.dtype} values"
+        elif column not in as_words and _are_decimals(values):
+            numbers = [np.nan if gap else float(v) for v, gap in zip(values, values.isna(), strict=True)]
+            read.numbers[column] = np.array(numbers, np.float64)
         else:
             read.words[column] = ["" if gap else spelt(v) for v, gap in zip(values, values.isna(), strict=True)]
     return read, bad
+
+
+def _are_decimals(values: pd.Series[Any]) -> bool:
+    """Return whether a column of objects holds numbers, some of them decimals, as databases and Parquet have them."""
+    there = values.dropna()
+    return any(isinstance(v, Decimal) for v in there) and all(isinstance(v, Decimal | int | float) for v in there)
 
 
 def number(values: Iterable[Hashable]) -> npt.NDArray[np.int64]:
