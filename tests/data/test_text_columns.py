@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -33,6 +34,18 @@ def test_a_text_is_the_one_feature_of_a_table(tmp_path: Path) -> None:
     assert found.preparation is not None
     assert found.preparation.read["dropped"] == ["id"]
     assert found.preparation.facts["prepare"]["vocabulary"] == ["good", "day", "bad", "night"]
+
+
+def test_a_text_may_be_longer_than_pythons_csv_takes(tmp_path: Path) -> None:
+    limit = csv.field_size_limit()
+    (tmp_path / "t.csv").write_text("note,label\n" + "word " * 60_000 + ",0\nother,1\n")
+    train = read_csv(tmp_path / "t.csv", text="note", length=4, test_fraction=0.0).train
+    assert train.x.tolist() == [[2] * 4, [3, 0, 0, 0]]
+    assert csv.field_size_limit() == limit  # of other readers of the process
+    (tmp_path / "u.csv").write_text('note,label\n"word,0\nother,1\n')
+    with pytest.raises(ValueError, match="the file must be a table as text, got unexpected end of data: write it"):
+        read_csv(tmp_path / "u.csv", text="note", test_fraction=0.0)
+    assert csv.field_size_limit() == limit
 
 
 def test_a_text_may_have_numbers_as_targets(tmp_path: Path) -> None:
