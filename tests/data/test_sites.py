@@ -115,6 +115,12 @@ def test_names_of_sites_stand_below_what_relative_and_whole_paths_have_in_common
     assert read_sites([Path("a/x.csv"), tmp_path / "b" / "x.csv"], test_fraction=0).train.owners == ("b", "a")
 
 
+def test_a_site_may_be_called_as_a_gap_is(tmp_path: Path) -> None:
+    for name in ("NA", "DE"):
+        (tmp_path / f"{name}.csv").write_text("x,label\n1,0\n2,1\n")
+    assert read_sites(str(tmp_path / "*.csv"), test_fraction=0).train.owners == ("DE", "NA")
+
+
 def test_a_file_is_one_site(tmp_path: Path) -> None:
     for name in ("a", "b"):
         (tmp_path / f"{name}.csv").write_text("x,label\n1,0\n1,1\n")

@@ -144,7 +144,8 @@ def from_frame(
 ) -> Dataset:
     """Return the rows of a pandas data frame as feature vectors (N, D) float32, in their order.
 
-    Gaps are NaN and None. Columns that have numbers for names are named by their text: 3 is "3". Columns of numbers,
+    Gaps are NaN and None, and the words that mean one in a text file, so that a table is the same in each format: "",
+    NA, N/A, NaN, null and ?. Columns that have numbers for names are named by their text: 3 is "3". Columns of numbers,
     decimals too, and of true and false are numbers, those of other objects, text and categories are words.
 
     Args:
@@ -237,7 +238,8 @@ def dataset_of(
     targets = take_targets(path, read, roles.targets, unread) if roles.targets else None
     if roles.text is None:
         check_columns(path, read, prepare is not None, unread, isinstance(prepare, CommonPreparation))
-    for column, cells in ((roles.label, labels), (roles.client, users), (roles.group, grouped)):
+    of_cells = None if read.files else users  # else of files, which may be called NA
+    for column, cells in ((roles.label, labels), (roles.client, of_cells), (roles.group, grouped)):
         if column is not None and cells is not None:
             check_gaps(path, read, column, cells)
     y, classes = (targets, ()) if labels is None else class_labels(path, roles.label or "", labels)
