@@ -119,8 +119,17 @@ def test_other_files_are_refused(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="must be one whole JSON document"):
         load("shakespeare", tmp_path)
     (tmp_path / "a.json").write_text('{"users": ["A"], "user_data": {"B": {}}}')
-    with pytest.raises(ValueError, match="an object of the same users"):
+    with pytest.raises(ValueError, match="an object of the same users, got 1 and 1, which differ"):
         load("shakespeare", tmp_path)
+    for users, message in (
+        ([1], "got the user 1: write names as text"),
+        ([["1"]], r"got the user \['1'\]: write"),
+        ({}, "got dict and dict"),
+    ):
+        content = {"users": users, "user_data": {str(user): {"raw": long(0, 900)} for user in users}}
+        (tmp_path / "a.json").write_text(json.dumps(content))
+        with pytest.raises(ValueError, match=f"must hold users, a list of names, and user_data, .*{message}"):
+            load("shakespeare", tmp_path)
     (tmp_path / "a.json.xz").write_bytes(b"no archive")
     (tmp_path / "a.json").unlink()
     with pytest.raises(ValueError, match="must be one whole JSON document"):

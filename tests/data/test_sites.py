@@ -115,6 +115,13 @@ def test_names_of_sites_stand_below_what_relative_and_whole_paths_have_in_common
     assert read_sites([Path("a/x.csv"), tmp_path / "b" / "x.csv"], test_fraction=0).train.owners == ("b", "a")
 
 
+def test_a_site_without_rows_is_warned_of(tmp_path: Path) -> None:
+    for name, rows in (("a", "1,0\n2,1\n"), ("b", ""), ("c", "3,1\n4,0\n")):
+        (tmp_path / f"{name}.csv").write_text(f"x,label\n{rows}")
+    with pytest.warns(UserWarning, match="a site must have rows to be a client, got a header alone in b: leave such"):
+        assert read_sites(str(tmp_path / "*.csv"), test_fraction=0).train.owners == ("a", "c")
+
+
 def test_a_site_may_be_called_as_a_gap_is(tmp_path: Path) -> None:
     for name in ("NA", "DE"):
         (tmp_path / f"{name}.csv").write_text("x,label\n1,0\n2,1\n")

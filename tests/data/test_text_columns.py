@@ -204,6 +204,18 @@ def test_arrays_of_tokens(tmp_path: Path) -> None:
     assert torch.equal(read_npz(tmp_path / "d.npz").train.y, torch.from_numpy(ids % 7).long())
 
 
+@pytest.mark.parametrize("fraction", [1.5, 1.0, -0.5, float("nan")])
+def test_the_part_of_token_arrays_that_is_held_out_is_checked(tmp_path: Path, fraction: float) -> None:
+    np.save(tmp_path / "a.npy", np.arange(1, 11).reshape(5, 2))
+    with pytest.raises(
+        ValueError, match=r"test_fraction must be in \[0, 1\), got .*: 0.2 holds out one example in five"
+    ):
+        read_npy(tmp_path / "a.npy", test_fraction=fraction)
+    train, test, *_ = read_npy(tmp_path / "a.npy", test_fraction=0.99)  # one is left to train on
+    assert test is not None
+    assert (len(train), len(test)) == (1, 4)
+
+
 def test_texts_of_hugging_face_keep_the_numbers_of_their_classes() -> None:
     datasets = pytest.importorskip("datasets")
     kinds = datasets.Features(text=datasets.Value("string"), label=datasets.ClassLabel(names=["pos", "neg"]))
@@ -213,6 +225,17 @@ def test_texts_of_hugging_face_keep_the_numbers_of_their_classes() -> None:
     assert (data.train.classes, data.train.y.tolist()) == (("pos", "neg"), [0, 1, 0])
     assert data.train.x.tolist() == [[3, 0], [4, 2], [3, 2]] or data.train.x.tolist() == [[2, 0], [4, 3], [2, 3]]
     assert data.test is not None
+    few = datasets.Dataset.from_dict(
+        {"text": ["bad", "good"], "label": [0, 2]},
+        features=datasets.Features(
+            text=datasets.Value("string"), label=datasets.ClassLabel(names=["neg", "so", "pos"])
+        ),
+    )
+    for part in fl.data.texts_of_huggingface(datasets.DatasetDict(train=few, test=few), text="text")[:2]:
+        assert part is not None
+        assert (part.classes, part.num_classes, part.y.tolist()) == (("neg", "so", "pos"), 3, [0, 2])
+    named = datasets.Dataset.from_dict({"text": ["bad", "good"], "label": [1, 2]})
+    assert fl.data.texts_of_huggingface(named, text="text").train.classes == ("1", "2")
     with pytest.raises(ValueError, match="must have the columns review, got text, label: name others as text"):
         fl.data.texts_of_huggingface(made, text="review")
     with pytest.raises(ValueError, match="must have a split 'train', got a"):

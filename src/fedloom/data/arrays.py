@@ -17,6 +17,7 @@ import torch
 from fedloom.data import formats
 from fedloom.data.examples import MAX_CLASSES, Dataset, Examples
 from fedloom.data.formats import FormatError, refuse
+from fedloom.data.hold_out import sizes_held_out
 from fedloom.data.in_memory import from_arrays, missing_classes
 from fedloom.data.inputs import Tokens, next_tokens
 from fedloom.data.vocabulary import narrow
@@ -74,11 +75,11 @@ def read_npy(path: str | os.PathLike[str], *, test_fraction: float = 0.2, seed: 
 
     Args:
         path: of the file.
-        test_fraction: the part of all rows that becomes the test set, at random.
-        seed: of this choice.
+        test_fraction: the part of all rows that becomes the test set, in [0, 1), at random.
+        seed: of this choice, 0 to 2**32 - 1.
 
     Raises:
-        ValueError: there is no such file, or it holds anything but token ids.
+        ValueError: there is no such file, it holds anything but token ids, or an argument is out of range.
     """
     path = Path(path)
     if not path.is_file():
@@ -87,11 +88,10 @@ def read_npy(path: str | os.PathLike[str], *, test_fraction: float = 0.2, seed: 
         ids = np.load(path, allow_pickle=False)
     except Exception as error:  # parsers fed with garbage raise nearly anything
         refuse(path, "the file must hold one plain array, written by numpy.save", error, "save it again")
-    out = np.zeros(len(ids), np.bool_) if ids.ndim else ids
-    count = round(test_fraction * len(out)) if ids.ndim else 0
-    if count:
-        out[np.random.RandomState(seed).permutation(len(out))[:count]] = True
     size = _size_of_ids(path, {"the array": ids})
+    out = np.zeros(len(ids), np.bool_)
+    count = int(sizes_held_out(np.array([len(ids)]), test_fraction, seed)[0])
+    out[np.random.RandomState(seed).permutation(len(out))[:count]] = True
     train, test = (_sequences(path, ids[rows], None, size) for rows in (~out, out))
     return Dataset(train, test if count else None)
 

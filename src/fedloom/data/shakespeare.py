@@ -145,10 +145,13 @@ def _users(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
     except (ValueError, RecursionError, lzma.LZMAError, EOFError) as error:
         refuse(path, "the file must be one whole JSON document", error)
     users, data = (content.get(k) if isinstance(content, dict) else None for k in ("users", "user_data"))
-    if not isinstance(users, list) or not isinstance(data, dict) or {*map(str, users)} != data.keys():
-        refuse(
-            path, "the file must hold users, a list, and user_data, an object of the same users", type(users).__name__
-        )
+    rule = "the file must hold users, a list of names, and user_data, an object of the same users"
+    if not isinstance(users, list) or not isinstance(data, dict):
+        refuse(path, rule, f"{type(users).__name__} and {type(data).__name__}")
+    if (number := next((user for user in users if not isinstance(user, str)), None)) is not None:
+        refuse(path, rule, f"the user {number!r:.60}", "write names as text")
+    if {*users} != data.keys():
+        refuse(path, rule, f"{len(users)} and {len(data)}, which differ")
     for user in users:
         if not isinstance(data[user], dict):
             refuse(path, f"user_data of {user!r} must be an object", type(data[user]).__name__)

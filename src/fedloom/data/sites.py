@@ -136,6 +136,12 @@ def read_sites(
         whole = pd.concat([frames[name].rename(columns=str)[shared] for name in names], ignore_index=True)
         read, bad = columns_of_frame(place, whole, replace(roles, drop=()))
         read.lines = np.concatenate([np.arange(length) for length in lengths])
+    if without := [name for name, length in zip(names, lengths, strict=True) if not length]:
+        warnings.warn(
+            f"{place}: a site must have rows to be a client, got a header alone in {_listed(without)}: leave such a "
+            "file out, or add rows",
+            stacklevel=2,
+        )
     starts = np.cumsum([0, *lengths[:-1]]).tolist()
     read.files = tuple(zip(starts, (path.name for path in paths), strict=True))
     client = _unused("client", read)
