@@ -28,10 +28,8 @@ TABLES = (".csv", ".tsv", ".parquet")
 _SHOWN = 20  # differences in a message
 _NAMED = 4  # files in a difference
 _CLASSES = 12  # in a difference
-_FEWEST, _TIMES = (
-    5,
-    5,
-)  # numbers of a file that are compared with those of others; how many times as large another unit is
+_FEWEST = 5  # numbers of a file that are compared with those of others
+_TIMES = 5  # how many times as large another unit is
 
 
 def read_sites(
@@ -137,11 +135,8 @@ def read_sites(
         read, bad = columns_of_frame(place, whole, replace(roles, drop=()))
         read.lines = np.concatenate([np.arange(length) for length in lengths])
     if without := [name for name, length in zip(names, lengths, strict=True) if not length]:
-        warnings.warn(
-            f"{place}: a site must have rows to be a client, got a header alone in {_listed(without)}: leave such a "
-            "file out, or add rows",
-            stacklevel=2,
-        )
+        told = f"a site must have rows to be a client, got a header alone in {_listed(without)}: leave such a file out"
+        warnings.warn(f"{place}: {told}", stacklevel=2)
     starts = np.cumsum([0, *lengths[:-1]]).tolist()
     read.files = tuple(zip(starts, (path.name for path in paths), strict=True))
     client = _unused("client", read)
@@ -181,12 +176,8 @@ def site_files(files: str | os.PathLike[str] | Sequence[str | os.PathLike[str]])
         raise FormatError(
             f"files of sites must end in {', '.join(TABLES)}, got {other[0]} for {shown!r}: name tables alone"
         )
-    known = dict[Path, Path]()
-    for path in found:
-        if (other_name := known.setdefault(path.resolve(), path)) is not path:
-            raise FormatError(
-                f"sites must be different files, got {other_name} and {path}, which are one: name each file once"
-            )
+    if (twice := first_repeated([str(path.resolve()) for path in found])) is not None:
+        raise FormatError(f"sites must be different files, got {twice} twice for {shown!r}: name each file once")
     if len({is_parquet(path) for path in found}) > 1:
         raise FormatError(f"sites must be all text or all Parquet, got both for {shown!r}: convert one kind")
     return found
