@@ -133,9 +133,7 @@ def test_a_file_is_one_site(tmp_path: Path) -> None:
         (tmp_path / f"{name}.csv").write_text("x,label\n1,0\n1,1\n")
     (tmp_path / "sub").mkdir()
     for files in (f"{tmp_path}/a.csv,{tmp_path}/sub/../a.csv", f"{tmp_path}/a.csv,{tmp_path}/a.csv"):
-        with pytest.raises(
-            ValueError, match=r"must be different files, got .*/a\.csv twice for '.*': name each"
-        ):
+        with pytest.raises(ValueError, match=r"must be different files, got .*/a\.csv twice for '.*': name each"):
             read_sites(files)
     assert read_sites(f"{tmp_path}/**/**/*.csv", test_fraction=0).train.owners == ("a", "b")
 

@@ -50,8 +50,11 @@ def test_classes_go_by_their_names() -> None:
     assert found.tolist() == [[2, 0, 1][k] for k in other.y.tolist()]
     unnamed = replace(other, classes=())  # numbered as the run's data are
     assert RowReader(NAMED).read(unnamed, with_targets=True).examples.y.tolist() == other.y.tolist()
-    with pytest.raises(fl.SettingError, match="classes of the run are '0', '1', '2', got 'c' in clouds: spell classes"):
-        RowReader(TRAIN).read(other, with_targets=True)
+    assert RowReader(TRAIN).read(other, with_targets=True).examples.y.tolist() == other.y.tolist()
+    fewer = replace(other, y=other.y % 2, num_classes=2, classes=("c", "a"))
+    for reader, new in ((RowReader(TRAIN), fewer), (RowReader(replace(TRAIN, columns=tuple("pqrs"))), other)):
+        with pytest.raises(fl.SettingError, match="classes of the run are '0', '1', '2', got 'c' in clouds: spell cla"):
+            reader.read(new, with_targets=True)
     more = replace(other, num_classes=4, classes=("c", "a", "b", "d"))
     assert RowReader(NAMED).read(more, with_targets=True).examples.y.tolist() == found.tolist()  # d has no row
 

@@ -163,8 +163,7 @@ class RowReader:
             part, owners = found.test, None
         if not len(part):
             raise SettingError(f"data must have rows, got none in {part.name}: name others")
-        if part.has_classes and (part.columns or part.preparation is not None):  # of a table, which leaves out 0..k-1
-            part = replace(part, classes=class_names(part))
+        part = replace(part, classes=class_names(part))
         prepared = self._table.preparation
         if prepared is not None and prepared.text is not None and part.preparation is not None:
             part = part.prepared(prepared)
@@ -204,7 +203,10 @@ class RowReader:
             )
         if floats:
             return self._in_order(part).reshape(-1, *shape).to(self.train.y.dtype)
-        if not (part.classes and part.has_classes):
+        # A run of arrays may not know what its classes are called: words of as many are in its order.
+        known = class_names(self.train) or len(part.classes) != self.train.num_classes
+        by_name = known or any(name.isdecimal() for name in part.classes)
+        if not (part.has_classes and part.classes and by_name):
             if int(part.y.max()) >= self.train.num_classes:
                 what = "tokens" if self._follows_tokens else "classes"
                 raise SettingError(

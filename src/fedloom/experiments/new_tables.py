@@ -312,13 +312,15 @@ def _federated(preparation: Preparation) -> dict[str, str]:
 
 
 def class_names(examples: Examples) -> tuple[str, ...]:
-    """Return what the classes of a table are called, also where they are the numbers 0 to C-1."""
-    return examples.classes or tuple(map(str, range(examples.num_classes)))
+    """Return what classes are called where that is known: of a table also where they are the numbers 0 to C-1."""
+    is_table = bool(examples.columns) or examples.preparation is not None
+    numbers = map(str, range(examples.num_classes if is_table and examples.has_classes else 0))
+    return examples.classes or tuple(numbers)
 
 
 def class_places(train: Examples, where: str, names: Sequence[str]) -> dict[str, int]:
     """Return the number of each class of a run by its name; `names` must be among them."""
-    known = class_names(train)
+    known = train.classes or tuple(map(str, range(train.num_classes)))
     if unknown := [name for name in names if name not in known]:
         raise SettingError(
             f"classes of the run are {some_names(known)}, got {unknown[0]!r} in {where}"
