@@ -38,6 +38,19 @@ def test_a_file_like_that_of_keras(tmp_path: Path, save: object) -> None:
     np.testing.assert_array_equal(train.x[:, 0].numpy(), x)
 
 
+def test_a_file_may_name_the_client_of_each_row(tmp_path: Path) -> None:
+    x, y, names = np.ones((4, 3), np.float32), np.array([0, 1, 0, 1]), np.array(["kiel", "bonn", "kiel", "bonn"])
+    arrays = {"x_train": x, "y_train": y, "x_test": x, "y_test": y}
+    for given in (names, np.array([7, 3, 7, 3])):
+        np.savez(tmp_path / "a.npz", **arrays, clients_train=given)
+        train, _, owners, held_out = read_npz(tmp_path / "a.npz")
+        assert owners is not None
+        assert ([train.owners[k] for k in owners], held_out) == (list(map(str, given)), None)
+    np.savez(tmp_path / "a.npz", **arrays, clients_train=names[:3])
+    with pytest.raises(ValueError, match=r"clients_train must name the client of each of 4 rows, got \(3,\): save as"):
+        read_npz(tmp_path / "a.npz")
+
+
 @pytest.mark.parametrize(("of_train", "of_test"), [("uint8", "float32"), ("float64", "uint8")])
 def test_pixels_of_one_part_alone_are_not_scaled_as_those_of_the_other(
     tmp_path: Path, of_train: str, of_test: str

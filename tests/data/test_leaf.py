@@ -41,6 +41,13 @@ def test_users_are_clients(tmp_path: Path, place: str) -> None:
     assert (owners.dtype, held_out.dtype) == (np.int64, np.bool_)
 
 
+def test_files_whose_names_begin_with_a_dot_are_left_out(tmp_path: Path) -> None:
+    for part in ("train", "test"):
+        write(tmp_path, part, "a.json", users(ann=[0, 1]))
+        write(tmp_path, part, "._a.json", "no JSON")
+    assert load("leaf", tmp_path).train.owners == ("ann",)
+
+
 def test_femnist_gives_images(tmp_path: Path) -> None:
     pixels = (np.arange(784) / 783).tolist()
     one = {"users": ["f0_1"], "num_samples": [1], "user_data": {"f0_1": {"x": [pixels], "y": [61]}}}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import builtins
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -42,6 +43,28 @@ def test_files_are_as_their_frames(tmp_path: Path) -> None:
     assert several.owners is not None
     assert other.owners is not None
     assert several.owners.tolist() == other.owners.tolist()
+
+
+def test_decimals_are_numbers(tmp_path: Path) -> None:
+    """As databases write prices; they were words."""
+    cost = [Decimal("0.25"), None, Decimal("1.50"), Decimal("3.75")] * 10
+    frame = pd.DataFrame({"cost": cost, "days": [Decimal(k) / 4 for k in range(40)], "label": [0, 1] * 20})
+    floats = frame.astype({"cost": float, "days": float})
+    given: dict[str, Any] = {"prepare": "standard", "test_fraction": 0.0}
+    for roles in ({"label": "label"}, {"target": "days"}):
+        one, other = (from_frame(which, **roles, **given).train for which in (frame, floats))
+        assert one.columns == other.columns == tuple(c for c in frame.columns if c not in roles.values())
+        assert torch.equal(one.x, other.x)
+        assert torch.equal(one.y, other.y)
+    assert one.preparation is not None
+    assert torch.equal(torch.from_numpy(one.preparation.new_rows(frame)), one.x)
+    assert from_frame(frame, categories=["cost"], **given).train.columns[1:] == tuple(
+        f"cost_{word}" for word in ("0.25", "1.50", "3.75", "missing")
+    )
+    frame.to_parquet(tmp_path / "a.parquet")
+    floats.to_parquet(tmp_path / "b.parquet")
+    joined = read_sites(str(tmp_path / "*.parquet"), drop=["cost"], test_fraction=0.0).train
+    assert joined.x[:, 0].tolist() == 2 * floats["days"].tolist()
 
 
 def test_differences_of_files(tmp_path: Path) -> None:

@@ -58,6 +58,17 @@ def test_a_role_is_divided_by_time(tmp_path: Path) -> None:
     assert (len(data.test), data.train.num_classes) == (data.held_out.sum(), 82)
 
 
+def test_files_whose_names_begin_with_a_dot_are_left_out(tmp_path: Path) -> None:
+    (raw(tmp_path / "raw", A=long(1, 1000)) / "._all_data.json").write_text("no JSON")
+    assert load("shakespeare", tmp_path / "raw").train.owners == ("A",)
+    for part in ("train", "test"):
+        (tmp_path / part).mkdir()
+        sample = {"users": ["A"], "user_data": {"A": {"x": ["a" * 80], "y": ["b"]}}}
+        (tmp_path / part / "a.json").write_text(json.dumps(sample))
+        (tmp_path / part / "._a.json").write_text("no JSON")
+    assert load("shakespeare", tmp_path).train.owners == ("A",)
+
+
 def test_files_may_be_compressed_and_roles_few(tmp_path: Path) -> None:
     folder = raw(tmp_path, **{f"R{i}": long(i, 1000 + 10 * i) for i in range(9)})
     (folder / "all.json.xz").write_bytes(lzma.compress((folder / "all_data.json").read_bytes()))
@@ -108,8 +119,17 @@ def test_other_files_are_refused(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="must be one whole JSON document"):
         load("shakespeare", tmp_path)
     (tmp_path / "a.json").write_text('{"users": ["A"], "user_data": {"B": {}}}')
-    with pytest.raises(ValueError, match="an object of the same users"):
+    with pytest.raises(ValueError, match="an object of the same users, got 1 and 1, which differ"):
         load("shakespeare", tmp_path)
+    for users, message in (
+        ([1], "got the user 1: write names as text"),
+        ([["1"]], r"got the user \['1'\]: write"),
+        ({}, "got dict and dict"),
+    ):
+        content = {"users": users, "user_data": {str(user): {"raw": long(0, 900)} for user in users}}
+        (tmp_path / "a.json").write_text(json.dumps(content))
+        with pytest.raises(ValueError, match=f"must hold users, a list of names, and user_data, .*{message}"):
+            load("shakespeare", tmp_path)
     (tmp_path / "a.json.xz").write_bytes(b"no archive")
     (tmp_path / "a.json").unlink()
     with pytest.raises(ValueError, match="must be one whole JSON document"):

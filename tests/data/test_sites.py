@@ -88,6 +88,56 @@ def test_files_of_one_name_are_called_by_their_folders(tmp_path: Path) -> None:
     assert named == ("Bremen/visits", "Kiel/other", "Kiel/visits")
 
 
+def test_no_two_sites_have_one_name(tmp_path: Path) -> None:
+    """Of files kiel.csv and kiel.tsv the rows of one were there twice, and those of the other nowhere."""
+    for file, x in (("kiel.csv", 1), ("kiel.tsv", 2), ("lueb.csv", 3), ("kiel/kiel.csv", 4), ("lueb/kiel.csv", 5)):
+        (tmp_path / file).parent.mkdir(exist_ok=True)
+        (tmp_path / file).write_text(f"x,label\n{x},0\n{x},1\n")
+
+    def read(*files: str) -> tuple[tuple[str, ...], list[float]]:
+        train = read_sites([tmp_path / file for file in files], test_fraction=0).train
+        return train.owners, train.x[:, 0].tolist()
+
+    assert read("kiel.csv", "kiel.tsv", "lueb.csv") == (("kiel.csv", "kiel.tsv", "lueb.csv"), [1, 1, 2, 2, 3, 3])
+    assert read("kiel.csv", "kiel.tsv") == (("kiel.csv", "kiel.tsv"), [1, 1, 2, 2])
+    assert read("kiel.csv", "lueb/kiel.csv") == (("kiel", "lueb"), [1, 1, 5, 5])
+    assert read("kiel.csv", "kiel/kiel.csv") == (("kiel/kiel", "kiel"), [4, 4, 1, 1])
+    assert read("kiel.csv", "kiel.tsv", "kiel/kiel.csv")[0] == ("kiel/kiel.csv", "kiel.csv", "kiel.tsv")
+
+
+def test_names_of_sites_stand_below_what_relative_and_whole_paths_have_in_common(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for folder in ("a", "b"):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "x.csv").write_text("x,label\n1,0\n1,1\n")
+    assert read_sites([Path("a/x.csv"), tmp_path / "b" / "x.csv"], test_fraction=0).train.owners == ("b", "a")
+
+
+def test_a_site_without_rows_is_warned_of(tmp_path: Path) -> None:
+    for name, rows in (("a", "1,0\n2,1\n"), ("b", ""), ("c", "3,1\n4,0\n")):
+        (tmp_path / f"{name}.csv").write_text(f"x,label\n{rows}")
+    with pytest.warns(UserWarning, match="a site must have rows to be a client, got a header alone in b: leave such"):
+        assert read_sites(str(tmp_path / "*.csv"), test_fraction=0).train.owners == ("a", "c")
+
+
+def test_a_site_may_be_called_as_a_gap_is(tmp_path: Path) -> None:
+    for name in ("NA", "DE"):
+        (tmp_path / f"{name}.csv").write_text("x,label\n1,0\n2,1\n")
+    assert read_sites(str(tmp_path / "*.csv"), test_fraction=0).train.owners == ("DE", "NA")
+
+
+def test_a_file_is_one_site(tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        (tmp_path / f"{name}.csv").write_text("x,label\n1,0\n1,1\n")
+    (tmp_path / "sub").mkdir()
+    for files in (f"{tmp_path}/a.csv,{tmp_path}/sub/../a.csv", f"{tmp_path}/a.csv,{tmp_path}/a.csv"):
+        with pytest.raises(ValueError, match=r"must be different files, got .*/a\.csv twice for '.*': name each"):
+            read_sites(files)
+    assert read_sites(f"{tmp_path}/**/**/*.csv", test_fraction=0).train.owners == ("a", "b")
+
+
 def test_columns_that_are_dropped_need_not_be_everywhere(tmp_path: Path) -> None:
     def more(rows: list[Row]) -> None:
         for row in rows:

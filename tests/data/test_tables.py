@@ -130,7 +130,7 @@ def test_natural_clients(tmp_path: Path) -> None:
         (["x,label,part", "1,2,valid"], {"split": "part"}, "'part' must say train or test, got 'valid'"),
         (["x,label,part", "1,2,test"], {"split": "part"}, "must say train for some rows, got test for all"),
         (["x,label", '"1,2'], {}, "must be a table as text, got unexpected end of data"),
-        (["x,label", "1," + "a" * 200_000], {}, "must be a table as text, got field larger"),
+        (["x,label", '1,"' + "a" * 200_000], {}, "must be a table as text, got unexpected end of data"),
         (["x,label", "1,2"], {"test_fraction": 1.0}, r"test_fraction must be in \[0, 1\), got 1.0"),
     ],
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -33,6 +34,18 @@ def test_a_text_is_the_one_feature_of_a_table(tmp_path: Path) -> None:
     assert found.preparation is not None
     assert found.preparation.read["dropped"] == ["id"]
     assert found.preparation.facts["prepare"]["vocabulary"] == ["good", "day", "bad", "night"]
+
+
+def test_a_text_may_be_longer_than_pythons_csv_takes(tmp_path: Path) -> None:
+    limit = csv.field_size_limit()
+    (tmp_path / "t.csv").write_text("note,label\n" + "word " * 60_000 + ",0\nother,1\n")
+    train = read_csv(tmp_path / "t.csv", text="note", length=4, test_fraction=0.0).train
+    assert train.x.tolist() == [[2] * 4, [3, 0, 0, 0]]
+    assert csv.field_size_limit() == limit  # of other readers of the process
+    (tmp_path / "u.csv").write_text('note,label\n"word,0\nother,1\n')
+    with pytest.raises(ValueError, match="the file must be a table as text, got unexpected end of data: write it"):
+        read_csv(tmp_path / "u.csv", text="note", test_fraction=0.0)
+    assert csv.field_size_limit() == limit
 
 
 def test_a_text_may_have_numbers_as_targets(tmp_path: Path) -> None:
@@ -155,6 +168,19 @@ def test_a_folder_for_each_class(tmp_path: Path) -> None:
     assert data.test.y.tolist() == [0, 0, 1]
 
 
+def test_files_whose_names_begin_with_a_dot_are_no_texts(tmp_path: Path) -> None:
+    """macOS writes ._NAME beside each file on a share, Jupyter .ipynb_checkpoints."""
+    books = plain(tmp_path / "books", one="abcd" * 200, two="dcba" * 200)
+    (books / "._two.txt").write_bytes(b"\x00\x05\x16\x07" + bytes(120))
+    assert catalogue.data(f"texts:{books}").train.owners == ("one", "two")
+    for kind in ("neg", "pos"):
+        (tmp_path / "train").mkdir(exist_ok=True)
+        (plain(tmp_path / "train" / kind, a="a film") / "._a.txt").write_bytes(b"\xb0")
+    plain(tmp_path / "train" / ".ipynb_checkpoints", a="a film")
+    data = catalogue.data(f"texts:{tmp_path}")
+    assert (data.train.classes, len(data.train)) == (("neg", "pos"), 2)
+
+
 def test_arrays_of_tokens(tmp_path: Path) -> None:
     ids = np.arange(1, 41, dtype=np.int32).reshape(10, 4)
     np.save(tmp_path / "a.npy", ids)
@@ -178,6 +204,18 @@ def test_arrays_of_tokens(tmp_path: Path) -> None:
     assert torch.equal(read_npz(tmp_path / "d.npz").train.y, torch.from_numpy(ids % 7).long())
 
 
+@pytest.mark.parametrize("fraction", [1.5, 1.0, -0.5, float("nan")])
+def test_the_part_of_token_arrays_that_is_held_out_is_checked(tmp_path: Path, fraction: float) -> None:
+    np.save(tmp_path / "a.npy", np.arange(1, 11).reshape(5, 2))
+    with pytest.raises(
+        ValueError, match=r"test_fraction must be in \[0, 1\), got .*: 0.2 holds out one example in five"
+    ):
+        read_npy(tmp_path / "a.npy", test_fraction=fraction)
+    train, test, *_ = read_npy(tmp_path / "a.npy", test_fraction=0.99)  # one is left to train on
+    assert test is not None
+    assert (len(train), len(test)) == (1, 4)
+
+
 def test_texts_of_hugging_face_keep_the_numbers_of_their_classes() -> None:
     datasets = pytest.importorskip("datasets")
     kinds = datasets.Features(text=datasets.Value("string"), label=datasets.ClassLabel(names=["pos", "neg"]))
@@ -187,6 +225,17 @@ def test_texts_of_hugging_face_keep_the_numbers_of_their_classes() -> None:
     assert (data.train.classes, data.train.y.tolist()) == (("pos", "neg"), [0, 1, 0])
     assert data.train.x.tolist() == [[3, 0], [4, 2], [3, 2]] or data.train.x.tolist() == [[2, 0], [4, 3], [2, 3]]
     assert data.test is not None
+    few = datasets.Dataset.from_dict(
+        {"text": ["bad", "good"], "label": [0, 2]},
+        features=datasets.Features(
+            text=datasets.Value("string"), label=datasets.ClassLabel(names=["neg", "so", "pos"])
+        ),
+    )
+    for part in fl.data.texts_of_huggingface(datasets.DatasetDict(train=few, test=few), text="text")[:2]:
+        assert part is not None
+        assert (part.classes, part.num_classes, part.y.tolist()) == (("neg", "so", "pos"), 3, [0, 2])
+    named = datasets.Dataset.from_dict({"text": ["bad", "good"], "label": [1, 2]})
+    assert fl.data.texts_of_huggingface(named, text="text").train.classes == ("1", "2")
     with pytest.raises(ValueError, match="must have the columns review, got text, label: name others as text"):
         fl.data.texts_of_huggingface(made, text="review")
     with pytest.raises(ValueError, match="must have a split 'train', got a"):

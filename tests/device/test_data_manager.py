@@ -12,6 +12,7 @@ from fedloom.core.errors import RefusedError, SettingError
 from fedloom.data import Dataset, from_arrays
 from fedloom.data.statistics import CommonPreparation, Scale, Spread, Summary
 from fedloom.device import DataManager
+from fedloom.device.data_manager import load_examples
 from fedloom.experiments.sections import DataSettings
 from fedloom.wire.device_statistics import CommonTotals
 from fedloom.wire.registration import Registration
@@ -37,6 +38,12 @@ def test_targets_that_are_no_classes_are_registered_by_their_number(tmp_path: Pa
         assert Registration.of(found.described()) == found
     classes = manager(tmp_path, [f"{i},{i},{i % 2},train" for i in range(10)], "label=days&split=part")
     assert not {"target_dtype", "target_shape", "targets"} & classes.registration("a" * 32).described().keys()
+
+
+def test_of_a_folder_the_one_file_is_taken_whose_name_begins_with_no_dot(tmp_path: Path) -> None:
+    (tmp_path / "mine.csv").write_text("age,label\n1,0\n2,1\n3,0\n")
+    (tmp_path / "._mine.csv").write_bytes(bytes(99))
+    assert len(load_examples(str(tmp_path)).train) == 3
 
 
 def test_labels_of_several_kinds_are_registered() -> None:

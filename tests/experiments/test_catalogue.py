@@ -51,6 +51,13 @@ def test_public_examples_are_taken_out_of_the_others() -> None:
     assert again == public.x[:, 0].tolist() != different
 
 
+def test_data_without_natural_clients_are_told_how_to_have_some() -> None:
+    bare = Dataset(from_arrays(np.ones((4, 2), np.float32), np.array([0, 1, 0, 1])), None)
+    with pytest.raises(SettingError, match=r"clients_train in a \.npz file.*, or use another: iid, ") as error:
+        catalogue.partition("natural", bare, 2, 0)
+    assert "natural" not in str(error.value).partition("use another")[2]
+
+
 @pytest.mark.slow
 def test_labels_of_public_examples_are_read_where_they_are_known() -> None:
     said = DataSettings(public=40, clients=5, partition="iid", public_labels=True)

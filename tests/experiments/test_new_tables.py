@@ -147,8 +147,19 @@ def test_targets_are_numbers(tmp_path: Path) -> None:
     both = read(two, tmp_path, "x,b,a\n0,8,9\n").y
     assert both is not None
     assert both.tolist() == [[9, 8]]
+    swapped = read(two, tmp_path, "x,b,a\n0,8,9\n", "target=b,a").y
+    assert swapped is not None
+    assert swapped.tolist() == [[9, 8]]
     with pytest.raises(SettingError, match=r"the run has 2 targets, got 'a' in .*new\.csv: name as many"):
         read(two, tmp_path, "x,a\n0,8\n", "target=a")
+
+
+def test_rows_without_a_site_are_called_missing(tmp_path: Path) -> None:
+    run = table(tmp_path)
+    found = read(run, tmp_path, "site,height,weight,ill\n,1.5,60,yes\neast,1.6,61,no\nNA,1.6,61,no\n")
+    assert found.sites == ("missing", "east", "missing")
+    frame = pd.DataFrame({"site": ["east", None], "height": [1.5, 1.6], "weight": [60, 61]})
+    assert run.of_frame(frame, False).sites == ("east", "missing")
 
 
 def test_several_files_are_sites_of_which_none_is_lost(tmp_path: Path) -> None:

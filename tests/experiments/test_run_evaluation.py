@@ -67,6 +67,22 @@ def test_measures_and_intervals_of_classes(classes: dict[str, Any], tmp_path: Pa
     assert float(read[0]["value"]) == found.measures["accuracy"].value
 
 
+def test_rows_without_a_site_are_not_all_rows(classes: dict[str, Any], tmp_path: Path) -> None:
+    """They had the name of all rows, whose measures were lost."""
+    lines = classes["new"].read_text().splitlines()
+    assert lines[0].split(",")[-1] == "client"
+    gaps = [line.rpartition(",")[0] + "," * (k > 0) if 0 < k <= 40 else line for k, line in enumerate(lines)]
+    (tmp_path / "gaps.csv").write_text("\n".join(gaps))
+    whole = evaluate_run(classes["run"], classes["new"], measures=["accuracy"], resamples=5).measures["accuracy"]
+    found = evaluate_run(classes["run"], tmp_path / "gaps.csv", measures=["accuracy"], resamples=5)
+    assert (found.measures["accuracy"], found.sizes["missing"]) == (whole, 40)
+    by_hand = replace(found, by_site={"": found.by_site["missing"]}, sizes={"": 40})
+    for table, site in ((found.table(), "missing"), (by_hand.table(), "")):
+        rows = list(table)
+        assert (rows[1][:2], rows[1][3]) == (["", found.rows], whole.value)
+        assert [site, 40] in [row[:2] for row in rows[2:]]
+
+
 def test_rows_that_the_run_trained_on_are_counted(classes: dict[str, Any], tmp_path: Path) -> None:
     """By their values, whatever file they stand in: not held-out rows, and not rows with another target."""
     run, whole = classes["run"], classes["run"].parent / "all.csv"

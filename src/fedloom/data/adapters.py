@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from contextlib import nullcontext, suppress
 from dataclasses import replace
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
+import torch
 from torch import Tensor
 
 from fedloom.data.constants import NORMALISE
@@ -188,7 +189,8 @@ def texts_of_huggingface(
 ) -> Dataset:
     """Return texts and their classes of Hugging Face's `datasets` as token ids (N, length).
 
-    What is in the cache needs no network. Classes are numbered as there.
+    What is in the cache needs no network. A `ClassLabel` keeps its classes and their numbers, also those without a row;
+    other labels are classes as `from_frame` makes them.
 
     Args:
         source: as of `from_huggingface`.
@@ -233,7 +235,9 @@ def texts_of_huggingface(
         length=length, most=most, least=least, least_clients=least_clients, test_fraction=0.0, name=name,
     )  # fmt: skip
     names = getattr(parts["train"].features[label], "names", None)
-    return made._replace(train=_called(made.train, names), test=made.test and _called(made.test, names))
+    if names is None:
+        return made
+    return made._replace(train=_as_there(made.train, names), test=made.test and _as_there(made.test, names))
 
 
 _PART = "fedloom part"  # the column that says of which split a row is
@@ -243,6 +247,12 @@ def _called(examples: Examples, names: Any) -> Examples:
     """Return the examples with names of their classes, where another library has one for each."""
     listed = isinstance(names, list | tuple) and len(names) == examples.num_classes
     return replace(examples, classes=tuple(map(str, names))) if listed else examples
+
+
+def _as_there(examples: Examples, names: Sequence[str]) -> Examples:
+    """Return the examples of a table of numbered classes with all `names` of these, and their numbers."""
+    numbers = torch.tensor([int(name) for name in examples.classes or range(examples.num_classes)])
+    return replace(examples, y=numbers[examples.y], num_classes=len(names), classes=tuple(names))
 
 
 def _split(rows: Any, x: str, label: str) -> tuple[npt.NDArray[Any], npt.NDArray[np.int64]]:

@@ -17,11 +17,13 @@ import torch
 from fedloom.data import formats
 from fedloom.data.examples import MAX_CLASSES, Dataset, Examples
 from fedloom.data.formats import FormatError, refuse
+from fedloom.data.hold_out import sizes_held_out
 from fedloom.data.in_memory import from_arrays, missing_classes
 from fedloom.data.inputs import Tokens, next_tokens
 from fedloom.data.vocabulary import narrow
 
 NAMES = ("x_train", "y_train", "x_test", "y_test")
+_OWNERS = "clients_train"
 _CHUNK = 2**20
 
 
@@ -44,7 +46,8 @@ def read_npz(path: str | os.PathLike[str], *, every_class: bool = True) -> Datas
     path = Path(path)
     if _holds_tokens(path):
         return _of_tokens(path)
-    arrays = read_arrays(path, NAMES)
+    arrays = read_arrays(path, [*NAMES, *_owners_in(path)])
+    clients = arrays.pop(_OWNERS, None)
     for name, array in arrays.items():
         if name[0] == "y":
             arrays[name] = _labels(path, name, array)
@@ -64,7 +67,7 @@ def read_npz(path: str | os.PathLike[str], *, every_class: bool = True) -> Datas
     test = from_arrays(
         arrays["x_test"], arrays["y_test"], num_classes=classes, normalise=train.normalise, name=path.stem
     )
-    return Dataset(train, test)
+    return _owned(path, Dataset(train, test), clients)
 
 
 def read_npy(path: str | os.PathLike[str], *, test_fraction: float = 0.2, seed: int = 0) -> Dataset:
@@ -72,11 +75,11 @@ def read_npy(path: str | os.PathLike[str], *, test_fraction: float = 0.2, seed: 
 
     Args:
         path: of the file.
-        test_fraction: the part of all rows that becomes the test set, at random.
-        seed: of this choice.
+        test_fraction: the part of all rows that becomes the test set, in [0, 1), at random.
+        seed: of this choice, 0 to 2**32 - 1.
 
     Raises:
-        ValueError: there is no such file, or it holds anything but token ids.
+        ValueError: there is no such file, it holds anything but token ids, or an argument is out of range.
     """
     path = Path(path)
     if not path.is_file():
@@ -85,11 +88,10 @@ def read_npy(path: str | os.PathLike[str], *, test_fraction: float = 0.2, seed: 
         ids = np.load(path, allow_pickle=False)
     except Exception as error:  # parsers fed with garbage raise nearly anything
         refuse(path, "the file must hold one plain array, written by numpy.save", error, "save it again")
-    out = np.zeros(len(ids), np.bool_) if ids.ndim else ids
-    count = round(test_fraction * len(out)) if ids.ndim else 0
-    if count:
-        out[np.random.RandomState(seed).permutation(len(out))[:count]] = True
     size = _size_of_ids(path, {"the array": ids})
+    out = np.zeros(len(ids), np.bool_)
+    count = int(sizes_held_out(np.array([len(ids)]), test_fraction, seed)[0])
+    out[np.random.RandomState(seed).permutation(len(out))[:count]] = True
     train, test = (_sequences(path, ids[rows], None, size) for rows in (~out, out))
     return Dataset(train, test if count else None)
 
@@ -105,13 +107,11 @@ def _holds_tokens(path: Path) -> bool:
 
 
 def _of_tokens(path: Path) -> Dataset:
-    with zipfile.ZipFile(path) as archive:
-        there = {name.removesuffix(".npy") for name in archive.namelist()}
+    there = names_in(path)
     targets = [name for name in ("y_train", "y_test") if name in there]
     if len(targets) == 1:
         refuse(path, "targets are there of both parts or of none", targets[0], "leave both out for the next token")
-    own = [name for name in ("clients_train",) if name in there]
-    found = read_arrays(path, ["x_train", "x_test", *targets, *own])
+    found = read_arrays(path, ["x_train", "x_test", *targets, *_owners_in(path)])
     parts = {name: found[name] for name in ("x_train", "x_test")}
     if parts["x_train"].shape[1:] != parts["x_test"].shape[1:]:
         shapes = " and ".join(str(x.shape) for x in parts.values())
@@ -125,13 +125,31 @@ def _of_tokens(path: Path) -> Dataset:
     train, test = (_sequences(path, x, each, size) for x, each in zip(parts.values(), y, strict=True))
     classes = max(train.num_classes, test.num_classes)
     train, test = (replace(part, num_classes=classes) for part in (train, test))
-    if not own:
-        return Dataset(train, test)
-    names, owners = np.unique(found["clients_train"], return_inverse=True)
-    if owners.shape != (len(train),):
-        refuse(path, f"clients_train must name the client of each of {len(train)} rows", found["clients_train"].shape,
+    return _owned(path, Dataset(train, test), found.get(_OWNERS))
+
+
+def _owners_in(path: Path) -> list[str]:
+    return [_OWNERS] if _OWNERS in names_in(path) else []
+
+
+def names_in(path: Path) -> set[str]:
+    """Return the names of the arrays in a file; what is wrong with it, `read_arrays` says."""
+    try:
+        with zipfile.ZipFile(path) as archive:
+            return {name.removesuffix(".npy") for name in archive.namelist()}
+    except (OSError, zipfile.BadZipFile):
+        return set()
+
+
+def _owned(path: Path, found: Dataset, clients: npt.NDArray[Any] | None) -> Dataset:
+    """Return a data set with the clients that a file names, where it names some."""
+    if clients is None:
+        return found
+    names, owners = np.unique(clients, return_inverse=True)
+    if clients.shape != (len(found.train),):
+        refuse(path, f"clients_train must name the client of each of {len(found.train)} rows", clients.shape,
                "save as many names")  # fmt: skip
-    return Dataset(replace(train, owners=tuple(map(str, names))), test, owners.astype(np.int64))
+    return Dataset(replace(found.train, owners=tuple(map(str, names))), found.test, owners.astype(np.int64))
 
 
 def _size_of_ids(path: Path, parts: Mapping[str, npt.NDArray[Any]]) -> int:

@@ -8,7 +8,7 @@ import math
 import os
 import pickletools
 import zlib
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -62,6 +62,11 @@ def find_files(name: str, places: Sequence[tuple[Path, Sequence[Sequence[str]]]]
         f"{name} needs all its files in one folder, got none that has them all; missing are{spelt} {missing}: "
         "put the published files there (nothing is downloaded), or give the folder that holds them"
     )
+
+
+def visible(paths: Iterable[Path]) -> list[Path]:
+    """Return paths in their order, without those whose names begin with a dot, which systems and editors write."""
+    return sorted(path for path in paths if not path.name.startswith("."))
 
 
 def check_link(path: Path, root: Path) -> None:

@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from fedloom.data.examples import MAX_CLASSES, Dataset
-from fedloom.data.formats import FormatError, check_link, read_whole, refuse
+from fedloom.data.formats import FormatError, check_link, read_whole, refuse, visible
 from fedloom.data.in_memory import from_arrays, missing_classes
 
 _KEYS = ("users", "num_samples", "user_data")
@@ -55,7 +55,7 @@ def _users(
     sizes: list[int] = []
     for part in ("train", "test"):
         check_link(place / part, folder)
-        files = sorted((place / part).glob("*.json"))
+        files = visible((place / part).glob("*.json"))
         if not files:
             refuse(place / part, "the folder must hold .json files of LEAF", "none", "run LEAF's preprocess.sh")
         seen: set[str] = set()

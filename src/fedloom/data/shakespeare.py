@@ -14,7 +14,7 @@ import torch
 
 from fedloom.data import formats
 from fedloom.data.examples import Dataset, Examples
-from fedloom.data.formats import check_link, read_whole, refuse
+from fedloom.data.formats import check_link, read_whole, refuse, visible
 from fedloom.data.inputs import IGNORED, Tokens
 from fedloom.data.vocabulary import Vocabulary, narrow, padded
 
@@ -95,7 +95,7 @@ def _divided(text: str) -> tuple[Windows, Windows]:
 def _texts(folder: Path) -> Iterator[tuple[str, str]]:
     """Yield the roles of all files and what they say."""
     places = (folder / "data" / "all_data", folder / "all_data", folder / "data", folder)
-    found = next((f for p in places if (f := sorted([*p.glob("*.json"), *p.glob("*.json.xz")]))), [])
+    found = next((f for p in places if (f := visible([*p.glob("*.json"), *p.glob("*.json.xz")]))), [])
     if not found:
         refuse(
             folder, "the folder must hold all_data/*.json of LEAF, or train/ and test/ of its samples", "none",
@@ -118,7 +118,7 @@ def _samples(place: Path, folder: Path) -> dict[str, tuple[Windows, Windows]]:
     found: dict[str, list[Windows]] = {}
     nothing = np.empty((0, WINDOW), np.uint8), np.empty((0, WINDOW), np.int64)
     for i, part in enumerate(("train", "test")):
-        files = sorted((place / part).glob("*.json"))
+        files = visible((place / part).glob("*.json"))
         if not files:
             refuse(place / part, "the folder must hold .json files of LEAF", "none", "run LEAF's preprocess.sh")
         for path in files:
@@ -145,10 +145,13 @@ def _users(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
     except (ValueError, RecursionError, lzma.LZMAError, EOFError) as error:
         refuse(path, "the file must be one whole JSON document", error)
     users, data = (content.get(k) if isinstance(content, dict) else None for k in ("users", "user_data"))
-    if not isinstance(users, list) or not isinstance(data, dict) or {*map(str, users)} != data.keys():
-        refuse(
-            path, "the file must hold users, a list, and user_data, an object of the same users", type(users).__name__
-        )
+    rule = "the file must hold users, a list of names, and user_data, an object of the same users"
+    if not isinstance(users, list) or not isinstance(data, dict):
+        refuse(path, rule, f"{type(users).__name__} and {type(data).__name__}")
+    if (number := next((user for user in users if not isinstance(user, str)), None)) is not None:
+        refuse(path, rule, f"the user {number!r:.60}", "write names as text")
+    if {*users} != data.keys():
+        refuse(path, rule, f"{len(users)} and {len(data)}, which differ")
     for user in users:
         if not isinstance(data[user], dict):
             refuse(path, f"user_data of {user!r} must be an object", type(data[user]).__name__)

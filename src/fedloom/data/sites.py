@@ -28,10 +28,8 @@ TABLES = (".csv", ".tsv", ".parquet")
 _SHOWN = 20  # differences in a message
 _NAMED = 4  # files in a difference
 _CLASSES = 12  # in a difference
-_FEWEST, _TIMES = (
-    5,
-    5,
-)  # numbers of a file that are compared with those of others; how many times as large another unit is
+_FEWEST = 5  # numbers of a file that are compared with those of others
+_TIMES = 5  # how many times as large another unit is
 
 
 def read_sites(
@@ -136,6 +134,9 @@ def read_sites(
         whole = pd.concat([frames[name].rename(columns=str)[shared] for name in names], ignore_index=True)
         read, bad = columns_of_frame(place, whole, replace(roles, drop=()))
         read.lines = np.concatenate([np.arange(length) for length in lengths])
+    if without := [name for name, length in zip(names, lengths, strict=True) if not length]:
+        told = f"a site must have rows to be a client, got a header alone in {_listed(without)}: leave such a file out"
+        warnings.warn(f"{place}: {told}", stacklevel=2)
     starts = np.cumsum([0, *lengths[:-1]]).tolist()
     read.files = tuple(zip(starts, (path.name for path in paths), strict=True))
     client = _unused("client", read)
@@ -155,12 +156,12 @@ def site_files(files: str | os.PathLike[str] | Sequence[str | os.PathLike[str]])
     """Return the files of a pattern or of a list, in order of their names.
 
     Raises:
-        ValueError: there are fewer than two, one is missing, or they are of several kinds.
+        ValueError: there are fewer than two, one is missing or there twice, or they are of several kinds.
     """
     if isinstance(files, str | os.PathLike):
         text = os.fspath(files)
         if any(mark in text for mark in "*["):
-            found = sorted(Path(one) for one in glob.glob(text, recursive=True) if Path(one).is_file())
+            found = sorted({Path(one) for one in glob.glob(text, recursive=True) if Path(one).is_file()})
         else:
             found = sorted(Path(part) for part in text.split(","))
     else:
@@ -175,21 +176,23 @@ def site_files(files: str | os.PathLike[str] | Sequence[str | os.PathLike[str]])
         raise FormatError(
             f"files of sites must end in {', '.join(TABLES)}, got {other[0]} for {shown!r}: name tables alone"
         )
+    if (twice := first_repeated([str(path.resolve()) for path in found])) is not None:
+        raise FormatError(f"sites must be different files, got {twice} twice for {shown!r}: name each file once")
     if len({is_parquet(path) for path in found}) > 1:
         raise FormatError(f"sites must be all text or all Parquet, got both for {shown!r}: convert one kind")
     return found
 
 
 def site_names(paths: Sequence[Path]) -> list[str]:
-    """Return a name for each file: its stem, or where stems repeat its path below what all have in common."""
-    stems = [path.stem for path in paths]
-    if len(set(stems)) == len(stems):
-        return stems
-    common = os.path.commonpath([path.parent for path in paths])
-    below = [os.path.relpath(path.with_suffix(""), common) for path in paths]
-    if len(set(stems)) == 1:  # Kiel/visits.csv, Lübeck/visits.csv
-        below = [os.path.dirname(name) for name in below]
-    return [name.replace(os.sep, "/") for name in below]
+    """Return a name for each file: its stem, or where stems repeat as much of its path as tells all of them apart."""
+    full = [Path(os.path.abspath(path)) for path in paths]
+    common = os.path.commonpath([path.parent for path in full])
+    below = [path.relative_to(common) for path in full]
+    forms = [[path.stem for path in paths]]
+    if len(set(forms[0])) == 1:  # Kiel/visits.csv, Lübeck/visits.csv
+        forms.append([path.parent.as_posix() if path.parent.name else path.stem for path in below])
+    forms += [[path.with_suffix("").as_posix() for path in below], [path.as_posix() for path in below]]
+    return next((names for names in forms if len(set(names)) == len(names)), list(map(str, paths)))
 
 
 def _called(paths: Sequence[Path]) -> str:

@@ -6,6 +6,7 @@ import os
 import re
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import replace
+from decimal import Decimal
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
@@ -143,8 +144,9 @@ def from_frame(
 ) -> Dataset:
     """Return the rows of a pandas data frame as feature vectors (N, D) float32, in their order.
 
-    Gaps are NaN and None. Columns that have numbers for names are named by their text: 3 is "3". Columns of numbers and
-    of true and false are numbers, those of objects, text and categories are words.
+    Gaps are NaN and None, and the words that mean one in a text file, so that a table is the same in each format: "",
+    NA, N/A, NaN, null and ?. Columns that have numbers for names are named by their text: 3 is "3". Columns of numbers,
+    decimals too, and of true and false are numbers, those of other objects, text and categories are words.
 
     Args:
         frame: of pandas.
@@ -195,9 +197,18 @@ def columns_of_frame(place: Path, frame: pd.DataFrame, roles: Roles) -> tuple[Co
             read.numbers[column] = values.to_numpy(np.float64, na_value=np.nan)
         elif values.dtype.kind in "mMc":
             bad[column] = f"{column!r} with {values.dtype} values"
+        elif column not in as_words and _are_decimals(values):
+            numbers = [np.nan if gap else float(v) for v, gap in zip(values, values.isna(), strict=True)]
+            read.numbers[column] = np.array(numbers, np.float64)
         else:
             read.words[column] = ["" if gap else spelt(v) for v, gap in zip(values, values.isna(), strict=True)]
     return read, bad
+
+
+def _are_decimals(values: pd.Series[Any]) -> bool:
+    """Return whether a column of objects holds numbers, some of them decimals, as databases and Parquet have them."""
+    there = values.dropna()
+    return any(isinstance(v, Decimal) for v in there) and all(isinstance(v, Decimal | int | float) for v in there)
 
 
 def number(values: Iterable[Hashable]) -> npt.NDArray[np.int64]:
@@ -227,7 +238,8 @@ def dataset_of(
     targets = take_targets(path, read, roles.targets, unread) if roles.targets else None
     if roles.text is None:
         check_columns(path, read, prepare is not None, unread, isinstance(prepare, CommonPreparation))
-    for column, cells in ((roles.label, labels), (roles.client, users), (roles.group, grouped)):
+    of_cells = None if read.files else users  # else of files, which may be called NA
+    for column, cells in ((roles.label, labels), (roles.client, of_cells), (roles.group, grouped)):
         if column is not None and cells is not None:
             check_gaps(path, read, column, cells)
     y, classes = (targets, ()) if labels is None else class_labels(path, roles.label or "", labels)

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 from fedloom.data.examples import Dataset, Examples
-from fedloom.data.formats import check_link, read_whole, refuse
+from fedloom.data.formats import check_link, read_whole, refuse, visible
 from fedloom.data.inputs import IGNORED, Tokens
 from fedloom.data.preparation import Preparation
 from fedloom.data.tables import from_frame
@@ -47,7 +47,7 @@ def texts(
     """
     if (folder / "train").is_dir():
         return _of_classes(folder, tokens or "words", length or 128, most, least, least_clients)
-    files = sorted(folder.glob("*.txt"))
+    files = visible(folder.glob("*.txt"))
     if not files:
         refuse(
             folder, "the folder must hold train/<class>/*.txt, or plain *.txt", "neither",
@@ -66,11 +66,11 @@ def _of_classes(folder: Path, tokens: Any, length: int, most: int, least: int, l
     for part in ("train", "test"):
         if (folder / part).is_dir():
             check_link(folder / part, folder)
-            classes = sorted(p for p in (folder / part).iterdir() if p.is_dir())
+            classes = visible(p for p in (folder / part).iterdir() if p.is_dir())
             if not classes:
                 refuse(folder / part, "the folder must hold a folder for each class", "none", "make one for each")
             for place in classes:
-                files = sorted(place.glob("*.txt"))
+                files = visible(place.glob("*.txt"))
                 if not files:
                     refuse(place, "the folder of a class must hold .txt files", "none", "remove it, or fill it")
                 rows += [(_text(path, folder), place.name, part) for path in files]

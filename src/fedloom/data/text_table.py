@@ -57,8 +57,8 @@ class TextTable:
         try:
             with self.path.open(newline="", encoding=self.encoding) as file:
                 reader = csv.reader(file, delimiter=self.separator, strict=True)
-                next(reader)
-                for row in reader:
+                _next(reader)
+                while (row := _next(reader)) is not None:
                     if not row:  # an empty line
                         continue
                     if len(row) != len(self.header):
@@ -79,6 +79,18 @@ class TextTable:
         if self.separator == ";" and _DECIMAL_COMMA.fullmatch(cell):
             cell = cell.replace(",", ".")
         return float(cell)
+
+
+def _next(reader: Iterator[list[str]]) -> list[str] | None:
+    """Return the next row, None behind the last, whose cells may be as long as a file: Python's limit is 131,072 signs.
+
+    That limit is one of the process, so other readers have theirs back after each row.
+    """
+    before = csv.field_size_limit(formats.LIMIT)
+    try:
+        return next(reader, None)
+    finally:
+        csv.field_size_limit(before)
 
 
 def _encoding(path: Path) -> str:

@@ -11,6 +11,7 @@ import numpy.typing as npt
 
 from fedloom.core.errors import RefusedError, SettingError, SettingWarning, warn
 from fedloom.data import Dataset, Examples, Federation, Partition, by_lists, federate
+from fedloom.data.formats import visible
 from fedloom.data.inputs import describe_inputs
 from fedloom.data.statistics import CommonPreparation, Spread, Summary, target_columns
 from fedloom.data.vocabulary import TextPreparation
@@ -226,7 +227,7 @@ def _resolve_source(source: str) -> str:
                 f"--data takes a file, a folder or a name of data, and there is no {source}: name another"
             )
         return source
-    files = sorted(path for path in folder.iterdir() if path.suffix in (".npz", ".csv", ".parquet"))
+    files = visible(path for path in folder.iterdir() if path.suffix in (".npz", ".csv", ".parquet"))
     if len(files) > 1:
         raise SettingError(f"{folder} holds {', '.join(path.name for path in files)}: name one of them with --data")
     return str(files[0]) if files else f"images:{folder}"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import os
-import zipfile
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -17,12 +16,12 @@ from torch import Tensor
 
 from fedloom.core.errors import SettingError
 from fedloom.data import Dataset, Examples, Normalise, Tokens, from_arrays
-from fedloom.data.arrays import read_arrays
+from fedloom.data.arrays import names_in, read_arrays
 from fedloom.data.formats import refuse
-from fedloom.data.inputs import IGNORED
+from fedloom.data.inputs import IGNORED, next_tokens
 from fedloom.experiments import catalogue
 from fedloom.experiments.experiment import Experiment
-from fedloom.experiments.new_tables import RunTable, TableRows, check_names, class_places, some_names
+from fedloom.experiments.new_tables import RunTable, TableRows, check_names, class_names, class_places, some_names
 from fedloom.experiments.training_rows import TrainedOn, count_trained
 from fedloom.experiments.unknown_words import warn_of_unknown
 from fedloom.wire.device_registry import RemoteExamples
@@ -104,7 +103,11 @@ class RowReader:
         path, _, written = source.partition("?")
         if catalogue.is_table(source):
             return self._of_table(self._table.read(path, self._table.arguments(source, written), with_targets))
-        if path.endswith(".npz") and (held := _arrays_in(Path(path))):
+        if path.endswith(".npz") and ":" not in path and not Path(path).is_file():
+            raise SettingError(
+                f"there is no file {path!r}; give the path of a .npz file with the array x, and y to evaluate"
+            )
+        if path.endswith(".npz") and (held := names_in(Path(path))):
             if "x" in held:
                 return self._of_arrays(Path(path), with_targets)
             if "x_train" not in held:
@@ -115,26 +118,40 @@ class RowReader:
         return self._of_dataset(catalogue.data(source, whole=True), with_targets)
 
     def _of_arrays(self, path: Path, with_targets: bool) -> NewRows:
-        if with_targets and "y" not in _arrays_in(path):
+        has_y = with_targets and "y" in names_in(path)
+        if with_targets and not has_y and not self._follows_tokens:
             refuse(path, "to evaluate takes the arrays x and y", "x alone", "save y too: numpy.savez(path, x=x, y=y)")
-        found = read_arrays(path, ("x", "y") if with_targets else ("x",))
+        found = read_arrays(path, ("x", "y") if has_y else ("x",))
         if not len(found["x"]):
             refuse(path, "x must have rows", "none", "save some")
         made = _inputs(found["x"], path.stem, self.train)
         if with_targets:
-            y = found["y"]
-            if len(y) != len(made):
-                refuse(
-                    path, "x and y must have as many rows", f"{len(made)} and {len(y)}", "save them of the same rows"
-                )
-            if self.train.y.is_floating_point():
-                made = replace(made, y=torch.from_numpy(y.astype(np.float32)), num_classes=self.train.num_classes)
-            else:
-                if y.ndim != 1 or y.dtype.kind not in "iuf" or (y != np.round(y)).any() or y.min() < 0:
-                    rule = "y must hold class numbers (N,), whole numbers from 0, as the run's data number classes"
-                    refuse(path, rule, f"{y.dtype} of shape {y.shape}", "number classes so")
-                made = replace(made, y=torch.from_numpy(y.astype(np.int64)), num_classes=int(y.max()) + 1)
+            if self._follows_tokens and not made.has_tokens:
+                refuse(path, "x must hold token ids (N, T), integers", _dtype(made), "save x.astype(numpy.int32)")
+            y = found["y"] if has_y else next_tokens(made.x, getattr(self.train.normalise, "padding", 0)).numpy()
+            made = self._with_targets(path, made, y)
         return self._of_dataset(Dataset(made, None), with_targets)
+
+    def _with_targets(self, path: Path, made: Examples, y: npt.NDArray[Any]) -> Examples:
+        """Return rows with the targets of a file, of the type that the run's have."""
+        if y.ndim == 0 or len(y) != len(made):
+            got = f"{len(made)} and {len(y) if y.ndim else 'one number'}"
+            refuse(path, "x and y must have as many rows", got, "save them of the same rows")
+        shown = f"{y.dtype} of shape {y.shape}"
+        if self.train.y.is_floating_point():
+            if y.dtype.kind not in "iufb":
+                refuse(path, "y must hold numbers, as the run's targets are", shown, "save y.astype(float)")
+            columns = y.shape[1] if y.ndim > 1 else 1
+            return replace(made, y=torch.from_numpy(y.astype(np.float32)), num_classes=columns)
+        if self._follows_tokens and (y.dtype.kind not in "iu" or y.shape != tuple(made.x.shape) or y.min() < IGNORED):
+            rule = f"y must hold the token that follows each place of x (N, T), {IGNORED} where none counts"
+            refuse(path, rule, f"{shown} for x of shape {tuple(made.x.shape)}", "leave y out for the next tokens of x")
+        if not self._follows_tokens and (
+            y.ndim != 1 or y.dtype.kind not in "iuf" or (y != np.round(y)).any() or y.min() < 0
+        ):
+            rule = "y must hold class numbers (N,), whole numbers from 0, as the run's data number classes"
+            refuse(path, rule, shown, "number classes so")
+        return replace(made, y=torch.from_numpy(y.astype(np.int64)), num_classes=max(1, int(y.max()) + 1))
 
     def _of_dataset(self, found: Dataset, with_targets: bool) -> NewRows:
         """Return the test rows of a data set, all rows where it has none."""
@@ -146,6 +163,7 @@ class RowReader:
             part, owners = found.test, None
         if not len(part):
             raise SettingError(f"data must have rows, got none in {part.name}: name others")
+        part = replace(part, classes=class_names(part))
         prepared = self._table.preparation
         if prepared is not None and prepared.text is not None and part.preparation is not None:
             part = part.prepared(prepared)
@@ -177,24 +195,40 @@ class RowReader:
         return NewRows(self._inputs_of(made, targets), read.places, read.counted, read.sites)
 
     def _numbered(self, part: Examples) -> Tensor:
-        """Return targets as the run has them; classes by their names."""
-        floats = self.train.y.is_floating_point()
-        if floats != part.y.is_floating_point() or (floats and part.y.shape[1:] != self.train.y.shape[1:]):
+        """Return targets as the run has them: classes and numbers by their names, those without as they are."""
+        floats, shape = self.train.y.is_floating_point(), self.train.y.shape[1:]
+        if _kind(part) != _kind(self.train):
             raise SettingError(
                 f"targets of the run are {_kind(self.train)}, got {_kind(part)} in {part.name}: give such targets"
             )
         if floats:
-            return part.y.to(self.train.y.dtype)
-        if not (part.classes and self.train.classes):
+            return self._in_order(part).reshape(-1, *shape).to(self.train.y.dtype)
+        # A run of arrays may not know what its classes are called: words of as many are in its order.
+        known = class_names(self.train) or len(part.classes) != self.train.num_classes
+        by_name = known or any(name.isdecimal() for name in part.classes)
+        if not (part.has_classes and part.classes and by_name):
             if int(part.y.max()) >= self.train.num_classes:
+                what = "tokens" if self._follows_tokens else "classes"
                 raise SettingError(
-                    f"classes of the run are the numbers 0 to {self.train.num_classes - 1}, got {int(part.y.max())} in "
-                    f"{part.name}: number classes as the run's data do"
+                    f"{what} of the run are the numbers 0 to {self.train.num_classes - 1}, got {int(part.y.max())} in "
+                    f"{part.name}: number {what} as the run's data do"
                 )
             return part.y
         used = [part.classes[k] for k in np.unique(part.y.numpy())]
         places = class_places(self.train, part.name, used)
         return torch.tensor([places.get(name, 0) for name in part.classes])[part.y]
+
+    def _in_order(self, part: Examples) -> Tensor:
+        """Return numbers to predict in the order of the run's targets, where both have names."""
+        wanted, there = self.train.targets, part.targets
+        if not (wanted and there) or wanted == there:
+            return part.y
+        if sorted(wanted) != sorted(there):
+            raise SettingError(
+                f"targets of the run are {some_names(wanted)}, got {some_names(there)} in {part.name}: give the same, "
+                "in any order"
+            )
+        return part.y[:, [there.index(name) for name in wanted]]
 
     def _inputs_of(self, part: Examples, y: Tensor | None) -> Examples:
         """Return rows with targets `y` as the run's examples are: of their shape, and normalised as they are."""
@@ -246,6 +280,11 @@ class RowReader:
         return part
 
     @property
+    def _follows_tokens(self) -> bool:
+        """True if the run has a target for each place of a sequence."""
+        return not self.train.y.is_floating_point() and self.train.y.ndim > 1
+
+    @property
     def _by_places(self) -> bool:
         return self.experiment is not None and self.experiment.data.normalise == "places"
 
@@ -277,15 +316,6 @@ def _as_long(part: Examples, y: Tensor | None, train: Examples) -> tuple[Example
     return replace(part, x=F.pad(part.x, (0, missing), value=padding), y=longer), y
 
 
-def _arrays_in(path: Path) -> set[str]:
-    """Return the names of the arrays in a file; what is wrong with it, its reader says."""
-    try:
-        with zipfile.ZipFile(path) as archive:
-            return {name.removesuffix(".npy") for name in archive.namelist()}
-    except (OSError, zipfile.BadZipFile):
-        return set()
-
-
 def _inputs(x: Any, name: str, train: Examples) -> Examples:
     tokens = isinstance(train.normalise, Tokens) and "int" in str(getattr(x, "dtype", ""))
     how = train.normalise if tokens else None
@@ -293,7 +323,10 @@ def _inputs(x: Any, name: str, train: Examples) -> Examples:
 
 
 def _kind(examples: Examples) -> str:
-    return f"{examples.num_classes} columns of numbers" if examples.y.is_floating_point() else "classes"
+    columns = examples.y.shape[1:].numel()
+    if examples.y.is_floating_point():
+        return f"{columns} column{'s' * (columns > 1)} of numbers"
+    return "classes" if examples.has_classes else "a token for each place"
 
 
 def _shape(examples: Examples) -> str:

@@ -25,6 +25,7 @@ from fedloom.wording import did_you_mean, some_of
 
 _ROLES = ("label", "target", "client", "split", "group", "drop", "gaps")  # of columns that are no features
 _SHOWN = 12  # names in a message
+_NO_SITE = "missing"  # what rows with a gap in the column of clients are called, as gaps among words are
 
 
 @dataclass(frozen=True)
@@ -95,6 +96,8 @@ class RunTable:
             return given.get(name, said.get(name))
 
         targets = tuple((of("target") or "").split(",")) if of("target") else self.train.targets
+        if sorted(targets) == sorted(self.train.targets):
+            targets = self.train.targets
         if self.train.y.is_floating_point() and targets:
             label = None
         else:
@@ -266,7 +269,8 @@ class RunTable:
                     "fill it in, leave the row out, or train with prepare=standard",
                 )  # fmt: skip
         y = self._targets(path, read, roles) if with_targets else None
-        sites = () if roles.client is None else tuple(read.words[roles.client])
+        owners = () if roles.client is None else read.words[roles.client]
+        sites = tuple(_NO_SITE if cell in MISSING else cell for cell in owners)
         x = x if self._is_text else x.astype(np.float32)
         return TableRows(path.stem, x, y, np.asarray(read.lines), read.counted, sites)
 
@@ -305,6 +309,13 @@ def _federated(preparation: Preparation) -> dict[str, str]:
     if not isinstance(made, CommonPreparation):
         return {}
     return {"prepare": "federated", "least": str(made.least), "least_clients": str(made.least_clients)}
+
+
+def class_names(examples: Examples) -> tuple[str, ...]:
+    """Return what classes are called where that is known: of a table also where they are the numbers 0 to C-1."""
+    is_table = bool(examples.columns) or examples.preparation is not None
+    numbers = map(str, range(examples.num_classes if is_table and examples.has_classes else 0))
+    return examples.classes or tuple(numbers)
 
 
 def class_places(train: Examples, where: str, names: Sequence[str]) -> dict[str, int]:

@@ -55,8 +55,8 @@ class RunEvaluation:
     def table(self) -> Iterator[list[object]]:
         """Yield the header of a table, then a row for each site and measure; the site of all rows is ""."""
         yield ["site", "rows", "measure", "value", "low", "high", "resamples"]
-        for site, measured in {"": self.measures, **self.by_site}.items():
-            size = self.sizes[site] if site else self.rows
+        whole = "", self.rows, self.measures
+        for site, size, measured in [whole, *((site, self.sizes[site], of) for site, of in self.by_site.items())]:
             for name, of in measured.items():
                 yield [site, size, name, *(_cell(v) for v in (of.value, of.low, of.high)), of.defined]
 

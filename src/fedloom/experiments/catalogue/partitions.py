@@ -84,8 +84,8 @@ class NamedPartition:
 def _natural(dataset: Dataset, num_clients: int, seed: int) -> Partition:
     if dataset.owners is None:
         raise SettingError(
-            f"partition natural needs data with natural clients, and {dataset.train.name} has none; "
-            f"use another: {_forms()}"
+            f"partition natural needs data with natural clients, and {dataset.train.name} has none: name them "
+            f"(client=COLUMN of a table, clients_train in a .npz file), or use another: {_forms('natural')}"
         )
     return natural(dataset.owners, dataset.train.owners)
 
@@ -164,8 +164,8 @@ PARTITIONS: dict[str, NamedPartition] = {
 }  # fmt: skip
 
 
-def _forms() -> str:
-    return ", ".join(partition.form for partition in PARTITIONS.values())
+def _forms(without: str = "") -> str:
+    return ", ".join(partition.form for name, partition in PARTITIONS.items() if name != without)
 
 
 def handed_out(text: str, dataset: Dataset, num_clients: int, seed: int) -> tuple[Dataset, Partition]:
