@@ -272,7 +272,7 @@ def test_the_newest_numbers_of_a_history() -> None:
     assert history.series("a").tolist() == [0.1, 0.3, 0.5]
     assert history.last("a") == 0.5
     assert history.last("a", 2) == pytest.approx(0.4)
-    assert str(history.last("b")) == "nan"
+    assert str(history.last("val_accuracy")) == "nan"
     assert [m["round"] for m in history] == [0, 1, 2, 3]
 
 

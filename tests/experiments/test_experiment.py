@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
+from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
-from fedloom.core.errors import SettingError
+from fedloom.core.errors import SettingError, SettingWarning
 from fedloom.data import Dataset, Examples
 from fedloom.experiments.experiment import Experiment
 from fedloom.experiments.federations import Federations
@@ -88,3 +90,16 @@ def test_a_number_of_classes_has_a_bound() -> None:
     assert Experiment().changed("data.classes", 65_536).data.classes == 65_536
     with pytest.raises(SettingError, match="classes must be >= 0 and <= 65536, got 65537"):
         Experiment().changed("data.classes", 65_537)
+
+
+def test_rows_that_name_their_clients_are_not_dealt_out_anew_without_a_word(tmp_path: Path) -> None:
+    x, y = np.random.default_rng(0).normal(size=(40, 3)).astype(np.float32), np.arange(40) % 2
+    path = tmp_path / "wards.npz"
+    np.savez(path, x_train=x, y_train=y, x_test=x, y_test=y, clients_train=np.repeat(["a", "b", "c", "d"], 10))
+    of = Experiment().with_all({"data.source": str(path), "data.clients": 2})
+    with pytest.warns(
+        SettingWarning, match=r"partition shards:2 deals the rows of wards out anew, .* 4 in all: write --"
+    ):
+        assert of.federation().num_clients == 2
+    assert of.changed("data.partition", "natural").federation().num_clients == 4
+    assert of.changed("data.partition", "iid").federation().num_clients == 2

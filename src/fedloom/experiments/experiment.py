@@ -16,7 +16,7 @@ from fedloom.coordinator.run_folders import runs_below
 from fedloom.coordinator.settings import RunSettings
 from fedloom.core.algorithm import Algorithm
 from fedloom.core.choices import check_choices
-from fedloom.core.errors import SettingError, SettingWarning
+from fedloom.core.errors import SettingError, SettingWarning, warn
 from fedloom.core.model import Model
 from fedloom.core.optimiser import SGD, Adam, Local
 from fedloom.core.random import derive
@@ -237,6 +237,12 @@ class Experiment(TopSettings):
             given = catalogue.public_of_server(d.public_source, whole.train, d.public, seed, d.normalise)
             return dataclasses.replace(whole, public=given, public_labels=d.public_labels)
         dataset, public = self.dataset() if found is None else found
+        if dataset.owners is not None and d.partition == DataSettings().partition:
+            warn(
+                f"partition {d.partition} deals the rows of {dataset.train.name} out anew, and these name their clients, "
+                f"{dataset.owners.max() + 1} in all: write --partition natural",
+                SettingWarning,
+            )
         if d.partition.startswith("lists"):
             self._check_rows(dataset, public)
         dataset, partition = catalogue.handed_out(d.partition, dataset, d.clients, seed)
