@@ -148,6 +148,17 @@ def places_of(task: Task, y: Tensor) -> Tensor:
     return task.places(y).double() if isinstance(task, CountsPlaces) else y.new_ones(len(y), dtype=torch.float64)
 
 
+def weight_of(task: Task, batch: Batch) -> Tensor:
+    """Return how much a batch counts in a mean loss over several, [] float64: its real rows, by the targets of each."""
+    each = places_of(task, batch.y)
+    return torch.where(batch.mask, each, torch.zeros_like(each)).sum()
+
+
+def per_weight(total: Any, weight: Tensor) -> Any:
+    """Return a weighted sum divided by the sum of its weights, []; the sum itself where nothing weighs."""
+    return total / torch.where(weight > 0, weight, torch.ones_like(weight))
+
+
 def notes_of(task: Task, y: Tensor, dtype: torch.dtype) -> dict[str, Tensor]:
     """Return what a `NeedsLabelStatistics` task wants to know of examples with these labels, in this dtype."""
     told = task.notes(y.clone()) if isinstance(task, NeedsLabelStatistics) else {}
