@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch import nn
 
+from fedloom.algorithms.shared.ldam import LDAM, class_weights, margins
 from fedloom.core import tree
 from fedloom.core.batch import probe
 from fedloom.core.batches import Batches
@@ -117,3 +118,48 @@ def test_sequences_count_by_their_places_in_a_mean_loss_and_its_derivatives() ->
     nothing = whole(batches.x[:3], torch.full((3, 10), -100))
     assert mean_loss(model, NextToken(), weights, nothing) == 0
     assert not mean_gradient(model, NextToken(), weights, nothing)["logits"].any()
+
+
+class Biased(nn.Module):
+    """The same two logits whatever the input."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.logits = nn.Parameter(torch.tensor([2.0, 0.0]))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.logits.expand(len(x), 2)
+
+
+def test_classes_count_by_their_weights_in_a_mean_loss_and_its_derivatives() -> None:
+    y, weight = (torch.arange(500) < 50).long(), torch.tensor([0.001, 0.009], dtype=torch.float64)  # rare ones first
+    task, model = Classification(class_weights=(0.001, 0.009)), Model(Biased(), name="biased")
+    weights, batches = model.init(0, torch.float64), whole(torch.zeros(500, 3, dtype=torch.float64), y)
+
+    def loss(logits: torch.Tensor) -> torch.Tensor:
+        return nn.functional.cross_entropy(logits.expand(500, 2), y, weight=weight)
+
+    at = weights.params["logits"]
+    v, g = torch.tensor([0.5, -1.0], dtype=torch.float64), torch.func.grad(loss)(at)
+    torch.testing.assert_close(mean_loss(model, task, weights, batches), loss(at), rtol=0, atol=1e-12)
+    torch.testing.assert_close(mean_gradient(model, task, weights, batches)["logits"], g, rtol=0, atol=1e-12)
+    found = objective_hessian_times(model, task, weights, batches, Params({"logits": v}))["logits"]
+    torch.testing.assert_close(found, torch.autograd.functional.hvp(loss, at, v)[1], rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("drw", [0.0, 0.8])
+def test_an_evaluation_is_at_no_time_of_a_training(drw: float) -> None:
+    y, model, task = (torch.arange(1000) >= 950).long(), Model(Biased(), name="biased"), LDAM(drw=drw, s=1.0)
+    weights, batches = model.init(0, torch.float64), whole(torch.zeros(1000, 3, dtype=torch.float64), y)
+    for name, table in task.notes(y).items():
+        batches = batches.note(name, table)
+    margin, weight = margins(torch.tensor([950, 50])), class_weights(torch.tensor([950, 50]))
+
+    def loss(logits: torch.Tensor) -> torch.Tensor:
+        moved = logits - margin[y][:, None] * nn.functional.one_hot(y, 2)
+        return nn.functional.cross_entropy(moved, y, weight=None if drw else weight)
+
+    at = weights.params["logits"]
+    torch.testing.assert_close(mean_loss(model, task, weights, batches), loss(at), rtol=0, atol=1e-12)
+    g = mean_gradient(model, task, weights, batches)["logits"]
+    torch.testing.assert_close(g, torch.func.grad(loss)(at), rtol=0, atol=1e-12)

@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.func import grad
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from fedloom.core.batch import Batch
+from fedloom.core.batch import Batch, outside_training
 from fedloom.core.batches import Batches
 from fedloom.core.fold import fold
 from fedloom.core.losses import Loss
@@ -23,7 +23,7 @@ from fedloom.core.types import Params, Weights, replace
 def mean_loss(model: Model, task: Task, weights: Weights, batches: Batches) -> Tensor:
     """Return the task's mean loss over the rows of `batches`, in evaluation mode, [] float64; 0 without rows.
 
-    Where an example has several targets, it is the mean over those that count.
+    It is the mean that a batch of all of them would have: of sequences that over the targets that count.
 
     Args:
         model: the network.
@@ -33,6 +33,7 @@ def mean_loss(model: Model, task: Task, weights: Weights, batches: Batches) -> T
     """
 
     def add(total: tuple[Tensor, Tensor], batch: Batch, weights: Weights) -> tuple[Tensor, Tensor]:
+        batch = outside_training(batch)
         weight = weight_of(task, batch)
         return total[0] + weight * loss_of(task, model(weights, batch.x), batch).double(), total[1] + weight
 
@@ -120,6 +121,7 @@ def batch_gradient(loss: Loss, weights: Weights, batch: Batch) -> tuple[Params, 
 
 def slope(model: Model, task: Task, weights: Weights, batch: Batch) -> Params:
     """Return the gradient of the mean loss of a batch, like `weights.params`, in evaluation mode."""
+    batch = outside_training(batch)
 
     def loss(params: Params) -> Tensor:
         return loss_of(task, model(replace(weights, params=params), batch.x), batch)
@@ -156,6 +158,7 @@ def _mean(of_batch: Callable[..., Params], task: Task, weights: Weights, batches
     """Return the mean of what `of_batch(weights, batch, *context)` gives, each batch weighed as in the mean loss."""
 
     def add(total: tuple[Params, Tensor], batch: Batch, weights: Weights, *context: Any) -> tuple[Params, Tensor]:
+        batch = outside_training(batch)
         weight = weight_of(task, batch).to(_dtype(weights.params))
         return total[0] + weight * of_batch(weights, batch, *context), total[1] + weight
 

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from fedloom.core import tree
 from fedloom.core.algorithm import Algorithm
+from fedloom.core.batch import outside_training
 from fedloom.core.batches import Batches
 from fedloom.core.client import Client
 from fedloom.core.fold import fold
@@ -75,7 +76,7 @@ def personal(
         return add(total, batch, model(weights, batch.x))
 
     def measure(total: Any, batch: Any, weights: Any) -> Any:
-        logits = model(weights, batch.x)
+        logits, batch = model(weights, batch.x), outside_training(batch)
         weight = weight_of(task, batch)
         loss = loss_of(task, logits, batch).double() * weight
         return add(total[0], batch, logits), total[1] + loss, total[2] + weight

@@ -33,8 +33,8 @@ def losses(
 ) -> Iterator[tuple[float, Loss]]:
     """Yield each batch's share of the mean loss and its loss as a function of the parameters, in evaluation mode.
 
-    A share is that of the examples, or of the targets that count where each has several. The loss over all examples is
-    the sum of share times loss. Nothing is augmented.
+    A share is that of the examples, each with its weight in the task's mean. The loss over all examples is the sum of
+    share times loss. Nothing is augmented.
 
     Raises:
         ValueError: there are no examples.
