@@ -11,7 +11,8 @@ import pytest
 import torch
 
 from fedloom import Client, Params, RunSettings, Weighted, Weights, on_client, run, tree
-from fedloom.algorithms import Centralised, FedAvg, FedBE, FedDF, FedNova, LocalOnly, Scaffold
+from fedloom.algorithms import IFCA, Centralised, FedAvg, FedBE, FedDF, FedNova, LocalOnly, Scaffold
+from fedloom.core.aggregators import aggregator
 from fedloom.core.errors import SettingError, SettingWarning
 from fedloom.engines.accounting import PayloadSize
 from fedloom.engines.attacks import Scale
@@ -139,6 +140,18 @@ def test_what_was_sent_is_known_of_models_alone() -> None:
     (given, *_) = sent_tensors(PayloadSize(Sends.models), (w, second), (other, both[1]))
     assert given is not None
     assert given.tolist() == [7.0] * 5
+    assert found("models", (w, w), both) == [True, True, True, False, False]  # such as FedGKD's model and teacher
+    assert found("models", ((w, w), c), both) == [False] * 5  # such as IFCA's, from which each takes another
+
+
+def test_clients_that_choose_a_model_are_clipped_to_their_own_median() -> None:
+    """Of IFCA's models (0, 0) and (10, 0) three clients trained the second one, to (11, 0)."""
+    made, models = IFCA(k=2), tuple(Weights({"w": torch.tensor([at, 0.0])}) for at in (0.0, 10.0))
+    moved = Weights({"w": torch.tensor([[11.0, 0.0]] * 3)})
+    uploads: Any = Weighted(value=(moved, torch.ones(3, dtype=torch.int64)), weight=torch.ones(3))
+    total = aggregator("clip:2").total(lambda them: sent_tensors(PayloadSize(made.local_update), (models,), them))
+    total.add(uploads)
+    assert total.result()[0].params["w"].tolist() == [11.0, 0.0]
 
 
 def _values(upload: Any) -> Any:
