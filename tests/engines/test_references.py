@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from fedloom import Client, Params, RunSettings, Weighted, Weights, on_client, run, tree
-from fedloom.algorithms import IFCA, Centralised, FedAvg, FedBE, FedDF, FedNova, LocalOnly, Scaffold
+from fedloom.algorithms import IFCA, Centralised, FedAvg, FedBE, FedCurv, FedDF, FedNova, LocalOnly, Scaffold
 from fedloom.core.aggregators import aggregator
 from fedloom.core.errors import SettingError, SettingWarning
 from fedloom.engines.accounting import PayloadSize
@@ -217,6 +217,16 @@ def test_an_algorithm_that_takes_no_mean_is_warned_of_once() -> None:
         warnings.simplefilter("error")
         run(FedAvg(local=LOCAL), federation(), linear, settings(aggregator="median"))
         run(LocalOnly(local=LOCAL), federation(), linear, settings())
+
+
+def test_an_algorithm_that_adds_up_is_refused_before_the_run() -> None:
+    for rule in ("median", "clip", "krum:1"):
+        message = (
+            f"FedCurv adds up what clients report, and aggregator = '{rule}' gives no sum: use aggregator = 'mean'"
+        )
+        with pytest.raises(SettingError, match=message):
+            run(FedCurv(local=LOCAL), federation(), linear, settings(aggregator=rule))
+    run(FedCurv(local=LOCAL), federation(), linear, settings(rounds=1))
 
 
 def test_the_pooled_reference_needs_no_rule() -> None:
