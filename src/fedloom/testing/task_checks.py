@@ -99,8 +99,8 @@ def loss_is_a_mean(subject: TaskSubject) -> None:
             f"and is {found:.6g}; compute a loss for each row, then batch.mean(...)"
         )
         parts = [case.take(rows) for rows in ([*range(ROWS // 3)], [*range(ROWS // 3, ROWS)])]
-        weights = [weight_of(case.task, part.batch) for part in parts]
-        joined = per_weight(sum(w * part.loss() for w, part in zip(weights, parts, strict=True)), sum(weights))
+        weight = torch.stack([weight_of(case.task, part.batch) for part in parts])
+        joined = per_weight(weight.dot(torch.stack([part.loss() for part in parts]).double()), weight.sum())
         assert torch.allclose(whole.double(), joined, rtol=1e-6, atol=1e-9), (
             f"the loss of {ROWS} rows is the mean of those of two batches of them by the weights of their rows, got "
             f"{float(whole):.6g} and {float(joined):.6g}: write example_weights(batch), the weight of each row, [B]"
