@@ -179,6 +179,22 @@ def test_a_round_in_which_too_few_answer_krum_ends_as_it_began() -> None:
     assert differ(engine.round(before, range(6), 0), before)
 
 
+@pytest.mark.parametrize("kind", [Loop, Stacked, Messages, DevicesInProcess])
+def test_no_state_moves_in_a_round_in_which_too_few_answer_krum(kind: Any) -> None:
+    def lost(round: int, exchange: int, client: int) -> str | None:
+        return "lost" if round == 1 and client < 2 else None
+
+    engine = kind(population(), Scaffold(local=LOCAL), Options(aggregator="krum:1", faults=lost))
+    first = engine.round(engine.init(), range(6), 0)
+    before = {k: engine.states[k] for k in range(6)}
+    same(engine.round(first, range(6), 1), first, "the server")
+    assert len(engine.traffic.failed) == 2
+    same({k: engine.states[k] for k in range(6)}, before, "the clients")
+    assert differ(engine.round(first, range(6), 2), first)
+    assert differ({k: engine.states[k] for k in range(6)}, before)
+    engine.close()
+
+
 def test_a_liar_is_survived() -> None:
     """One of six sends a model a thousand times too far away."""
     attack = Scale(1000.0, clients=(3,))
