@@ -107,6 +107,31 @@ def test_an_identical_model_has_weight_0(engine: Any) -> None:
     assert run.rows("affinity", [0]).tolist() == [[0.0, 0.0]]
 
 
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("far", [1e200, 1.7e308])  # whose distance, and whose difference, is infinite
+def test_a_model_whose_loss_is_no_number_has_weight_0(engine: Any, far: float) -> None:
+    """Client 1 sent numbers that are finite, and by which the loss is not; the own model alone is weighed."""
+    g = golden("pfedsd_apfl/fedfomo_nv")
+    run = engine(clients_of(random_data([8, 5]), held_out={0: (g["x_val"], g["y_val"])}), FedFomo(local=LOCAL))
+    run.states[0] = FomoClient(base=weights_at(g, "base."), theta=weights_at(g, "cand1."))
+    other = weights_at(g, "base.")
+    run.states[run.keys.row("model", 1)] = Weights({n: torch.full_like(t, -far) for n, t in other.params.items()})
+    run.round({"tiny": torch.tensor([1, -1])}, (0,), 3)
+    assert_params(run.states[0].base, weights_at(g, "cand1."), atol=1e-12)
+    assert run.rows("affinity", [0]).tolist() == [[0.0, 0.0]]
+
+
+@pytest.mark.parametrize("loss", [torch.inf, -torch.inf, torch.nan])
+def test_only_finite_losses_are_compared(loss: float) -> None:
+    gain, away = torch.tensor([0.1, 0.7 - loss], dtype=torch.float64), torch.tensor([1.0, 5.0])
+    w = fomo_weights(gain, away)
+    assert w.tolist() == [pytest.approx(0.1), 0.0]
+    base, moved = (Weights({"w": torch.full((1,), at)}) for at in (0.0, 9.0))
+    spoilt = Weights({"w": torch.full((1,), torch.inf)})
+    assert mixed(base, [moved, spoilt], w).params["w"].tolist() == [9.0]
+    assert affinity_increment(w[None]).tolist() == [[1.0, 0.0]]
+
+
 def fomo_population() -> Any:
     return clients_of(
         random_data([5, 9, 7, 4]), held_out={k: random_data([n], seed=9)[0] for k, n in ((0, 3), (1, 9), (3, 4))}

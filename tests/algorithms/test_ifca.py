@@ -14,6 +14,7 @@ from fedloom.algorithms import IFCA, FedAvg
 from fedloom.core.errors import SettingError
 from fedloom.core.model import Model
 from fedloom.core.optimiser import SGD, Local
+from fedloom.core.types import Weights
 from fedloom.engines.loop import Loop
 from fedloom.engines.stacked import Stacked
 from fedloom.testing.messages import Messages
@@ -82,6 +83,19 @@ def test_the_record_says_how_many_chose_each_model() -> None:
     run.round(server, (0, 1, 2), 0)
     want = np.bincount([best(models, i) for i in (0, 1, 2)], minlength=3)
     assert run.traffic.noted["server_chosen"] == want.tolist()
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_nobody_chooses_a_model_whose_loss_is_no_number(engine: Any) -> None:
+    run = engine(clients_of(DATA, dtype=torch.float32), IFCA(k=3, local=LOCAL))
+    sound, *others = run.init()["tiny"]
+    far = [Weights({n: torch.full_like(t, 3e38) for n, t in theta.params.items()}) for theta in others]
+    spoilt = (*far, sound)  # finite, and of infinite logits
+    after = run.round({"tiny": spoilt}, (0, 1, 2), 0)["tiny"]
+    assert run.traffic.noted["server_chosen"] == [0, 0, 3]
+    assert not torch.equal(after[2].params["fc1.weight"], sound.params["fc1.weight"])
+    for weights in run.personal({"tiny": spoilt}, (0, 1, 2), 0).values():
+        assert_params(weights, sound, rtol=0, atol=0)
 
 
 @pytest.mark.filterwarnings("ignore:IFCA with k = 1")

@@ -8,14 +8,16 @@ import pytest
 import torch
 from torch import nn
 
+from fedloom.algorithms.shared.ldam import LDAM, class_weights, margins
 from fedloom.core import tree
 from fedloom.core.batch import probe
-from fedloom.core.derivatives import batch_gradient, mean_loss, objective_hessian_times
+from fedloom.core.batches import Batches
+from fedloom.core.derivatives import batch_gradient, mean_gradient, mean_loss, objective_hessian_times
 from fedloom.core.losses import task_loss
 from fedloom.core.model import Model
 from fedloom.core.optimiser import Local
 from fedloom.core.types import Params, Weights, replace
-from fedloom.tasks import Classification
+from fedloom.tasks import Classification, NextToken
 from small import TINY, batches_of, clients_of, random_data
 
 
@@ -77,3 +79,87 @@ def test_a_hessian_through_attention_against_finite_differences() -> None:
     expected = (gradient(1.0) - gradient(-1.0)) / (2 * step)
     for name in found:
         torch.testing.assert_close(found[name], expected[name], rtol=1e-5, atol=1e-7)
+
+
+class Says(nn.Module):
+    """The same two logits at each of ten places."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.logits = nn.Parameter(torch.tensor([2.0, 0.0]))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.logits.expand(*x.shape, 2)
+
+
+def whole(x: torch.Tensor, y: torch.Tensor) -> Batches:
+    """One pass over all rows, 200 at a time."""
+    none, n = torch.zeros((0, 1), dtype=torch.int64), torch.tensor(len(x))
+    made = Batches(x=x, y=y, examples=torch.arange(len(x)), order=none, mask=none.bool(), num_steps=n, num_examples=n,
+                   key=n, dtype=torch.float64)  # fmt: skip
+    return made.whole()
+
+
+def test_sequences_count_by_their_places_in_a_mean_loss_and_its_derivatives() -> None:
+    y = torch.full((400, 10), -100)
+    y[:200, 0], y[200:] = 1, 0  # one place of token 1 each, then ten of token 0: 200 and 2,000
+    model, v = Model(Says(), name="says"), torch.tensor([0.5, -1.0], dtype=torch.float64)
+    weights, batches = model.init(0, torch.float64), whole(torch.zeros(400, 10, dtype=torch.float64), y)
+
+    def loss(logits: torch.Tensor) -> torch.Tensor:
+        return nn.functional.cross_entropy(logits.expand(4000, 2), y.flatten(), ignore_index=-100)
+
+    at = weights.params["logits"]
+    g, product = torch.func.grad(loss)(at), torch.autograd.functional.hvp(loss, at, v)[1]
+    torch.testing.assert_close(mean_loss(model, NextToken(), weights, batches), loss(at), rtol=0, atol=1e-12)
+    torch.testing.assert_close(mean_gradient(model, NextToken(), weights, batches)["logits"], g, rtol=0, atol=1e-12)
+    found = objective_hessian_times(model, NextToken(), weights, batches, Params({"logits": v}))
+    torch.testing.assert_close(found["logits"], product, rtol=0, atol=1e-12)
+    nothing = whole(batches.x[:3], torch.full((3, 10), -100))
+    assert mean_loss(model, NextToken(), weights, nothing) == 0
+    assert not mean_gradient(model, NextToken(), weights, nothing)["logits"].any()
+
+
+class Biased(nn.Module):
+    """The same two logits whatever the input."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.logits = nn.Parameter(torch.tensor([2.0, 0.0]))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.logits.expand(len(x), 2)
+
+
+def test_classes_count_by_their_weights_in_a_mean_loss_and_its_derivatives() -> None:
+    y, weight = (torch.arange(500) < 50).long(), torch.tensor([0.001, 0.009], dtype=torch.float64)  # rare ones first
+    task, model = Classification(class_weights=(0.001, 0.009)), Model(Biased(), name="biased")
+    weights, batches = model.init(0, torch.float64), whole(torch.zeros(500, 3, dtype=torch.float64), y)
+
+    def loss(logits: torch.Tensor) -> torch.Tensor:
+        return nn.functional.cross_entropy(logits.expand(500, 2), y, weight=weight)
+
+    at = weights.params["logits"]
+    v, g = torch.tensor([0.5, -1.0], dtype=torch.float64), torch.func.grad(loss)(at)
+    torch.testing.assert_close(mean_loss(model, task, weights, batches), loss(at), rtol=0, atol=1e-12)
+    torch.testing.assert_close(mean_gradient(model, task, weights, batches)["logits"], g, rtol=0, atol=1e-12)
+    found = objective_hessian_times(model, task, weights, batches, Params({"logits": v}))["logits"]
+    torch.testing.assert_close(found, torch.autograd.functional.hvp(loss, at, v)[1], rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("drw", [0.0, 0.8])
+def test_an_evaluation_is_at_no_time_of_a_training(drw: float) -> None:
+    y, model, task = (torch.arange(1000) >= 950).long(), Model(Biased(), name="biased"), LDAM(drw=drw, s=1.0)
+    weights, batches = model.init(0, torch.float64), whole(torch.zeros(1000, 3, dtype=torch.float64), y)
+    for name, table in task.notes(y).items():
+        batches = batches.note(name, table)
+    margin, weight = margins(torch.tensor([950, 50])), class_weights(torch.tensor([950, 50]))
+
+    def loss(logits: torch.Tensor) -> torch.Tensor:
+        moved = logits - margin[y][:, None] * nn.functional.one_hot(y, 2)
+        return nn.functional.cross_entropy(moved, y, weight=None if drw else weight)
+
+    at = weights.params["logits"]
+    torch.testing.assert_close(mean_loss(model, task, weights, batches), loss(at), rtol=0, atol=1e-12)
+    g = mean_gradient(model, task, weights, batches)["logits"]
+    torch.testing.assert_close(g, torch.func.grad(loss)(at), rtol=0, atol=1e-12)

@@ -23,11 +23,13 @@ from fedloom.core.fold import fold, minimise
 from fedloom.core.losses import task_loss
 from fedloom.core.model import Model
 from fedloom.core.types import Weighted, Weights
+from fedloom.data import by_lists, federate, from_arrays
 from fedloom.engines.engine_options import Options
 from fedloom.engines.loop import Loop
 from fedloom.engines.population import Population
 from fedloom.engines.round_traffic import Exchange
 from fedloom.engines.stacked import Stacked
+from fedloom.tasks import Classification
 from fedloom.testing.in_process import DevicesInProcess
 from fedloom.testing.messages import Messages
 from fedloom.wire.workers import Workers
@@ -295,4 +297,26 @@ def test_a_given_model_is_judged_on_the_rows_of_each_client(engine: Any) -> None
     own = run.evaluate(server, range(6), 0, "all")
     apart = [abs(float(own[k].loss - given[k].loss)) > 1e-9 for k in range(6)]
     assert apart == [True] * 3 + [False] * 3
+    run.close()
+
+
+@pytest.mark.parametrize("engine", [Loop, Stacked])
+def test_a_loss_with_class_weights_is_the_mean_over_all_rows_of_a_client(engine: Any) -> None:
+    y = np.arange(1200) % 600 >= 500  # of each client the rare class comes last
+    x = np.random.default_rng(0).normal(size=(1200, 4)).astype(np.float32)
+    lists = np.array_split(np.arange(1200), 2)
+    data = federate(from_arrays(x, y.astype(np.int64)), by_lists(lists), test_fraction=0.5)
+    p = Population(data, {"mlp": Model(mlp, name="mlp")}, task=Classification(class_weights=(1.0, 9.0, 1.0)))
+    run = engine(p, FedAvg(local=LOCAL))
+    server = run.init()
+    for k, found in run.evaluate(server, (0, 1), 0, "all").items():
+        for part, loss, count in (
+            (data.local_test, found.loss, found.examples),
+            (data.partition, found.train_loss, found.trained),
+        ):
+            rows = part.rows(k).copy()  # type: ignore[union-attr]
+            logits = p.models["mlp"](server["mlp"], data.train.x[rows])
+            weight = torch.tensor([1.0, 9.0, 1.0])
+            expected = torch.nn.functional.cross_entropy(logits, data.train.y[rows], weight=weight)
+            assert float(loss) / int(count) == pytest.approx(expected.item(), abs=1e-6)
     run.close()

@@ -11,7 +11,8 @@ import pytest
 import torch
 
 from fedloom import Client, Params, RunSettings, Weighted, Weights, on_client, run, tree
-from fedloom.algorithms import Centralised, FedAvg, FedBE, FedDF, FedNova, LocalOnly, Scaffold
+from fedloom.algorithms import IFCA, Centralised, FedAvg, FedBE, FedCurv, FedDF, FedNova, LocalOnly, Scaffold
+from fedloom.core.aggregators import aggregator
 from fedloom.core.errors import SettingError, SettingWarning
 from fedloom.engines.accounting import PayloadSize
 from fedloom.engines.attacks import Scale
@@ -139,6 +140,18 @@ def test_what_was_sent_is_known_of_models_alone() -> None:
     (given, *_) = sent_tensors(PayloadSize(Sends.models), (w, second), (other, both[1]))
     assert given is not None
     assert given.tolist() == [7.0] * 5
+    assert found("models", (w, w), both) == [True, True, True, False, False]  # such as FedGKD's model and teacher
+    assert found("models", ((w, w), c), both) == [False] * 5  # such as IFCA's, from which each takes another
+
+
+def test_clients_that_choose_a_model_are_clipped_to_their_own_median() -> None:
+    """Of IFCA's models (0, 0) and (10, 0) three clients trained the second one, to (11, 0)."""
+    made, models = IFCA(k=2), tuple(Weights({"w": torch.tensor([at, 0.0])}) for at in (0.0, 10.0))
+    moved = Weights({"w": torch.tensor([[11.0, 0.0]] * 3)})
+    uploads: Any = Weighted(value=(moved, torch.ones(3, dtype=torch.int64)), weight=torch.ones(3))
+    total = aggregator("clip:2").total(lambda them: sent_tensors(PayloadSize(made.local_update), (models,), them))
+    total.add(uploads)
+    assert total.result()[0].params["w"].tolist() == [11.0, 0.0]
 
 
 def _values(upload: Any) -> Any:
@@ -164,6 +177,22 @@ def test_a_round_in_which_too_few_answer_krum_ends_as_it_began() -> None:
     same(engine.round(before, range(6), 0), before, "the server")  # 4 of 6 answer, krum:1 needs 5
     engine = Loop(population(), FedAvg(local=LOCAL), Options(aggregator="krum:1"))
     assert differ(engine.round(before, range(6), 0), before)
+
+
+@pytest.mark.parametrize("kind", [Loop, Stacked, Messages, DevicesInProcess])
+def test_no_state_moves_in_a_round_in_which_too_few_answer_krum(kind: Any) -> None:
+    def lost(round: int, exchange: int, client: int) -> str | None:
+        return "lost" if round == 1 and client < 2 else None
+
+    engine = kind(population(), Scaffold(local=LOCAL), Options(aggregator="krum:1", faults=lost))
+    first = engine.round(engine.init(), range(6), 0)
+    before = {k: engine.states[k] for k in range(6)}
+    same(engine.round(first, range(6), 1), first, "the server")
+    assert len(engine.traffic.failed) == 2
+    same({k: engine.states[k] for k in range(6)}, before, "the clients")
+    assert differ(engine.round(first, range(6), 2), first)
+    assert differ({k: engine.states[k] for k in range(6)}, before)
+    engine.close()
 
 
 def test_a_liar_is_survived() -> None:
@@ -204,6 +233,16 @@ def test_an_algorithm_that_takes_no_mean_is_warned_of_once() -> None:
         warnings.simplefilter("error")
         run(FedAvg(local=LOCAL), federation(), linear, settings(aggregator="median"))
         run(LocalOnly(local=LOCAL), federation(), linear, settings())
+
+
+def test_an_algorithm_that_adds_up_is_refused_before_the_run() -> None:
+    for rule in ("median", "clip", "krum:1"):
+        message = (
+            f"FedCurv adds up what clients report, and aggregator = '{rule}' gives no sum: use aggregator = 'mean'"
+        )
+        with pytest.raises(SettingError, match=message):
+            run(FedCurv(local=LOCAL), federation(), linear, settings(aggregator=rule))
+    run(FedCurv(local=LOCAL), federation(), linear, settings(rounds=1))
 
 
 def test_the_pooled_reference_needs_no_rule() -> None:

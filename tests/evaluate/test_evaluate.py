@@ -31,6 +31,18 @@ def network() -> Model:
     return Model(layers)
 
 
+def test_the_loss_with_class_weights_is_pytorchs_over_all_rows() -> None:
+    y = (torch.arange(1207) < 100).long()  # 500 at a time: the rare class stands in the first
+    x = torch.randn(1207, 3, generator=torch.Generator().manual_seed(0))
+    data, model = Examples(x, y, 2), Model(nn.Linear(3, 2))
+    weights = model.init(0)
+    with torch.no_grad():
+        logits = model(weights, data.x)
+    expected = F.cross_entropy(logits.double(), y, weight=torch.tensor([1.0, 9.0], dtype=torch.float64))
+    found = classify(model, weights, Classification(class_weights=(1.0, 9.0)), data)
+    assert found.loss == pytest.approx(expected.item(), abs=1e-6)
+
+
 @pytest.mark.parametrize("n", [7, 1207])  # 500 at a time
 def test_classify_agrees_with_a_direct_computation(n: int) -> None:
     data, model = examples(n), network()

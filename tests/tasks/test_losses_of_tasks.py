@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 
 import fedloom as fl
-from fedloom.core.batch import Batch
+from fedloom.core.batch import Batch, probe
 from fedloom.core.task import TargetMoments
 
 Z = torch.tensor([[0.2, -1.0, 0.5], [1.5, 0.3, -0.2], [0.1, 0.2, 0.9], [9.0, 9.0, 9.0]], dtype=torch.float64)
@@ -37,6 +37,15 @@ def test_smoothing_and_focal_loss() -> None:
     torch.testing.assert_close(fl.Classification(focal=2.0).loss(Z, batch(Y)), (-((1 - p) ** 2) * p.log()).mean())
     with pytest.raises(fl.SettingError, match="focal loss is of the true class alone"):
         fl.Classification(focal=1.0, label_smoothing=0.1)
+
+
+@pytest.mark.parametrize(("dtype", "mean"), [(torch.float32, 1.6e9), (torch.bfloat16, 2000.0), (torch.float64, 0.0)])
+def test_targets_are_standardised_before_they_are_rounded(dtype: torch.dtype, mean: float) -> None:
+    y = mean + torch.tensor([-20.0, -10.0, 0.0, 10.0, 20.0], dtype=torch.float64)
+    task, z = fl.Regression(centre=(mean,), scale=(200**0.5,)), torch.zeros(5, 1, dtype=dtype)
+    found = task.loss(z, probe(z, y))
+    assert found.dtype == (torch.float64 if dtype == torch.float64 else torch.float32)
+    assert found.item() == pytest.approx(1.0, rel=1e-6)
 
 
 def test_one_logit() -> None:

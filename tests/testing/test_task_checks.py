@@ -139,6 +139,14 @@ class Unhashable(Counts):
 WRONG.append(("declarations_hold", "can be hashed .*: make it a frozen dataclass", Unhashable))
 
 
+@wrong("loss_is_a_mean", r"is the mean of those of two batches .* write example_weights\(batch\)")
+class WeighedInBatches(Counts):
+    def loss(self, logits: Tensor, batch: Batch) -> Tensor:
+        y = self.fitting(logits, batch.y).to(logits.dtype)
+        weight = 1 + (logits.detach()[:, 0] > 0)
+        return batch.mean(weight * (logits - y).square().mean(1)) / batch.mean(weight.to(logits.dtype))
+
+
 @wrong("declarations_hold", "targets are 'classes' or 'numbers' or 'labels' or 'tokens', got 'number'")
 class MisspeltTargets(Counts):
     targets: ClassVar[Any] = "number"

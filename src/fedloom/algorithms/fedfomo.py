@@ -25,8 +25,8 @@ model is common).
 Differences from the paper: M counts the others beside the own model, as in the authors' code; candidates are all
 clients that uploaded before, not only those of the last round.
 
-Differences from the authors' code: its norm is `l1` by default; a model at distance 0 has weight 0. BatchNorm
-statistics are mixed like parameters, and do not count in distances.
+Differences from the authors' code: its norm is `l1` by default; a model at distance 0 has weight 0, and so
+has one whose loss is not finite. BatchNorm statistics are mixed like parameters, and do not count in distances.
 """
 
 from __future__ import annotations
@@ -133,8 +133,12 @@ def distance(moved: fl.Params, norm: Norm) -> Tensor:
 
 
 def fomo_weights(gain: Tensor, away: Tensor) -> Tensor:
-    """w_n of models [M] that lower the validation loss by `gain`, `away` from base; 0 for a model that is base."""
-    return torch.where(away > 0, gain.to(away.dtype) / torch.where(away > 0, away, 1.0), 0.0)
+    """w_n of models [M] that lower the validation loss by `gain`, `away` from base; 0 for one that is base.
+
+    It is 0, too, for a model whose loss or distance is no finite number: it would take the mixture and all affinity.
+    """
+    compared = gain.isfinite() & away.isfinite() & (away > 0)
+    return torch.where(compared, gain.to(away.dtype) / torch.where(compared, away, 1.0), 0.0)
 
 
 def mixed(base: fl.Weights, models: Sequence[fl.Weights], w: Tensor) -> fl.Weights:
@@ -142,7 +146,7 @@ def mixed(base: fl.Weights, models: Sequence[fl.Weights], w: Tensor) -> fl.Weigh
     kept = w.clamp(min=0.0)
     total, start = kept.sum(), base
     for share, model in zip(kept / torch.where(total > 0, total, 1.0), models, strict=True):
-        start = start + share * (model - base)
+        start = fl.Maybe(present=share > 0, value=start + share * (model - base)).otherwise(start)
     return start
 
 

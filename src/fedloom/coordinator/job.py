@@ -79,6 +79,11 @@ class Plan:
         if not algorithm.pooled:
             asked = there if algorithm.full_participation else settings.cohort_size
             aggregator(settings.aggregator).check(asked)
+        if algorithm.needs_sums and settings.aggregator != "mean":
+            raise SettingError(
+                f"{type(algorithm).__name__} adds up what clients report, and aggregator = {settings.aggregator!r} "
+                "gives no sum: use aggregator = 'mean' (--aggregator mean), or an algorithm that takes means alone"
+            )
         if self.attack is not None:
             self.attack.check(federation)
         if self.new is not None:

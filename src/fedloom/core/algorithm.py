@@ -60,6 +60,7 @@ class Algorithm(StrictSettings, ABC, Generic[V, S]):
     own_rates: ClassVar[bool] = False  # has learning rates of its own in the place of local.lr
     pooled: ClassVar[bool] = False  # trains on everybody's data as one client (a reference, not federated)
     needs_front: ClassVar[bool] = False  # gives networks inputs of its own, or calls their parts: none may be left out
+    needs_sums: ClassVar[bool] = False  # its server adds up what clients report: no aggregator but the mean gives a sum
     neutral: ClassVar[Mapping[str, Any]] = {}  # the settings with which its models are those of FedAvg
     neutral_personal: ClassVar[bool] = True  # the personal ones too; False: the global one alone
 

@@ -10,7 +10,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from fedloom.core.types import state, static
+from fedloom.core.types import replace, state, static
 
 # (inputs, mask) of the batch at hand; None where it has no padding
 padded_batch: ContextVar[tuple[Tensor, Tensor] | None] = ContextVar("fedloom_padded_batch", default=None)
@@ -45,7 +45,7 @@ class Batch:
     mask: Tensor  # [B] bool
     key: Tensor  # [] int64, this client's randomness for this batch
     notes: Notes = field(default_factory=dict)  # name -> [B, ...]
-    # [] float64, in [0, 1): how much of this training lies before this batch
+    # [] float64, in [0, 1): how much of this training lies before this batch; 0 where a model is evaluated
     progress: Tensor = field(default_factory=lambda: torch.zeros((), dtype=torch.float64))
     full: bool = static(default=False)  # no padding anywhere in the stack: `mean` need not mask
 
@@ -110,6 +110,11 @@ def probe(x: Tensor, y: Tensor | None = None, notes: Notes | None = None) -> Bat
     real = torch.ones(len(x), dtype=torch.bool, device=x.device)
     labels, key = real.long() if y is None else y, real.new_zeros((), dtype=torch.int64)
     return Batch(x=x, y=labels, mask=real, key=key, notes=notes or {}, full=True)
+
+
+def outside_training(batch: Batch) -> Batch:
+    """Return the same batch for an evaluation, whose passes are no training: its `progress` is 0."""
+    return replace(batch, progress=torch.zeros_like(batch.progress))
 
 
 @state

@@ -3,24 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import Tensor
 from torch.func import grad
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from fedloom.core.batch import Batch
+from fedloom.core.batch import Batch, outside_training
 from fedloom.core.batches import Batches
 from fedloom.core.fold import fold
 from fedloom.core.losses import Loss
 from fedloom.core.model import Model
-from fedloom.core.task import Objective, Task, loss_of
+from fedloom.core.task import Objective, Task, loss_of, per_weight, weight_of
 from fedloom.core.tree import map_tree, zeros_like
 from fedloom.core.types import Params, Weights, replace
 
 
 def mean_loss(model: Model, task: Task, weights: Weights, batches: Batches) -> Tensor:
     """Return the task's mean loss over the rows of `batches`, in evaluation mode, [] float64; 0 without rows.
+
+    It is the mean that a batch of all of them would have: of sequences that over the targets that count.
 
     Args:
         model: the network.
@@ -29,11 +32,14 @@ def mean_loss(model: Model, task: Task, weights: Weights, batches: Batches) -> T
         batches: such as `client.train.whole()`.
     """
 
-    def add(total: Tensor, batch: Batch, weights: Weights) -> Tensor:
-        return total + batch.mask.sum() * loss_of(task, model(weights, batch.x), batch).double()
+    def add(total: tuple[Tensor, Tensor], batch: Batch, weights: Weights) -> tuple[Tensor, Tensor]:
+        batch = outside_training(batch)
+        weight = weight_of(task, batch)
+        return total[0] + weight * loss_of(task, model(weights, batch.x), batch).double(), total[1] + weight
 
     zero = torch.zeros((), dtype=torch.float64, device=batches.num_examples.device)
-    return fold(add, zero, batches, weights) / batches.mask.sum().clamp(min=1)
+    found: Tensor = per_weight(*fold(add, (zero, zero), batches, weights))
+    return found
 
 
 def mean_gradient(model: Model, task: Task, weights: Weights, batches: Batches) -> Params:
@@ -48,10 +54,10 @@ def mean_gradient(model: Model, task: Task, weights: Weights, batches: Batches) 
         batches: such as `client.train.whole()`, one pass over all of the client's examples.
     """
 
-    def add(total: Params, batch: Batch, weights: Weights) -> Params:
-        return total + batch.mask.sum() * slope(model, task, weights, batch)
+    def of_batch(weights: Weights, batch: Batch) -> Params:
+        return slope(model, task, weights, batch)
 
-    return _mean(fold(add, zeros_like(weights.params), batches, weights), batches)
+    return _mean(of_batch, task, weights, batches)
 
 
 def objective_gradient(model: Model, task: Task, weights: Weights, batches: Batches) -> Params:
@@ -115,6 +121,7 @@ def batch_gradient(loss: Loss, weights: Weights, batch: Batch) -> tuple[Params, 
 
 def slope(model: Model, task: Task, weights: Weights, batch: Batch) -> Params:
     """Return the gradient of the mean loss of a batch, like `weights.params`, in evaluation mode."""
+    batch = outside_training(batch)
 
     def loss(params: Params) -> Tensor:
         return loss_of(task, model(replace(weights, params=params), batch.x), batch)
@@ -126,15 +133,15 @@ def slope(model: Model, task: Task, weights: Weights, batch: Batch) -> Params:
 def _loss_hessian_times(model: Model, task: Task, weights: Weights, batches: Batches, v: Params) -> Params:
     """Return the Hessian of the mean loss times v: the gradient of <gradient, v>."""
 
-    def add(total: Params, batch: Batch, weights: Weights, v: Params) -> Params:
+    def of_batch(weights: Weights, batch: Batch, v: Params) -> Params:
         def along(params: Params) -> Tensor:
             return slope(model, task, replace(weights, params=params), batch).dot(v)
 
         with sdpa_kernel(SDPBackend.MATH):  # the fused kernels of attention have no second derivative
             product: Params = grad(along)(weights.params)
-        return total + batch.mask.sum() * product
+        return product
 
-    return _mean(fold(add, zeros_like(weights.params), batches, weights, v), batches)
+    return _mean(of_batch, task, weights, batches, v)
 
 
 def _partials(task: Objective, batches: Batches) -> Callable[[Tensor, Params], tuple[Tensor, Params]]:
@@ -147,5 +154,14 @@ def _dtype(params: Params) -> torch.dtype:
     return next(iter(params.values())).dtype
 
 
-def _mean(total: Params, batches: Batches) -> Params:
-    return total / batches.mask.sum().clamp(min=1)
+def _mean(of_batch: Callable[..., Params], task: Task, weights: Weights, batches: Batches, *context: Any) -> Params:
+    """Return the mean of what `of_batch(weights, batch, *context)` gives, each batch weighed as in the mean loss."""
+
+    def add(total: tuple[Params, Tensor], batch: Batch, weights: Weights, *context: Any) -> tuple[Params, Tensor]:
+        batch = outside_training(batch)
+        weight = weight_of(task, batch).to(_dtype(weights.params))
+        return total[0] + weight * of_batch(weights, batch, *context), total[1] + weight
+
+    zero = torch.zeros((), dtype=_dtype(weights.params), device=batches.num_examples.device)
+    found: Params = per_weight(*fold(add, (zeros_like(weights.params), zero), batches, weights, *context))
+    return found

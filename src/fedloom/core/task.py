@@ -59,11 +59,11 @@ def needs_moments(task: object) -> bool:
 
 
 @runtime_checkable
-class CountsPlaces(Protocol):
-    """A task whose examples have several targets each, by which its mean loss weighs them, such as `NextToken`."""
+class WeighsExamples(Protocol):
+    """A task whose mean loss is a weighted one, such as `NextToken` and `Classification` with class weights."""
 
-    def places(self, y: Tensor) -> Tensor:
-        """Return how many targets of each example count, [B]; `y`: targets [B, ...]."""
+    def example_weights(self, batch: Batch) -> Tensor:
+        """Return the weight of each example in the mean loss, [B], such as how many of its targets count."""
         ...
 
 
@@ -143,9 +143,18 @@ def targets_of(task: Any) -> TargetKind:
     return kind
 
 
-def places_of(task: Task, y: Tensor) -> Tensor:
-    """Return the weight of each example in a mean loss, [B] float64: 1, or how many of its targets count."""
-    return task.places(y).double() if isinstance(task, CountsPlaces) else y.new_ones(len(y), dtype=torch.float64)
+def weight_of(task: Task, batch: Batch) -> Tensor:
+    """Return how much a batch counts in a mean loss over several, [] float64: the weights of its real rows, or 1 each.
+
+    The task may write on the batch that it is given.
+    """
+    each = task.example_weights(lend(batch)) if isinstance(task, WeighsExamples) else torch.ones_like(batch.mask)
+    return torch.where(batch.mask, each.double(), 0.0).sum()
+
+
+def per_weight(total: Any, weight: Tensor) -> Any:
+    """Return a weighted sum divided by the sum of its weights, []; the sum itself where nothing weighs."""
+    return total / torch.where(weight > 0, weight, torch.ones_like(weight))
 
 
 def notes_of(task: Task, y: Tensor, dtype: torch.dtype) -> dict[str, Tensor]:

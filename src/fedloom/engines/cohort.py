@@ -129,9 +129,9 @@ class AskedCohort:
             )
         values: dict[int, Any] = {}
         failed: list[Failure] = []
-        for ids, uploads in self._exchange(fn, broadcast, scatter, failed):
+        for ids, uploads in self._exchange(fn, broadcast, scatter, failed, at_least):
             values.update({k: tree.take(uploads, i) for i, k in enumerate(ids)})
-        there = self._enough(fn, values, at_least)
+        there = tuple(k for k in self.clients if k in values)
         new_total = self._new_total(fn, broadcast)
         return Replies(self._with(there), [values[k] for k in there], tuple(failed), new_total)
 
@@ -140,7 +140,8 @@ class AskedCohort:
         parts = self._parts()
         sums = [tree.WeightedMean() for _ in parts]
         place = {k: i for i, part in enumerate(parts) for k in part}
-        for ids, uploads in self._exchange(fn, broadcast, scatter, failed, parts):
+        least = max(at_least, self.engine.aggregator.needs) if at_least else 0
+        for ids, uploads in self._exchange(fn, broadcast, scatter, failed, least, parts):
             there.update(ids)
             if isinstance(uploads, tree.WeightedMean):
                 sums[place[ids[0]]].merge(uploads)
@@ -153,7 +154,7 @@ class AskedCohort:
             total = whole = tree.WeightedMean()
             for each in sums:
                 whole.merge(each)
-        cohort = self._with(self._enough(fn, there, at_least))
+        cohort = self._with(tuple(k for k in self.clients if k in there))
         return Reduction(cohort=cohort, total=total, failed=tuple(failed))
 
     def _new_total(self, fn: Callable[..., Any], broadcast: tuple[Any, ...]) -> Callable[[], Total]:
@@ -177,16 +178,11 @@ class AskedCohort:
         cut = [np.array_split(sorted(group.clients), count) for group in self.groups]
         return [tuple(part.tolist()) for parts in cut for part in parts if len(part)]
 
-    def _enough(self, fn: Callable[..., Any], there: Collection[int], at_least: int) -> tuple[int, ...]:
-        """Return the clients that answered, in the order of the cohort.
-
-        Raises:
-            NobodyAnswered: too few of the clients that were asked have answered; this ends the round.
-        """
+    def _enough(self, fn: Callable[..., Any], there: Collection[int], at_least: int) -> None:
+        """Raise NobodyAnswered where too few of the clients that were asked have answered; this ends the round."""
         if self.clients and len(there) < at_least:
             asked, name = len(self.clients), getattr(fn, "__qualname__", fn)
             raise NobodyAnswered(f"{name} needs the answers of {at_least} clients, got {len(there)} of {asked}")
-        return tuple(k for k in self.clients if k in there)
 
     def _exchange(
         self,
@@ -194,14 +190,18 @@ class AskedCohort:
         broadcast: tuple[Any, ...],
         scatter: Scatter,
         failed: list[Failure],
+        at_least: int,
         parts: Sequence[Sequence[int]] = (),
     ) -> Iterator[tuple[Sequence[int], Any]]:
         """Yield (clients, stacked uploads) of those that answer, in order of client number within each architecture.
 
         The order, and with it every sum, does not depend on the order of the cohort. A client's new state is tentative
         until its answer is accepted. Where architectures differ, it is tentative until all have answered, since uploads
-        that have no common mean are rejected before any state moves. `parts`: groups of the clients, whose uploads may
-        come as their sum.
+        that have no common mean are rejected before any state moves; so it is where `at_least` some have to answer, or
+        none is accepted. `parts`: groups of the clients, whose uploads may come as their sum.
+
+        Raises:
+            NobodyAnswered: fewer have answered.
         """
         engine, number = self.engine, max((self.exchanges.get(k, 0) for k in self.clients), default=0)
         name, rate = self._name(fn), engine.algorithm.local.rate(self.round)
@@ -232,7 +232,7 @@ class AskedCohort:
                     there = [request.clients[i] for i in good]
                     if norms is not None and engine.options.median_bound is not None:
                         engine.norms.add(kind, norms[good].tolist())
-                    if len(groups) == 1:
+                    if len(groups) == 1 and at_least <= 1:
                         engine.states.accept(there)
                     accepted.extend(there)
                     self._note(request, states, answer, good)
@@ -241,12 +241,13 @@ class AskedCohort:
                     elif good:
                         index = torch.tensor(good, device=engine.population.device)
                         yield there, answer.upload if not bad else tree.take(answer.upload, index)
-            engine.states.accept(accepted)
             engine.traffic.accepted += len(accepted)
+            failed += (found := [Failure(k, why, number) for k, why in sorted(lost.items())])
+            engine.traffic.failed += found
+            self._enough(fn, accepted, at_least)
+            engine.states.accept(accepted)
         finally:
             engine.states.drop_offers()
-        failed += (found := [Failure(k, why, number) for k, why in sorted(lost.items())])
-        engine.traffic.failed += found
 
     def _measured(
         self, call: Call, clients: Sequence[int], send: Callable[[Sequence[int]], tuple[Any, ...]], kind: str

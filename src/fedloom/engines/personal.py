@@ -10,11 +10,12 @@ from torch import Tensor
 
 from fedloom.core import tree
 from fedloom.core.algorithm import Algorithm
+from fedloom.core.batch import outside_training
 from fedloom.core.batches import Batches
 from fedloom.core.client import Client
 from fedloom.core.fold import fold
 from fedloom.core.model import Model
-from fedloom.core.task import loss_of, places_of
+from fedloom.core.task import loss_of, per_weight, weight_of
 from fedloom.core.task_measures import added, outputs_of, sums_of
 from fedloom.core.types import Beside, Weights, replace, state
 from fedloom.engines.message import EvaluationResult
@@ -75,8 +76,8 @@ def personal(
         return add(total, batch, model(weights, batch.x))
 
     def measure(total: Any, batch: Any, weights: Any) -> Any:
-        logits = model(weights, batch.x)
-        weight = added(places_of(task, batch.y), batch.mask)
+        logits, batch = model(weights, batch.x), outside_training(batch)
+        weight = weight_of(task, batch)
         loss = loss_of(task, logits, batch).double() * weight
         return add(total[0], batch, logits), total[1] + loss, total[2] + weight
 
@@ -110,4 +111,4 @@ def personal(
 
 def _by_example(total: Tensor, weight: Tensor, count: Tensor) -> Tensor:
     """Return a weighted sum of losses as the mean loss times a number of examples; itself where each weighs 1."""
-    return torch.where(weight == count, total, total / weight.clamp(min=1) * count)
+    return torch.where(weight == count, total, per_weight(total, weight) * count)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 from torch import Tensor
@@ -15,15 +14,16 @@ from fedloom.engines.accounting import PayloadSize
 def sent_tensors(payload: PayloadSize, broadcast: tuple[Any, ...], uploads: Tree) -> list[Tensor | None]:
     """Return what was `broadcast` in the place of each leaf of stacked uploads, without the weights of means.
 
-    It is known of `Weights` that the method sends as a model (by its annotations) where a broadcast model has all of
-    their tensors, the first such one. Of all else it is None: a gradient or a control variate is a difference already.
+    It is known of `Weights` that the method sends as a model (by its annotations): it is the broadcast model that has
+    all of their tensors, in the first argument with such a model. Of all else it is None: a gradient or a control
+    variate is a difference already. It is None, too, where that argument holds several such models, from which each
+    client may have taken another.
     """
-    models = [node for node in tree.flatten(broadcast, is_leaf=_is_weights)[0] if _is_weights(node)]
     out: list[Tensor | None] = []
     for kind, value in payload.parts_of_uploads(uploads):
         for node in tree.flatten(value, is_leaf=_is_weights)[0]:
             if _is_weights(node):
-                sent = _first_with(models, node) if kind == "model" else None
+                sent = _model_for(node, broadcast) if kind == "model" else None
                 for stacked, there in ((node.params, "params"), (node.buffers, "buffers")):
                     given: Params | None = None if sent is None else getattr(sent, there)
                     out += [None if given is None else given[name] for name in stacked]
@@ -32,9 +32,14 @@ def sent_tensors(payload: PayloadSize, broadcast: tuple[Any, ...], uploads: Tree
     return out
 
 
-def _first_with(models: Sequence[Weights], stacked: Weights) -> Weights | None:
-    """Return the first model that has all tensors of stacked ones."""
-    return next((m for m in models if _has(m.params, stacked.params) and _has(m.buffers, stacked.buffers)), None)
+def _model_for(stacked: Weights, broadcast: tuple[Any, ...]) -> Weights | None:
+    """Return the model with all tensors of stacked ones in the first argument that has one; None of several."""
+    for argument in broadcast:
+        nodes = tree.flatten(argument, is_leaf=_is_weights)[0]
+        models = [m for m in nodes if _is_weights(m) and _has(m.params, stacked.params)]
+        if fitting := [m for m in models if _has(m.buffers, stacked.buffers)]:
+            return fitting[0] if len(fitting) == 1 else None
+    return None
 
 
 def _has(model: Params, stacked: Params) -> bool:

@@ -17,7 +17,7 @@ from fedloom.core.batch import Padded, cut_length, of_places, probe
 from fedloom.core.layout import by_pixels
 from fedloom.core.model import Model
 from fedloom.core.network_makers import own_defaults
-from fedloom.core.task import Task, loss_of, places_of
+from fedloom.core.task import Task, loss_of, per_weight, weight_of
 from fedloom.core.task_measures import (
     Score,
     added,
@@ -228,9 +228,10 @@ def _pass(
             if length is not None and of_places(y):
                 y = y[:, :length]
             logits = predict(x)
-            weight = places_of(task, y).sum()
-            total += loss_of(task, logits, probe(x, y), functools.partial(inputs, rows, length)).double() * weight
+            batch = probe(x, y)
+            weight = weight_of(task, batch)
+            total += loss_of(task, logits, batch, functools.partial(inputs, rows, length)).double() * weight
             count += weight
             parts.append((sums_of(task, measures, logits, y), outputs_of(task, measures, logits)))
     sums, outputs = tree.map_tree(lambda *each: torch.cat(each).cpu(), *parts)
-    return RowResults(sums, outputs, examples.y.cpu(), float(total) / max(float(count), 1.0))
+    return RowResults(sums, outputs, examples.y.cpu(), float(per_weight(total, count)))

@@ -141,8 +141,18 @@ class Classification(ClassTask):
                 f"class_weights has one weight for each of the {logits.shape[-1]} classes, got "
                 f"{len(self.class_weights)}: give as many"
             )
-        weight = torch.tensor(self.class_weights, dtype=each.dtype, device=each.device)[batch.y]
+        weight = self.example_weights(batch).to(each.dtype)
         return batch.mean(weight * each) / batch.mean(weight)
+
+    def example_weights(self, batch: Batch) -> Tensor:
+        """Return the weight of each example's class in the mean loss, [B] float64.
+
+        Args:
+            batch: the examples, with their targets.
+        """
+        if not self.class_weights:
+            return torch.ones_like(batch.y, dtype=torch.float64)
+        return torch.tensor(self.class_weights, dtype=torch.float64, device=batch.y.device)[batch.y]
 
 
 @dataclass(frozen=True)

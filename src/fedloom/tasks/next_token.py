@@ -37,16 +37,16 @@ class NextToken:
             batch: the examples, with their targets and the number of real rows.
         """
         each = self._surprise(logits, batch.y).reshape(len(logits), -1).sum(1)
-        count = batch.mean(self.places(batch.y).to(each.dtype))
+        count = batch.mean(self.example_weights(batch).to(each.dtype))
         return batch.mean(each) / count.clamp(min=1 / (2 * len(each)))  # 0 where no place of the batch counts
 
-    def places(self, y: Tensor) -> Tensor:
+    def example_weights(self, batch: Batch) -> Tensor:
         """Return how many places of each sequence count, [B].
 
         Args:
-            y: token ids, [B, T]; -100 where none counts.
+            batch: the examples, with token ids as targets, [B, T]; -100 where none counts.
         """
-        return (y != IGNORED).reshape(len(y), -1).sum(1)
+        return _places(batch.y)
 
     def predicted(self, logits: Tensor) -> Tensor:
         """Return the predicted token at each place, [B, T].
@@ -97,7 +97,12 @@ class NextToken:
         return self._rows(self._surprise(logits, y).double(), y)
 
     def _rows(self, each: Tensor, y: Tensor) -> Tensor:
-        return torch.stack([each.reshape(len(y), -1).sum(1), self.places(y).double()], 1)
+        return torch.stack([each.reshape(len(y), -1).sum(1), _places(y).double()], 1)
+
+
+def _places(y: Tensor) -> Tensor:
+    """Return how many places of each sequence count, [B]."""
+    return (y != IGNORED).reshape(len(y), -1).sum(1)
 
 
 def _mean(total: Tensor, count: int) -> float:

@@ -66,7 +66,8 @@ class Regression:
             batch: the examples, with their targets and the number of real rows.
         """
         centre, scale = self._standard(logits)
-        wanted = (self._columns(batch.y, logits).to(logits.dtype) - centre) / scale
+        wide = torch.promote_types(logits.dtype, torch.float32)  # the error of bfloat16 outputs is no bfloat16
+        logits, wanted = logits.to(wide), ((self._columns(batch.y, logits) - centre) / scale).to(wide)
         if self.error == "squared":
             each = (logits - wanted).square()
         elif self.error == "absolute":
@@ -81,7 +82,7 @@ class Regression:
         Args:
             logits: outputs of the network, [B, D], standardised if the task standardises.
         """
-        centre, scale = self._standard(logits.double())
+        centre, scale = self._standard(logits)
         return logits.double() * scale + centre
 
     @property
@@ -104,12 +105,15 @@ class Regression:
         )  # fmt: skip
 
     def _standard(self, logits: Tensor) -> tuple[Tensor, Tensor]:
+        """Return centre and scale, float64: targets far from 0 lose no digits before they are standardised."""
         if self.centre and len(self.centre) != logits.shape[-1]:
             raise SettingError(
                 f"targets are standardised one by one, got {len(self.centre)} of them and a network with "
                 f"{logits.shape[-1]} outputs: take a network with an output for each target"
             )
-        return logits.new_tensor(self.centre or [0.0]), logits.new_tensor(self.scale or [1.0])
+        moments = (self.centre or [0.0], self.scale or [1.0])
+        centre, scale = (torch.tensor(each, dtype=torch.float64, device=logits.device) for each in moments)
+        return centre, scale
 
     def _columns(self, y: Tensor, logits: Tensor) -> Tensor:
         """Return the targets as the outputs are, [B, D]."""
@@ -132,7 +136,7 @@ class Regression:
 
     def _variance(self, logits: Tensor, y: Tensor) -> Tensor:
         """Return squared error, target and its square, [B, 3, D]; targets standardised, so that no digits are lost."""
-        centre, scale = self._standard(logits.double())
+        centre, scale = self._standard(logits)
         wanted = (self._columns(y, logits) - centre) / scale
         return torch.stack([(logits.double() - wanted).square(), wanted, wanted.square()], 1)
 

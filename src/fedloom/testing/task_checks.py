@@ -18,7 +18,7 @@ from fedloom.core.errors import EngineWarning, SettingError
 from fedloom.core.fold.execution import Compilation
 from fedloom.core.model import Model
 from fedloom.core.optimiser import SGD, Local
-from fedloom.core.task import TargetKind, check_padding, targets_of
+from fedloom.core.task import TargetKind, check_padding, per_weight, targets_of, weight_of
 from fedloom.core.task_measures import Score, Sum, TaskMeasure, measures_of
 from fedloom.engines.engine import Engine
 from fedloom.engines.engine_options import Options
@@ -97,6 +97,13 @@ def loss_is_a_mean(subject: TaskSubject) -> None:
         assert torch.allclose(expected, found, rtol=1e-6, atol=1e-9), (
             f"the loss of a row depends on other rows: the mean of {len(rows)} of them should be {expected:.6g}, "
             f"and is {found:.6g}; compute a loss for each row, then batch.mean(...)"
+        )
+        parts = [case.take(rows) for rows in ([*range(ROWS // 3)], [*range(ROWS // 3, ROWS)])]
+        weight = torch.stack([weight_of(case.task, part.batch) for part in parts])
+        joined = per_weight(weight.dot(torch.stack([part.loss() for part in parts]).double()), weight.sum())
+        assert torch.allclose(whole.double(), joined, rtol=1e-6, atol=1e-9), (
+            f"the loss of {ROWS} rows is the mean of those of two batches of them by the weights of their rows, got "
+            f"{float(whole):.6g} and {float(joined):.6g}: write example_weights(batch), the weight of each row, [B]"
         )
         large = (case.logits * (_LARGE / case.logits.abs().max())).float()
         assert case.loss(large).isfinite(), (

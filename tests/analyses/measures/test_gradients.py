@@ -7,7 +7,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from fedloom import Classification, Examples, Model
+from fedloom import Classification, Examples, Model, NextToken
 from fedloom.analyses.measures import (
     class_gradients,
     cosines,
@@ -16,6 +16,7 @@ from fedloom.analyses.measures import (
     gram,
 )
 from fedloom.core import tree
+from fedloom.data import Tokens
 from fedloom.models import MLP
 
 
@@ -32,6 +33,21 @@ def test_a_gradient_is_that_of_the_mean_loss(batch_size: int) -> None:
     found = gradient(model, weights, Classification(), examples, batch_size)
     params = {n: t.clone().requires_grad_() for n, t in weights.params.items()}
     loss = F.cross_entropy(model(type(weights)(params=params), examples.x), examples.y)
+    expected = torch.cat([t.flatten() for t in torch.autograd.grad(loss, list(params.values()))])
+    torch.testing.assert_close(found, expected, rtol=0, atol=1e-14)
+
+
+@pytest.mark.parametrize("batch_size", [3, 250])
+def test_a_gradient_of_sequences_is_that_of_all_their_places(batch_size: int) -> None:
+    g = torch.Generator().manual_seed(0)
+    y = torch.randint(4, (7, 6), generator=g)
+    y[:4, 1:] = -100
+    model = Model(lambda: torch.nn.Embedding(4, 4))
+    examples = Examples(torch.randint(4, (7, 6), generator=g), y, 4, Tokens(padding=None))
+    weights = model.init(0, torch.float64)
+    found = gradient(model, weights, NextToken(), examples, batch_size)
+    params = {n: t.clone().requires_grad_() for n, t in weights.params.items()}
+    loss = F.cross_entropy(model(type(weights)(params=params), examples.x).flatten(0, 1), y.flatten())
     expected = torch.cat([t.flatten() for t in torch.autograd.grad(loss, list(params.values()))])
     torch.testing.assert_close(found, expected, rtol=0, atol=1e-14)
 

@@ -17,7 +17,9 @@ K clients of a stack have K margins, and no tensor is captured. Of 5, 1 and 0 ex
 0.33, 0.5 and 0: a class that the client does not have has neither margin nor weight (the authors' functions divide by
 zero there).
 
-Test and public examples have no margins: their loss is the cross-entropy of the logits.
+Test and public examples have no margins: their loss is the cross-entropy of the logits. An evaluation of training
+examples, such as the mean loss by which a client weighs its model, is at no time of a training: DRW with a share above
+0 weighs no class there.
 """
 
 from __future__ import annotations
@@ -93,5 +95,15 @@ class LDAM(ClassTask):
         each = F.cross_entropy(logits - self.s * batch.margin[:, None] * true, batch.y, reduction="none")
         if self.drw is None:
             return batch.mean(each)
-        weight = torch.where(batch.progress < self.drw, 1.0, batch.class_weight)
+        weight = self.example_weights(batch)
         return batch.mean(weight * each) / batch.mean(weight)
+
+    def example_weights(self, batch: Batch) -> Tensor:
+        """Return the weight of each example in the mean loss, [B].
+
+        Args:
+            batch: the examples, with how much of the training lies before them.
+        """
+        if self.drw is None or "class_weight" not in batch.notes:
+            return torch.ones_like(batch.mask, dtype=torch.float64)
+        return torch.where(batch.progress < self.drw, 1.0, batch.class_weight)

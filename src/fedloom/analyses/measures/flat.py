@@ -10,7 +10,7 @@ from torch.func import grad_and_value
 
 from fedloom.core.batch import Batch, probe
 from fedloom.core.model import Model
-from fedloom.core.task import Task, loss_of
+from fedloom.core.task import Task, loss_of, weight_of
 from fedloom.core.types import Params, Weights
 from fedloom.data import Examples
 
@@ -31,9 +31,10 @@ def unflat(vector: Tensor, like: Params) -> Params:
 def losses(
     model: Model, weights: Weights, task: Task, examples: Examples, batch_size: int = 250
 ) -> Iterator[tuple[float, Loss]]:
-    """Yield each batch's share of the examples and its loss as a function of the parameters, in evaluation mode.
+    """Yield each batch's share of the mean loss and its loss as a function of the parameters, in evaluation mode.
 
-    The loss over all examples is the sum of share times loss. Nothing is augmented.
+    A share is that of the examples, each with its weight in the task's mean. The loss over all examples is the sum of
+    share times loss. Nothing is augmented.
 
     Raises:
         ValueError: there are no examples.
@@ -41,16 +42,22 @@ def losses(
     if not len(examples):
         raise ValueError("a loss needs examples, got none: give at least one")
     like, batch_size = next(iter(weights.params.values())), model.evaluation_batch(batch_size)
-    for start in range(0, len(examples), batch_size):
+
+    def batch_at(start: int) -> Batch:
         rows = slice(start, start + batch_size)
         x = examples.normalise(examples.x[rows].to(like.device), like.dtype)
-        y = examples.y[rows].to(like.device)
-        batch = probe(x, y)
+        return probe(x, examples.y[rows].to(like.device))
+
+    starts = range(0, len(examples), batch_size)
+    weight = [float(weight_of(task, batch_at(start))) for start in starts]
+    whole = sum(weight) or 1.0
+    for start, mine in zip(starts, weight, strict=True):
+        batch = batch_at(start)
 
         def loss(params: Params, batch: Batch = batch) -> Tensor:
             return loss_of(task, model(Weights(params=params, buffers=weights.buffers), batch.x), batch)
 
-        yield len(y) / len(examples), loss
+        yield mine / whole, loss
 
 
 def gradient(model: Model, weights: Weights, task: Task, examples: Examples, batch_size: int = 250) -> Tensor:
