@@ -239,8 +239,8 @@ class Experiment(TopSettings):
         dataset, public = self.dataset() if found is None else found
         if dataset.owners is not None and d.partition == DataSettings().partition:
             warn(
-                f"partition {d.partition} deals the rows of {dataset.train.name} out anew, and these name their clients, "
-                f"{dataset.owners.max() + 1} in all: write --partition natural",
+                f"partition {d.partition} deals the rows of {dataset.train.name} out anew, and these name their "
+                f"clients, {dataset.owners.max() + 1} in all: write --partition natural",
                 SettingWarning,
             )
         if d.partition.startswith("lists"):
