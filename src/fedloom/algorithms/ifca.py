@@ -58,7 +58,7 @@ class IFCA(fl.Algorithm[Models, tuple[()]]):
         """Return which model has the lowest loss on a client's training examples, [] int64, and the model."""
         batches = client.train.whole()
         F = torch.stack([fl.mean_loss(client.model, client.task, theta, batches) for theta in models])
-        j = torch.where(F.isnan(), torch.inf, F).argmin()  # NaN is the least to argmin
+        j = F.nan_to_num(float("inf")).argmin()  # NaN is the least to argmin
         return j, fl.tree.pick(models, j)
 
     @fl.on_client
