@@ -371,6 +371,18 @@ def test_fedprox_of_apfl_on_cifar10() -> None:
     assert all(says(said, value) for said, value in zip(falls, ends, strict=True))
 
 
+def test_iid_reference_of_apfl_on_cifar10() -> None:
+    found, measure = results("apfl", "apfl-comparison"), "personal_accuracy_by_samples"
+    told = re.search(
+        r"the reference is at ([\d.]+) % after 10 rounds, .* and ends at ([\d.]+); APFL comes to ([\d.]+) in the last "
+        r"of 100 rounds",
+        (DOCS / "apfl.md").read_text(encoding="utf-8"),
+    ).groups()
+    iid, apfl = (found["cifar10", name].runs[0] for name in ("iid", "apfl_ni"))
+    ours = [iid.after(10, measure), iid.after(100, measure), apfl.after(100, measure)]
+    assert all(says(said, 100 * (value or 0)) for said, value in zip(told, ours, strict=True))
+
+
 def test_local_models_and_the_global_one_of_pfedsd() -> None:
     found = results("pfedsd", "pfedsd-a")
     text = (DOCS / "pfedsd.md").read_text(encoding="utf-8")

@@ -49,6 +49,7 @@ def _comparison() -> Iterator[Claim]:
     yield Claim(
         where="Figure 1", text="APFL is above the IID reference on Vehicle and CIFAR-10",
         parts=[above(_cell(data, "apfl_ni"), _cell(data, "iid")) for data in ("vehicle", "cifar10")],
+        why="On CIFAR-10 APFL comes in the last of 100 rounds to where the reference is after 10.",
     )  # fmt: skip
     yield Claim(
         where="Figure 1", text="FedAvg is far below the IID reference on MNIST and letters",
