@@ -298,7 +298,7 @@ def test_rows_that_the_source_holds_out_are_not_trained_on(capsys: pytest.Captur
     rows = [f"{i % 7},{i % 5},{i % 2},{i % 4},{'test' if i % 4 == 3 else 'train'}" for i in range(80)]
     Path("t.csv").write_text("\n".join(["a,b,label,who,split", *rows]) + "\n")
     Path("lists.json").write_text(json.dumps([list(range(k, 80, 8)) for k in range(8)]))
-    for partition in ("natural", "iid", "shards:2", "lists:lists.json"):
+    for partition in ("natural", "iid", "shards:4", "lists:lists.json"):
         text = f"t.csv?client=who&split=split --partition {partition} --clients 4 --cohort 1 --epochs 1 --rounds 1"
         done(capsys, f"run fedavg --model logistic --data {text} --out {partition[:3]}")
         federation = Experiment.from_directory(partition[:3]).federation()

@@ -172,7 +172,7 @@ def test_what_was_killed_before_its_first_record_is_resumed(tmp_path: Path, caps
     assert main(["resume", str(out)]) == 0
     assert "--resume" not in capsys.readouterr().out  # what is resumed is the run that was named
     assert main(["resume", str(out.parent)]) == 0
-    assert "to start the others, repeat their command with --resume" in capsys.readouterr().out
+    assert "if others had not, repeat their command with --resume" in capsys.readouterr().out
     assert (out / "metrics.jsonl").read_bytes() == metrics
 
 
