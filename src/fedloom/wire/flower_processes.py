@@ -116,7 +116,7 @@ class _Supervised:
         while not self._closing.wait(0.2):
             try:
                 self._look()
-            except Exception as error:
+            except Exception as error:  # a full disk, say: a thread that ended would shut nobody out any more
                 with contextlib.suppress(OSError), self.log.open("a", encoding="utf-8") as file:
                     file.write(f"fedloom: {error!r:.500}\n")
                 self._closing.wait(AGAIN)

@@ -140,7 +140,7 @@ class NatsServer:
         while not self._ending.wait(_LOOK):
             try:
                 self._look()
-            except Exception as error:
+            except Exception as error:  # a full disk, say: a thread that ended would shut nobody out any more
                 self._tell(f"nats-server's keys are not renewed, trying again: {error!s:.300}")
             else:
                 self._tell("")
@@ -148,7 +148,6 @@ class NatsServer:
     def _look(self) -> None:
         self._refusals.look()
         if self._process.poll() is not None:
-            self._renew()
             self._process = self._start()
         elif self._renew():
             self._process.send_signal(signal.SIGHUP)
