@@ -13,7 +13,7 @@ from torch import nn
 
 import fedloom as fl
 from fedloom.coordinator import Job
-from fedloom.coordinator.history import validated_round
+from fedloom.coordinator.chosen_rounds import validated_round
 from fedloom.core.batch import Batch
 from fedloom.core.task_measures import Score, Sum
 

@@ -20,7 +20,6 @@ from fedloom.cli.main import main
 from fedloom.core.errors import SettingError
 from fedloom.wire import certificates
 from fedloom.wire.certificates import (
-    WatchedKeys,
     add_device,
     device_key,
     fingerprint,
@@ -31,6 +30,7 @@ from fedloom.wire.certificates import (
     remove_device,
     server_files,
 )
+from fedloom.wire.watched_keys import WatchedKeys
 
 
 def mode(path: Path) -> int:

@@ -24,6 +24,7 @@ from fedloom.wire.fleet import Audit
 from fedloom.wire.flower_processes import SuperLink, SuperNode, check_installed, private_folder
 from fedloom.wire.invitations import Enrolment, Joining, address_of
 from fedloom.wire.over_flower import FlowerConnections, RelayedServer
+from fedloom.wire.watched_keys import WatchedKeys
 
 PORT = 8443
 INSECURE = (
@@ -57,7 +58,7 @@ def flower_connections(
         if warning:
             warn(warning, EngineWarning)
         console.print(who_may_connect(folder))
-        keys = certificates.WatchedKeys(folder, console.print)
+        keys = WatchedKeys(folder, console.print)
     with ExitStack() as stack, sigterm_interrupts():
         folder = private_folder()
         stack.callback(_remove, folder)

@@ -15,11 +15,12 @@ from fedloom.core.errors import EngineWarning, RankError, SettingError, warn
 from fedloom.device import Membership, take_part
 from fedloom.display.terminal import Terminal
 from fedloom.wire import certificates
-from fedloom.wire.certificates import INVITED, WatchedKeys
+from fedloom.wire.certificates import INVITED
 from fedloom.wire.fleet import Audit
 from fedloom.wire.invitations import Enrolment, Joining, address_of
 from fedloom.wire.nats_server import NatsServer, make_key
 from fedloom.wire.over_nats import SERVER, Door, NatsManager
+from fedloom.wire.watched_keys import WatchedKeys
 
 _PAUSE = 2.0  # seconds between two tries to connect
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import math
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from html import escape
 from pathlib import Path
@@ -15,13 +15,14 @@ import numpy as np
 import numpy.typing as npt
 
 from fedloom.coordinator import reading
+from fedloom.coordinator.chosen_rounds import newest, validated_round
 from fedloom.coordinator.class_rows import ClassRows
 from fedloom.coordinator.proof import unproved
 from fedloom.core.errors import SettingError
 from fedloom.core.renamed import OF_HISTORY, keep_old_names
-from fedloom.core.task_measures import TaskMeasure, headline, sign
+from fedloom.core.task_measures import TaskMeasure, headline
 from fedloom.display.lines import lines
-from fedloom.evaluate.measure import KNOWN, VALIDATION, Measure, lower_is_better, measures_for
+from fedloom.evaluate.measure import KNOWN, Measure, lower_is_better, measures_for
 from fedloom.tasks import Classification
 from fedloom.wording import did_you_mean
 
@@ -380,27 +381,6 @@ class History:
 
 
 keep_old_names(History, OF_HISTORY)
-
-
-def validated_round(records: Iterable[Record], measure: TaskMeasure | None = None) -> int | None:
-    """Return the round that is best on validation data, the first of equals; None where no round has such a number.
-
-    `measure`: by which one; None: accuracy.
-
-    Round 0 counts: the initial weights may be the best. Test data choose no round.
-    """
-    name, up = (VALIDATION, 1) if measure is None else (f"val_{measure.name}", sign(measure.better))
-    measured = [(up * m[name], -m["round"]) for m in records if m.get(name) is not None]
-    return -max(measured)[1] if measured else None
-
-
-def newest(rounds: int) -> int:
-    """Return over how many of the last rounds a mean is taken: one round alone swings with the classes of its cohort.
-
-    It is the last tenth, but at least 10 rounds; half of all where 10 are more than that. 1: there is nothing to take a
-    mean of.
-    """
-    return max(1, rounds // 10, min(10, rounds // 2))
 
 
 _NOTED = ("server_", "bytes_", "new_", "class_accuracy_", "seconds_")  # numbers that a run may lack where others do not

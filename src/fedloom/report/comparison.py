@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from fedloom.coordinator.history import newest
+from fedloom.coordinator.chosen_rounds import newest
 from fedloom.core.task_measures import TaskMeasure, sign
 from fedloom.evaluate.measure import Measure
 from fedloom.report.grouping import differences

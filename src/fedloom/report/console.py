@@ -11,7 +11,7 @@ from rich.console import Console, ConsoleOptions, ConsoleRenderable, RenderResul
 from rich.text import Text
 
 from fedloom.coordinator import History
-from fedloom.coordinator.history import newest
+from fedloom.coordinator.chosen_rounds import newest
 from fedloom.display.terminal import table
 from fedloom.report.methods import evaluation_seconds, training_seconds
 from fedloom.report.number_table import Table, two_lines

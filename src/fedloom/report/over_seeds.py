@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from fedloom.coordinator.history import newest
+from fedloom.coordinator.chosen_rounds import newest
 from fedloom.evaluate.measure import Measure
 from fedloom.report.methods import Method, Run, Spread, reference_numbers
 from fedloom.report.number_table import Column, Interval, Table, format_of, whole, with_unit

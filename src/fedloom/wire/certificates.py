@@ -19,7 +19,7 @@ import json
 import os
 import re
 import stat
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -182,40 +182,6 @@ def keys(folder: Path, *, over_nats: bool = False) -> dict[str, str]:
     its = {name: device["key"] for name, device in registered(folder).items()}
     its |= {INVITED + name: each["key"] for name, each in invitations(folder).items() if each["until"] >= today()}
     return {name: key for name, key in its.items() if is_of_nats(key) == over_nats}
-
-
-class Once:
-    """Tell a text, if it is not the last one that was told; "" is nothing, after which the same is told again."""
-
-    def __init__(self, tell: Callable[[str], object]) -> None:
-        self._tell, self._last = tell, ""
-
-    def __call__(self, text: str) -> None:
-        """Take a text."""
-        if text and text != self._last:
-            self._tell(text)
-        self._last = text
-
-
-class WatchedKeys:
-    """The public keys that may connect, by name, as the file has them when this is called.
-
-    A server goes on where somebody has spoilt the file: then they are those of the last time. `tell`: called with what
-    is wrong, once.
-    """
-
-    def __init__(self, folder: Path, tell: Callable[[str], object], *, over_nats: bool = False) -> None:
-        self.folder, self._tell, self.over_nats = folder, Once(tell), over_nats
-        self._last = keys(folder, over_nats=over_nats)
-
-    def __call__(self) -> dict[str, str]:
-        """Return the keys."""
-        try:
-            self._last = keys(self.folder, over_nats=self.over_nats)
-            self._tell("")
-        except (SettingError, OSError) as error:
-            self._tell(f"{error}; until then nobody is let in or shut out")
-        return self._last
 
 
 def today() -> str:

@@ -16,9 +16,10 @@ from pathlib import Path
 
 from fedloom.core.errors import RankError, SettingError
 from fedloom.storage import files
-from fedloom.wire.certificates import Once, bytes_of_nats, check_private, write_file
+from fedloom.wire.certificates import bytes_of_nats, check_private, write_file
 from fedloom.wire.over_nats import DOWN, PIECE, SERVER, UP
 from fedloom.wire.refusals import RefusalLog, of_nats
+from fedloom.wire.watched_keys import Once
 
 _STARTS_WITHIN = 10.0  # seconds
 _LOOK = 0.5  # seconds between two looks at keys and process

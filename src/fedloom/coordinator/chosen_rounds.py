@@ -1,0 +1,30 @@
+"""Rounds by which a run is read: the best on validation data, and how many of the last a mean is taken of."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from fedloom.core.task_measures import TaskMeasure, sign
+from fedloom.evaluate.measure import VALIDATION
+
+
+def validated_round(records: Iterable[Mapping[str, Any]], measure: TaskMeasure | None = None) -> int | None:
+    """Return the round that is best on validation data, the first of equals; None where no round has such a number.
+
+    `measure`: by which one; None: accuracy.
+
+    Round 0 counts: the initial weights may be the best. Test data choose no round.
+    """
+    name, up = (VALIDATION, 1) if measure is None else (f"val_{measure.name}", sign(measure.better))
+    measured = [(up * m[name], -m["round"]) for m in records if m.get(name) is not None]
+    return -max(measured)[1] if measured else None
+
+
+def newest(rounds: int) -> int:
+    """Return over how many of the last rounds a mean is taken: one round alone swings with the classes of its cohort.
+
+    It is the last tenth, but at least 10 rounds; half of all where 10 are more than that. 1: there is nothing to take a
+    mean of.
+    """
+    return max(1, rounds // 10, min(10, rounds // 2))
