@@ -60,7 +60,7 @@ def _comparison() -> Iterator[Claim]:
             where="Section 4", text=f"{name} hardly differs from FedAvg (by a point at most)",
             parts=[level(_cell(data, row), _cell(data, "fedavg")) for data in SETS],
             why="With mu = 1 the proximal term presumably holds clients of two digits together on MNIST, and holds "
-            "learning up in the first 40 rounds on CIFAR-10." * (row == "fedprox"),
+            "learning up on CIFAR-10." * (row == "fedprox"),
         )  # fmt: skip
     yield Claim(
         where="Figure 2", text="APFL's accuracy moves less from round to round than FedAvg's and FedProx's",
