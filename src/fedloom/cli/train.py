@@ -77,7 +77,7 @@ def compare(args: argparse.Namespace, console: Terminal) -> int:
         for job in jobs.values():
             job.run()
         return 0
-    if args.resume:
+    if args.resume and len(jobs) > 1:  # one alone is checked where it begins
         for place, job in jobs.items():
             job.check_resume(Path(args.out, place))
     if args.out is not None and len(selected) > 1:

@@ -11,6 +11,7 @@ from typing import Any, get_args
 
 from fedloom.coordinator.choose import EngineName
 from fedloom.core.errors import DamageError, SettingError, StorageError
+from fedloom.core.task_measures import LARGEST_SHARE
 from fedloom.evaluate.measure import KNOWN
 from fedloom.storage import files
 from fedloom.storage.strict_json import LARGEST, MOST, Object, parse, short
@@ -371,4 +372,4 @@ def _between(value: Any, low: int, high: int) -> bool:
 
 
 def _share(value: Any) -> bool:
-    return value is None or (_number(value) and 0 <= value <= 1 + 1e-9)  # a weighted mean of ones may round up
+    return value is None or (_number(value) and 0 <= value <= LARGEST_SHARE)

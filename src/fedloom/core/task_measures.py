@@ -14,7 +14,7 @@ from torch import Tensor
 from fedloom.core.errors import SettingError
 from fedloom.wording import did_you_mean
 
-_ROUNDING = 1e-9  # by which a share may exceed 1
+LARGEST_SHARE = 1 + 1e-9  # a weighted mean of ones may round up
 _LARGEST = sys.float_info.max
 
 
@@ -157,7 +157,7 @@ def impossible(task: Any, sums: Mapping[str, Tensor], scores: Mapping[str, Tenso
     if count:
         values |= values_of_sums(task, sums, count)
     for name, value in values.items():
-        least, most = (0.0, 1 + _ROUNDING) if known[name].unit == "%" else (-_LARGEST, _LARGEST)
+        least, most = (0.0, LARGEST_SHARE) if known[name].unit == "%" else (-_LARGEST, _LARGEST)
         if not (least <= value <= most or math.isnan(value)):
             return name
     return None

@@ -43,16 +43,12 @@ def losses(
         raise ValueError("a loss needs examples, got none: give at least one")
     like, batch_size = next(iter(weights.params.values())), model.evaluation_batch(batch_size)
 
-    def batch_at(start: int) -> Batch:
-        rows = slice(start, start + batch_size)
-        x = examples.normalise(examples.x[rows].to(like.device), like.dtype)
-        return probe(x, examples.y[rows].to(like.device))
-
-    starts = range(0, len(examples), batch_size)
-    weight = [float(weight_of(task, batch_at(start))) for start in starts]
+    parts = [slice(start, start + batch_size) for start in range(0, len(examples), batch_size)]
+    weight = [float(weight_of(task, probe(examples.x[rows], examples.y[rows]))) for rows in parts]
     whole = sum(weight) or 1.0
-    for start, mine in zip(starts, weight, strict=True):
-        batch = batch_at(start)
+    for rows, mine in zip(parts, weight, strict=True):
+        x = examples.normalise(examples.x[rows].to(like.device), like.dtype)
+        batch = probe(x, examples.y[rows].to(like.device))
 
         def loss(params: Params, batch: Batch = batch) -> Tensor:
             return loss_of(task, model(Weights(params=params, buffers=weights.buffers), batch.x), batch)

@@ -100,8 +100,13 @@ def is_own_data(source: str) -> bool:
 
 def own_tokeniser(source: str) -> str:
     """Return the tokeniser that a table's texts are read by, module:name; "" where it is none of somebody's own."""
-    said = (pair.partition("=") for pair in source.partition("?")[2].split("&"))
-    return next((value for key, _, value in said if key == "tokens" and ":" in value), "")
+    return next((value for key, value in _said(source) if key == "tokens" and ":" in value), "")
+
+
+def _said(source: str) -> list[tuple[str, str]]:
+    """Return the arguments that follow a source, each with its value."""
+    parts = (pair.partition("=") for pair in source.partition("?")[2].split("&"))
+    return [(key, value) for key, _, value in parts]
 
 
 def is_table(source: str) -> bool:
@@ -116,7 +121,7 @@ def is_sites(source: str) -> bool:
 
 def names_clients(source: str) -> bool:
     """Return whether a source says who its clients are: tables of several sites, or a column."""
-    return is_sites(source) or any(pair.startswith("client=") for pair in source.partition("?")[2].split("&"))
+    return is_sites(source) or any(key == "client" for key, _ in _said(source))
 
 
 def _published(name: str, folder: str) -> Dataset:
