@@ -61,7 +61,7 @@ def test_the_status_follows_the_ranges(
 def test_a_number_that_was_not_measured_is_off(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(demonstration, "EXPECTED", (Expected("fedavg", "no_such_metric", -1e9, 1e9),))
+    monkeypatch.setattr(demonstration, "EXPECTED", (Expected("fedavg", "val_accuracy", -1e9, 1e9),))
     assert main(["demo", "--seed", "3"]) == 1
     assert verdicts(capsys.readouterr().out) == ["NO"]
 
