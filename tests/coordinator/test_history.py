@@ -371,7 +371,8 @@ def test_a_number_is_read_in_five_ways() -> None:
     found = [0.1, 0.6, None, 0.9, 0.5]
     val = [0.2, 0.7, 0.8, 0.4, 0.7]  # the best is in a round without the number, then two are equal
     metrics = [
-        {"round": t, "global_accuracy": a, "val_accuracy": v} for t, (a, v) in enumerate(zip(found, val, strict=True))
+        {"round": t, "val_accuracy": v} | ({} if a is None else {"global_accuracy": a})
+        for t, (a, v) in enumerate(zip(found, val, strict=True))
     ]
     read = History(algorithm="A", metrics=metrics).summaries("global_accuracy")
     assert read == (0.5, pytest.approx(0.7), 0.6, 0.9, pytest.approx(2.1 / 4))
@@ -382,6 +383,22 @@ def test_a_number_is_read_in_five_ways() -> None:
     assert (read.last, read.mean, read.best) == (2.0, 2.0, 1.0)  # the lowest
     assert math.isnan(read.validated)
     assert all(map(math.isnan, History(algorithm="A", metrics=losses).summaries("personal_accuracy")))
+
+
+def test_earlier_values_do_not_stand_for_an_undefined_end() -> None:
+    """A loss that is not finite, a precision without predictions: `null`, as what was not measured has no key."""
+
+    def read(*losses: float | None) -> History:
+        vals = (0.1, 0.2, 0.9, 0.3, 0.3)
+        records = [{"round": t, "global_loss": a, "val_accuracy": vals[t]} for t, a in enumerate(losses)]
+        return History(algorithm="A", metrics=[*records, {"round": len(losses)}])  # which evaluates nothing
+
+    diverged = read(3.0, 2.0, 1.0, None, None)
+    last, tail, validated, best, mean = diverged.summaries("global_loss")
+    assert all(map(math.isnan, (last, tail, mean, diverged.last("global_loss"), diverged.last("global_loss", 5))))
+    assert (validated, best) == (1.0, 1.0)  # what is known of round 2 stays known
+    assert math.isnan(read(3.0, 2.0, None, 1.0, 1.5).summaries("global_loss").validated)  # round 2 was chosen
+    assert read(3.0, 2.0, None, 1.0, 1.5).summaries("global_loss", 3)[:2] == (1.5, 1.25)
 
 
 def test_a_small_document_takes_little_memory_to_read(tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ from made import made_run, methods
 from commands import call
 from fedloom.report import summary, write_report
 from fedloom.report.class_recall import class_recall
+from fedloom.report.number_table import Column
 from hospitals import write_table
 
 
@@ -23,7 +24,8 @@ def with_counts(run: Path, counts: list[list[int]], names: list[str] | None = No
     file = run / "federation.json"
     federation = json.loads(file.read_text())
     more: dict[str, Any] = {} if names is None else {"class_names": names}
-    file.write_text(json.dumps({**federation, "train": counts, "shown": list(range(len(counts))), **more}))
+    more |= {"train": counts, "train_by_class": np.sum(counts, 0).tolist(), "shown": list(range(len(counts)))}
+    file.write_text(json.dumps(federation | more))
     if last is not None:
         log = run / "metrics.jsonl"
         records = [json.loads(line) for line in log.read_text().splitlines()]
@@ -88,6 +90,24 @@ def test_of_many_classes_the_rare_ones_are_shown(tmp_path: Path) -> None:
     assert [c.name for c in found[1].columns] == ["method", "recall_3", "recall_7"]
     with_counts(run, [[100] * 12])
     assert class_recall(methods(run)) is None
+
+
+def test_shares_are_of_the_examples_of_all_clients(tmp_path: Path) -> None:
+    """The third class is at clients that federation.json does not show; older ones have no sums of all."""
+    run = with_counts(made_run(tmp_path / "a"), [[500, 300, 0]])
+    file = run / "federation.json"
+    facts = json.loads(file.read_text())
+    file.write_text(json.dumps({**facts, "train_by_class": [500, 300, 200]}))
+    assert [c.heading for c in recalls(run)] == ["0 (50.0 %)", "1 (30.0 %)", "2 (20.0 %)"]
+    del facts["train_by_class"]
+    file.write_text(json.dumps(facts))
+    assert [c.heading for c in recalls(run)] == ["0", "1", "2"]
+
+
+def recalls(run: Path) -> list[Column]:
+    found = class_recall(methods(run))
+    assert found is not None
+    return found[1].columns[1:]
 
 
 def test_a_run_without_recall_by_class_or_federation(tmp_path: Path) -> None:

@@ -299,7 +299,11 @@ def test_maps_of_classes_are_means_over_seeds(tmp_path: Path) -> None:
     figure = figures.class_map(method)
     assert figure is not None
     np.testing.assert_allclose(figure.axes[0].images[0].get_array().filled(np.nan), mean.T * 100)
-    assert sentences.describe_weakest_class(method) == "Lowest at the end: class 0, 50.0 %."
+    assert (
+        sentences.describe_weakest_class(method)
+        == "Lowest after round 1, the last that all seeds have: class 0, 50.0 %."
+    )
+    assert "A line ends in the last round that all seeds of a method have." in sentences.describe_bands([method])
 
 
 def test_classes_far_below_their_best_are_counted_by_hand(tmp_path: Path) -> None:

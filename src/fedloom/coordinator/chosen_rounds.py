@@ -6,17 +6,16 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from fedloom.core.task_measures import TaskMeasure, sign
-from fedloom.evaluate.measure import VALIDATION
 
 
-def validated_round(records: Iterable[Mapping[str, Any]], measure: TaskMeasure | None = None) -> int | None:
+def validated_round(records: Iterable[Mapping[str, Any]], measure: TaskMeasure) -> int | None:
     """Return the round that is best on validation data, the first of equals; None where no round has such a number.
 
-    `measure`: by which one; None: accuracy.
+    `measure`: the headline of the task.
 
     Round 0 counts: the initial weights may be the best. Test data choose no round.
     """
-    name, up = (VALIDATION, 1) if measure is None else (f"val_{measure.name}", sign(measure.better))
+    name, up = f"val_{measure.name}", sign(measure.better)
     measured = [(up * m[name], -m["round"]) for m in records if m.get(name) is not None]
     return -max(measured)[1] if measured else None
 

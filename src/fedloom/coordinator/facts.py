@@ -81,6 +81,7 @@ def who_holds_what(federation: Federation) -> dict[str, Any]:
             "sample": {n: _sample(part) for n in ("train", "test", "public") if (part := getattr(federation, n))},
         },
         **_targets(federation, shown),
+        **_all_by_class(federation),
         "train": counts(federation.partition),
         "test": counts(federation.local_test),
         "sizes": {
@@ -90,6 +91,14 @@ def who_holds_what(federation: Federation) -> dict[str, Any]:
             "mean": float(sizes.mean()),
         },
     }
+
+
+def _all_by_class(federation: Federation) -> dict[str, list[int]]:
+    """Return how many training examples of each class all clients have together, those that are not shown too."""
+    if not federation.train.has_classes or federation.num_classes > _LISTED:
+        return {}
+    y = federation.train.y.cpu().numpy()[federation.partition.indices]
+    return {"train_by_class": np.bincount(y, minlength=federation.num_classes).tolist()}
 
 
 def _targets(federation: Federation, shown: range) -> dict[str, Any]:

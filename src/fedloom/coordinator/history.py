@@ -46,12 +46,14 @@ class Reached(NamedTuple):
 
 
 class Summaries(NamedTuple):
-    """One measured number of a run, read in five ways: papers use each of them, and they differ. NaN: not measured.
+    """One measured number of a run, read in five ways: papers use each of them, and they differ. NaN: not known.
 
-    `last`: after the last round. `tail`: mean over the last rounds (`newest`), or over as many as were asked for, of
-    the values that these have; the newest value of all where none of them has one (`eval_every`).
-    `validated`: in the round with the best `val_accuracy`. `best`: over rounds, which is optimistic, since it chooses
-    the round by what it reports. `mean`: over all rounds that have it, that before training included.
+    `last`: where it was measured last. `tail`: mean over the last rounds (`newest`), or over as many as were asked for,
+    of the values that these have; the newest value of all where none of them was measured (`eval_every`).
+    `validated`: in the round that is best on validation data, of those in which it was measured. `best`: over rounds,
+    which is optimistic, since it chooses the round by what it reports. `mean`: over all rounds that have it, that
+    before training included. Of a number that was undefined when it was measured last (`null` in the records, as the
+    loss of a model that diverged), only `best` and `validated` are known: earlier values do not stand for it.
     """
 
     last: float
@@ -59,6 +61,12 @@ class Summaries(NamedTuple):
     validated: float
     best: float
     mean: float
+
+
+def measures_of_task(manifest: Mapping[str, Any]) -> list[TaskMeasure]:
+    """Return the measures of the task of a run, the headline first, as its manifest has them."""
+    said = manifest.get("measures")
+    return [TaskMeasure(**one) for one in said] if said else [headline(Classification())]
 
 
 @dataclass(repr=False)
@@ -91,8 +99,7 @@ class History:
     @functools.cached_property
     def task_measures(self) -> list[TaskMeasure]:
         """The measures of the task that its records have, the headline first."""
-        said = self.manifest.get("measures")
-        return [TaskMeasure(**one) for one in said] if said else [headline(Classification())]
+        return measures_of_task(self.manifest)
 
     @property
     def headline(self) -> TaskMeasure:
@@ -218,13 +225,16 @@ class History:
         Raises:
             SettingError: it is several numbers a round.
         """
-        derived = _many(name) or name in ("clients", "failed", "bytes", "seconds")
-        records = self.rows() if derived else self.metrics
-        values = [(m["round"], m[name]) for m in records if m.get(name) is not None]
+        values = [(m["round"], m[name]) for m in self._records(name) if m.get(name) is not None]
         if any(not isinstance(value, (int, float)) for _, value in values):
             remedy = "class_accuracy_0, ... are numbers" if name == "class_accuracy" else "read it in `metrics`"
             raise SettingError(f"a number over rounds is one a round, and {name!r} has several: {remedy}")
         return values
+
+    def _records(self, name: str) -> list[Record]:
+        """Return the records that may have a number: those of `rows`, where these derive it."""
+        derived = _many(name) or name in ("clients", "failed", "bytes", "seconds")
+        return self.rows() if derived else self.metrics
 
     def _known_values(self, name: str) -> list[tuple[int, float]]:
         """Return a number by round as `_values`, none where this run has not measured it.
@@ -261,10 +271,10 @@ class History:
         return np.array([value for _, value in self._known_values(name)], np.float64)
 
     def last(self, name: str, count: int = 1) -> float:
-        """Return the mean of a number over the last rounds; NaN if it was never measured.
+        """Return the mean of a number over the last rounds; NaN if it was never measured, or was undefined at the end.
 
-        Where none of these rounds has it, its newest value is returned. What was measured before training is in no such
-        mean.
+        Where it was measured in none of these rounds, its newest value is returned. What was measured before training
+        is in no such mean.
 
         Args:
             name: as in `metrics`.
@@ -274,7 +284,7 @@ class History:
             SettingError: as of `series`.
         """
         there = self._known_values(name)
-        if not there:
+        if not there or self._undefined_at_end(name):
             return math.nan
         first = max(1, self.metrics[-1]["round"] - count + 1)
         return float(np.mean([value for t, value in there if t >= first] or [there[-1][1]]))
@@ -289,21 +299,24 @@ class History:
         Raises:
             SettingError: as of `series`.
         """
-        there = dict(self._known_values(name))
+        there = self._known_values(name)
         if not there:
             return Summaries(*[math.nan] * 5)
-        values = np.array(list(there.values()), np.float64)
-        chosen = validated_round((m for m in self.metrics if m["round"] in there), self.headline)
-        validated = math.nan if chosen is None else there[chosen]
-        best = values.min() if self.lower_is_better(name) else values.max()
+        values = np.array([value for _, value in there], np.float64)
+        chosen = validated_round((m for m in self._records(name) if name in m), self.headline)
         many = newest(self.metrics[-1]["round"]) if tail is None else tail
+        known = not self._undefined_at_end(name)
         return Summaries(
-            last=float(values[-1]),
+            last=float(values[-1]) if known else math.nan,
             tail=self.last(name, many),
-            validated=float(validated),
-            best=float(best),
-            mean=float(values.mean()),
+            validated=math.nan if chosen is None else float(dict(there).get(chosen, math.nan)),
+            best=float(values.min() if self.lower_is_better(name) else values.max()),
+            mean=float(values.mean()) if known else math.nan,
         )
+
+    def _undefined_at_end(self, name: str) -> bool:
+        """Return whether a number had no value when it was measured last: that of a model that diverged, say."""
+        return next((m[name] is None for m in reversed(self._records(name)) if name in m), False)
 
     @property
     def validated_round(self) -> int | None:

@@ -321,6 +321,9 @@ def federation(path: Path) -> Object:
             ok = _list(table) and len(table) == len(shown)
             ok = ok and all(_list(row) and len(row) == facts["classes"] and all(map(_count, row)) for row in table)
             _need(ok, name, f"{len(shown)} lists of {facts['classes']} integers >= 0", table)
+        every: Any = facts.get("train_by_class", [0] * facts["classes"])
+        ok = _list(every) and len(every) == facts["classes"] and all(map(_count, every))
+        _need(ok, "train_by_class", f"{facts['classes']} integers >= 0", every)
         for name, count in (("class_names", facts["classes"]), ("client_names", len(shown))):
             names: Any = facts.get(name, [])
             ok = _list(names) and len(names) in (0, count) and all(isinstance(n, str) for n in names)

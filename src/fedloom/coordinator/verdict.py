@@ -12,8 +12,10 @@ from typing import Any
 from fedloom.coordinator.checkpoint import LOGS, Checkpoint, identity
 from fedloom.coordinator.chosen_rounds import validated_round
 from fedloom.coordinator.directory import RunDirectory
+from fedloom.coordinator.history import measures_of_task
 from fedloom.coordinator.run_log import left_by_a_kill
 from fedloom.core.errors import DamageError, StorageError
+from fedloom.core.task_measures import TaskMeasure
 from fedloom.storage import files
 from fedloom.storage.files import File
 
@@ -103,7 +105,7 @@ def _check(run: RunDirectory, manifest: Mapping[str, Any], verdict: Verdict) -> 
         _check_chain(run, checkpoints, verdict)
         _check_logs(run, checkpoints, manifest["run"]["checkpoint_every"], verdict)
         if manifest["run"].get("keep_best"):
-            _check_best(run, checkpoints[-1], verdict)
+            _check_best(run, checkpoints[-1], measures_of_task(manifest)[0], verdict)
         _check_unnamed(run, checkpoints, verdict)
     else:
         verdict.notes.append("killed before its first checkpoint")
@@ -187,13 +189,13 @@ def _check_unnamed(run: RunDirectory, checkpoints: Sequence[Checkpoint], verdict
         verdict.notes.append(f"{count} file(s) of a checkpoint that was being written or deleted")
 
 
-def _check_best(run: RunDirectory, newest: Checkpoint, verdict: Verdict) -> None:
+def _check_best(run: RunDirectory, newest: Checkpoint, headline: TaskMeasure, verdict: Verdict) -> None:
     """Report where the best round has no checkpoint: a problem if the newest names it, else the run could not keep it.
 
     The run may have gone back, or begun to keep the best later.
     """
     with verdict.attempt():
-        best = validated_round(run.log("metrics.jsonl", newest)[0])
+        best = validated_round(run.log("metrics.jsonl", newest)[0], headline)
         if best is None or best in run.checkpoints.rounds():
             return
         index = run.checkpoints.index(best)

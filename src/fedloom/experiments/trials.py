@@ -344,32 +344,33 @@ class Sweep:
         )
 
     def _stop_if_unmeasured(self, history: History) -> None:
-        """Raise where no later round will tell more: the measure of a model stands in the record before training."""
+        """Raise where no later round will tell more: the record before training has the measure, be it undefined."""
         part = self.measure.tunable
         evaluated = "global_loss" if part == "test" else self.by
-        if part != "partition" and history.metrics[0].get(evaluated) is None:
+        if part != "partition" and evaluated not in history.metrics[0]:
             raise _UnmeasuredError(
                 f"this run does not measure {self.by}: its data or its algorithm have nothing to measure it on"
             )
 
     def _ended(self, history: History) -> dict[str, float]:
         """Return each measure at the end of a run: its mean over the last rounds that have the measure to choose by."""
-        rounds = [m for m in history.metrics if m["round"] > 0 and self.by in m][-LAST:]
-        if not rounds or rounds[-1][self.by] is None:
+        if at_end(history, self.by, self.by) is None:
             raise _UnmeasuredError(
                 f"{self.by} is not known at the end of this run: it was not measured or is not finite"
             )
-        values = {name: [m[name] for m in rounds if m.get(name) is not None] for name in self.measures}
-        return {name: statistics.fmean(v) for name, v in values.items() if v}
+        found = {name: at_end(history, name, self.by) for name in self.measures}
+        return {name: value for name, value in found.items() if value is not None}
 
 
-def at_end(history: History, name: str) -> float | None:
-    """Return a number at the end of a run, as a sweep reads it: its mean over the last rounds that have it.
+def at_end(history: History, name: str, by: str) -> float | None:
+    """Return a number at the end of a run, as a sweep reads it: its mean over the last rounds that have `by`.
 
-    What was measured before training is left out. It is None where no round has the number.
+    `by` is the measure that trials are compared by. What was measured before training is left out. It is None where
+    none of these rounds has the number, and where `by` was undefined in the last of them, as of a run that diverged.
     """
-    values = [m[name] for m in history.metrics if m["round"] > 0 and m.get(name) is not None][-LAST:]
-    return statistics.fmean(values) if values else None
+    rounds = [m for m in history.metrics if m["round"] > 0 and by in m][-LAST:]
+    values = [m[name] for m in rounds if m.get(name) is not None]
+    return statistics.fmean(values) if values and rounds[-1][by] is not None else None
 
 
 class _UnmeasuredError(FedloomError):

@@ -61,6 +61,13 @@ def _recall_of(c: int) -> Callable[[Run], float | None]:
 
 
 def _counts(federation: Mapping[str, Any]) -> npt.NDArray[np.int64] | None:
-    """Return the training examples by class of the clients that a federation.json shows; None where it has none."""
+    """Return the training examples of all clients by class; None where a federation.json does not have them.
+
+    Before `train_by_class` it had those of the first 100 clients alone.
+    """
     counts = np.array(federation.get("train") or [], np.int64)
+    if (known := federation.get("train_by_class")) is not None:
+        counts = np.array([known], np.int64)
+    elif len(counts) != federation.get("clients"):
+        return None
     return counts.sum(0) if counts.ndim == 2 and counts.sum() else None

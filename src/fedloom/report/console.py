@@ -133,7 +133,8 @@ _WAYS = {  # field of Summaries: the heading of its column, and its meaning
 def readings_table(results: Sequence[tuple[str, History]]) -> ConsoleRenderable:
     """Return one row per run: the headline of global and personal models, each read in five ways (`History.summaries`).
 
-    Beside them stand the round that validation data choose, and its headline on these.
+    Beside them stand the round that validation data choose, and its headline on these. What a narrow terminal has no
+    room for stands in a table below.
     """
     columns, ways = [], set[str]()
     last_rounds = newest(min((h.metrics[-1]["round"] for _, h in results), default=0))
@@ -150,7 +151,7 @@ def readings_table(results: Sequence[tuple[str, History]]) -> ConsoleRenderable:
         best = [h.summaries(f"val_{h.headline.name}").validated for _, h in results]
         columns.append(_Column("val.\nbest", list(map(_number, best)), 2))
     explanation = "; ".join(what.format(many=last_rounds) for way, (_, what) in _WAYS.items() if way in ways)
-    return _FittedTable(f"Which number: {explanation or 'none'}", [label for label, _ in results], columns)
+    return _FittedTable(f"Which number: {explanation or 'none'}", [label for label, _ in results], columns, split=True)
 
 
 def _widest(texts: Sequence[str]) -> int:

@@ -87,7 +87,7 @@ def together(method: Method, series: Mapping[str, str], ylabel: str, *, percent:
             _line(axes, curve.x, curve, scale, i, len(method.counted_runs) > 1)
         _frame(axes, "round", ylabel, share=percent)
         axes.set_xlim(0, max(float(c.x[-1]) for *_, c in measured) or 1)
-        label_ends(axes, [(c.x[-1], c.mean[-1] * 100, i, label) for i, label, c in measured])
+        label_ends(axes, [(c.x[-1], c.mean[-1] * scale, i, label) for i, label, c in measured])
     return figure
 
 

@@ -10,14 +10,15 @@ import numpy as np
 from fedloom.evaluate.measure import Measure
 from fedloom.report.methods import Method, Spread
 from fedloom.report.number_table import Column, Interval, Table, format_of, signed, with_unit
-from fedloom.report.over_seeds import paired_difference, seeds_text
+from fedloom.report.over_seeds import count_text, paired_difference, seeds_text
 
 
 @dataclass(frozen=True)
 class Standing:
     """Methods by one measure after the last round, the best first, without references such as local-only training.
 
-    `gap`: the best minus the runner-up over common seeds; None with fewer than two. `references`: those measured.
+    `gap`: the best minus the runner-up over the seeds that both have; None with fewer than two, and where unfinished
+    runs ended in different rounds. `references`: those measured.
     """
 
     measure: Measure
@@ -27,15 +28,28 @@ class Standing:
 
     @property
     def is_established(self) -> bool:
-        """True where the interval of the difference does not contain 0."""
-        return self.gap is not None and not self.gap.low <= 0 <= self.gap.high
+        """True where the interval of the difference lies wholly on the side of the best, and has a width.
+
+        Without a width all differences are equal, which does not say how they vary: of few test examples, for instance.
+        """
+        return (
+            self.gap is not None and self.gap.has_width and min(self._up * self.gap.low, self._up * self.gap.high) > 0
+        )
+
+    @property
+    def is_contradicted(self) -> bool:
+        """True where the runner-up is ahead over the seeds that both have: one of the two means is over more seeds."""
+        return self.gap is not None and self._up * self.gap.mean < 0
+
+    @property
+    def _up(self) -> int:
+        return 1 if self.measure.better == "high" else -1
 
     @property
     def beaten_by(self) -> list[str]:
         """Names of the references that are better than the best method."""
-        up = 1 if self.measure.better == "high" else -1
-        best = up * self.ranked[0][1].mean if self.ranked else -np.inf
-        return [m.label for m, spread in self.references if up * spread.mean > best] if self.ranked else []
+        best = self._up * self.ranked[0][1].mean if self.ranked else -np.inf
+        return [m.label for m, spread in self.references if self._up * spread.mean > best] if self.ranked else []
 
 
 @dataclass(frozen=True)
@@ -100,11 +114,22 @@ def verdict(methods: Sequence[Method], found: Sequence[Standing]) -> Iterator[st
 
 
 def _of_differences(methods: Sequence[Method], compared: Sequence[Standing]) -> Iterator[str]:
-    seeds = seeds_text([m for m in methods if not m.is_reference])
+    candidates = [m for m in methods if not m.is_reference]
     if all(one.gap is None for one in compared):
+        seeds = seeds_text(candidates)
+        unfinished = any(not run.finished for m in candidates for run in m.counted_runs)
         cause = "one seed each" if seeds == "1 seed" else f"{seeds} and fewer than two in common"
+        cause = "runs that are not finished" if unfinished and seeds != "1 seed" else cause
         yield f"Nothing is established: with {cause}, a difference may be chance."
         return
+    seeds = count_text(one.gap.count for one in compared if one.gap is not None)
+    for one in compared:
+        if one.is_contradicted:
+            best, second = (m.label for m, _ in one.ranked[:2])
+            yield (
+                f"Over the seeds that both have, {second} is ahead of {best} in {_named(one.measure)}; the means below "
+                "are over all seeds of each."
+            )
     established = [one for one in compared if one.is_established]
     if not established:
         yield f"With {seeds}, no difference between the best method and the runner-up is established."
@@ -160,6 +185,8 @@ def _caption(methods: Sequence[Method], found: Sequence[Standing], several: bool
             " Difference: best minus runner-up over common seeds [95 % interval, Student's t, within what the measure "
             "can be]; where it contains 0, either may be better. It is not corrected for choosing these two."
         )
+    if any(one.gap is not None and not one.gap.has_width for one in found):
+        caption += " Equal differences in all seeds give no interval, and establish nothing."
     if several and any(m.is_reference for m in methods):
         caption += " References show what training alone or on pooled data reaches, and are never called best."
     return caption

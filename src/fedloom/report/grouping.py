@@ -100,12 +100,18 @@ def differences(methods: Sequence[Method]) -> tuple[dict[str, str], list[dict[st
 
 
 def _drop_extremes(history: History) -> bool:
-    """Delete numbers that are too large for a figure or a mean; return whether there were any."""
-    records = [*history.metrics, *(t["seconds"] for t in history.timing)]
-    beyond = [(r, k) for r in records for k, v in r.items() if isinstance(v, (int, float)) and abs(v) > _MOST]
+    """Make numbers undefined that are too large for a figure or a mean; return whether there were any."""
+    beyond = [(record, name) for record in history.metrics for name in record if _is_beyond(record[name])]
     for record, name in beyond:
-        del record[name]
-    return bool(beyond)
+        record[name] = None  # deleted, it would count as not measured, and the value before it as that of the end
+    laps = [(t["seconds"], phase) for t in history.timing for phase in t["seconds"] if _is_beyond(t["seconds"][phase])]
+    for seconds, phase in laps:
+        del seconds[phase]
+    return bool(beyond or laps)
+
+
+def _is_beyond(value: object) -> bool:
+    return isinstance(value, (int, float)) and abs(value) > _MOST
 
 
 def _labels(problems: Sequence[Sequence[Sequence[Run]]]) -> list[list[str]]:

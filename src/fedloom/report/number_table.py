@@ -23,6 +23,11 @@ class Interval:
     high: float
     count: int
 
+    @property
+    def has_width(self) -> bool:
+        """False where all pairs differ by the same, but for rounding."""
+        return self.high - self.low > 1e-9 * max(1.0, abs(self.mean))
+
     def full(self) -> dict[str, float]:
         """Return the cells of a CSV, by the ends of the columns' names."""
         return {"": self.mean, "_low": self.low, "_high": self.high, "_pairs": self.count}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -89,14 +89,15 @@ def tail_length(methods: Sequence[Method]) -> int:
 def paired_difference(method: Method, other: Method, name: str, way: str, last_rounds: int) -> Interval | None:
     """Return the difference of a method to another over their common seeds; None with fewer than two.
 
+    An unfinished run is compared with one that is as long, and with no other.
+
     `last_rounds`: the number of rounds in the mean of `tail`, as in the table beside it.
     """
     if method.problem != other.problem:
         return None
     both = [(run, beside) for run in method.counted_runs for beside in other.counted_runs if run.pairs_with(beside)]
-    pairs = {
-        (run.draw, str(run.clients)): (run, beside) for run, beside in both
-    }  # a seed that occurs twice counts once
+    ended = [(a, b) for a, b in both if (a.finished and b.finished) or a.rounds == b.rounds]
+    pairs = {(a.draw, str(a.clients)): (a, b) for a, b in ended}  # a seed that occurs twice counts once
     gaps = np.array(
         [_reading(a, name, way, last_rounds) - _reading(b, name, way, last_rounds) for a, b in pairs.values()]
     )
@@ -132,8 +133,13 @@ def of_methods(methods: Sequence[Method]) -> tuple[list[int], frozenset[int]]:
 
 def seeds_text(methods: Sequence[Method], *, unfinished: bool = False) -> str:
     """Return the number of seeds of methods as text, of those that count or, with `unfinished`, of all."""
-    counts = sorted({len(m.runs if unfinished else m.counted_runs) for m in methods})
-    span = f"{counts[0]}" if len(counts) == 1 else f"{counts[0]} to {counts[-1]}"
+    return count_text(len(m.runs if unfinished else m.counted_runs) for m in methods)
+
+
+def count_text(counts: Iterable[int]) -> str:
+    """Return numbers of seeds as text: 1 seed, 2 to 3 seeds."""
+    several = sorted(set(counts))
+    span = f"{several[0]}" if len(several) == 1 else f"{several[0]} to {several[-1]}"
     return f"{span} seed{'s' * (span != '1')}"
 
 

@@ -91,12 +91,13 @@ def describe_choice(sweep: SweepResult) -> str:
             f"{len(sweep.trials)} trials by {measure} (mean of the last {LAST}). They "
             f"vary in {', '.join(sweep.problems)}, so each is another problem, and there is no best trial."
         )
+    failed = f" Undefined at the end, so without a result: {', '.join(sweep.without)}." if sweep.without else ""
     best, second, *_ = sweep.trials
     caution = "" if of.tunable == "local_val" else " This was chosen by test examples, which is optimistic."
     return (
         f"Best of {len(sweep.trials)} by {measure} (mean of the last {LAST}): {best.method.label}, "
         f"{value_text(best.result, of.unit)}; the runner-up, {second.method.label}, has "
-        f"{spread_text(second.result, of.unit)}.{caution}"
+        f"{spread_text(second.result, of.unit)}.{caution}{failed}"
     )
 
 
@@ -125,7 +126,8 @@ def describe_bands(methods: Sequence[Method]) -> str:
     if all(len(m.counted_runs) == 1 for m in methods):
         return ""
     bands = "; band: lowest to highest over seeds" if len(methods) <= MOST_BANDS else ""
-    return f" Line: mean over seeds{bands}."
+    ends = " A line ends in the last round that all seeds of a method have." if any(map(_ends_differ, methods)) else ""
+    return f" Line: mean over seeds{bands}.{ends}"
 
 
 def describe_missing(methods: Sequence[Method], name: str) -> str:
@@ -148,7 +150,12 @@ def describe_weakest_class(method: Method) -> str:
     forgotten = int((best[measured] - last[measured] > 0.2).sum())
     more = f"; {forgotten} of {len(measured)} classes are more than 20 points below their best" if forgotten else ""
     names = class_names(method.first.history.federation)
-    return f"Lowest at the end: class {names[low] if low < len(names) else low}, {percent(float(last[low]))} %{more}."
+    end = f"after round {rounds[-1]}, the last that all seeds have" if _ends_differ(method) else "at the end"
+    return f"Lowest {end}: class {names[low] if low < len(names) else low}, {percent(float(last[low]))} %{more}."
+
+
+def _ends_differ(method: Method) -> bool:
+    return len({run.rounds for run in method.counted_runs}) > 1
 
 
 def duration(seconds: float) -> str:

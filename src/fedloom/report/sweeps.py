@@ -34,12 +34,13 @@ class SweepResult(NamedTuple):
     """Trials of an algorithm, best first. `measure`: of their results, one of `chosen_by`.
 
     `problems`: the varied settings that change the problem. If there are any, no trial is the best, and trials are in
-    the order of their settings.
+    the order of their settings. `without`: labels of the trials whose measure was undefined at the end.
     """
 
     measure: str
     trials: list[Trial]
     problems: tuple[str, ...] = ()
+    without: tuple[str, ...] = ()
 
     @property
     def names(self) -> list[str]:
@@ -58,7 +59,8 @@ class SweepResult(NamedTuple):
             heading = with_unit(title[:1].lower() + title[1:], unit, ", ")
             columns.append(Column(name, heading, format_of(unit), best))
         rows = [
-            [t.method.label, *t.settings.values(), *(_result(t.method, name) for name in measures)] for t in self.trials
+            [t.method.label, *t.settings.values(), *(_result(t.method, name, self.measure) for name in measures)]
+            for t in self.trials
         ]
         numbers = [t.method.number for t in self.trials]
         return Table("sweep" if place == 1 else f"sweep_{place}", columns, rows, numbers)
@@ -77,7 +79,7 @@ def sweeps(methods: Sequence[Method]) -> list[SweepResult]:
     results = []
     for group in groups.values():
         known = chosen_by(group)
-        measure = next((name for name in known if all(_result(m, name) is not None for m in group)), None)
+        measure = next((name for name in known if all(_measured(m, name) for m in group)), None)
         _, settings_of = differences(group)
         varied_names = [name for name in settings_of[0] if all(name in settings for settings in settings_of)]
         if len(group) < _FEWEST or measure is None or not varied_names or _other_data(settings_of, group):
@@ -85,15 +87,18 @@ def sweeps(methods: Sequence[Method]) -> list[SweepResult]:
         trials = [
             Trial(m, {name: settings[name] for name in varied_names}, result)
             for m, settings in zip(group, settings_of, strict=True)
-            if (result := _result(m, measure)) is not None
+            if (result := _result(m, measure, measure)) is not None
         ]
+        if len(trials) < 2:
+            continue
         problems = tuple(name for name in varied_names if of_problem(name))
         if problems:
             trials.sort(key=lambda trial: [order(value) for value in trial.settings.values()])
         else:
             sign = 1 if known[measure].better == "low" else -1
             trials.sort(key=lambda trial: sign * trial.result.mean)
-        results.append(SweepResult(measure, trials, problems))
+        without = tuple(m.label for m in group if all(m is not trial.method for trial in trials))
+        results.append(SweepResult(measure, trials, problems, without))
     return results
 
 
@@ -109,8 +114,12 @@ def _other_data(settings_of: Sequence[dict[str, str]], group: Sequence[Method]) 
     )
 
 
-def _result(method: Method, name: str) -> Spread | None:
-    return method.spread(lambda run: at_end(run.history, name))
+def _measured(method: Method, name: str) -> bool:
+    return all(any(m["round"] > 0 and name in m for m in run.history.metrics) for run in method.counted_runs)
+
+
+def _result(method: Method, name: str, by: str) -> Spread | None:
+    return method.spread(lambda run: at_end(run.history, name, by))
 
 
 def short(name: str) -> str:

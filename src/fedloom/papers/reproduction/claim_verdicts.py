@@ -21,9 +21,11 @@ RULE = (
     "**Within noise**: the difference of two methods is at most twice its standard error over the seeds that both "
     f"have, no deviation taken to be less than {LEAST_STD:g} points; with one seed, at most twice the root of both "
     f"squared deviations, the printed ones or {UNKNOWN_STD:g} point each. A printed gain holds where ours is no "
-    "smaller, a printed number where ours is equal, both within noise by the rule of the tables of results. What is "
-    "yes or no of a run holds where it is so of every seed, and is within noise where it is so of some. A claim fails "
-    "where one of its parts that were run fails, is within noise where none fails and some are, and holds otherwise."
+    "smaller, a printed number where ours is equal, both within noise by the rule of the tables of results. Two "
+    f"methods hardly differ where they are no further apart than the claim says, else {UNKNOWN_STD:g} point, or than "
+    "noise is. What is yes or no of a run holds where it is so of every seed, and is within noise where it is so of "
+    "some. A claim fails where one of its parts that were run fails, is within noise where none fails and some are, "
+    "and holds otherwise."
 )
 _SHOWN = 3  # parts of a claim that are told in its row
 _COUNTED = {HOLDS: ("holds", "hold"), NOISE: ("within noise",) * 2, FAILS: ("fails", "fail")}
