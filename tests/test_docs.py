@@ -6,6 +6,7 @@ import dataclasses
 import inspect
 import re
 import shlex
+import shutil
 import tomllib
 from pathlib import Path
 
@@ -15,6 +16,7 @@ import fedloom
 from fedloom.cli.main import main
 from fedloom.cli.parser import parser
 from fedloom.experiments import catalogue
+from fedloom.experiments.experiment import Experiment
 
 ROOT = Path(__file__).parents[1]
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
@@ -86,6 +88,38 @@ def test_command_lines_that_pages_show_are_understood() -> None:
     ]
     assert len(lines) > 80
     assert [(page, line) for page, line in lines if not understood(line)] == []
+
+
+class _DataAskedFor(BaseException):
+    """Raised where a command, with all its settings, would read data."""
+
+
+@pytest.mark.slow
+def test_settings_of_command_lines_that_pages_show_are_accepted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Such as `--over lr=...`, which the parser understands, and no algorithm."""
+
+    def ask(_: Experiment) -> None:
+        raise _DataAskedFor
+
+    monkeypatch.setattr(Experiment, "dataset", ask)
+    shutil.copytree(ROOT / "examples", tmp_path / "examples")
+    refused, lines = [], 0
+    for page in [*PAGES, *ROOT.glob("examples/**/*.toml")]:
+        for line in _SHOWN.findall(page.read_text(encoding="utf-8").replace("\\\n", " ")):
+            command, *flags = shlex.split(line, comments=True)[1:]
+            if command not in ("run", "compare", "sweep"):
+                continue
+            lines += 1
+            monkeypatch.chdir(tmp_path / "examples" if "own.toml" in flags else tmp_path)
+            try:
+                main([command, *flags])
+                refused.append((page.name, line, capsys.readouterr().err))
+            except _DataAskedFor:
+                pass
+    assert lines > 40
+    assert refused == []
 
 
 def test_every_extra_is_named_where_installing_is_explained() -> None:

@@ -401,3 +401,18 @@ def test_a_trial_leaves_out_the_warning_of_attention_and_no_other() -> None:
     with pytest.warns(UserWarning, match="mine") as said:
         choose("auto", people, LOCAL, 5)
     assert {str(w.message) for w in said} == {"mine"}
+
+
+@pytest.mark.parametrize(
+    ("engine", "setting", "user"),
+    [("loop", "chunk", "stacked"), ("loop", "workers", "workers"), ("stacked", "workers", "workers")],
+)
+def test_settings_of_other_engines_are_not_ignored_in_silence(engine: Any, setting: str, user: str) -> None:
+    settings = RunSettings(rounds=1, cohort_size=3, engine=engine, **{setting: 2})
+    asked = Job(algorithm=FedAvg(local=LOCAL), federation=federation(), model=mlp, settings=settings)
+    with pytest.warns(EngineWarning, match=rf"{setting} = 2 is for the engine {user}, and has no effect with {engine}"):
+        Coordinator(asked)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", EngineWarning)
+        Coordinator(dataclasses.replace(asked, settings=dataclasses.replace(asked.settings, engine="auto")))
+        Coordinator(dataclasses.replace(asked, settings=dataclasses.replace(asked.settings, engine=user)))

@@ -15,6 +15,7 @@ from sklearn.metrics import roc_auc_score
 import fedloom as fl
 from commands import call
 from fedloom.coordinator import Job
+from fedloom.coordinator.verdict import verify
 from fedloom.core.errors import SettingError, SettingWarning
 from fedloom.data import Examples, by_lists
 from fedloom.evaluate.measure import monitored
@@ -45,6 +46,19 @@ def federation() -> fl.Federation:
 
 def run(settings: fl.RunSettings, **more: Any) -> fl.History:
     return fl.run(fl.PFedSD(local=LOCAL), federation(), network, settings, **more)
+
+
+def test_the_best_round_that_must_have_a_checkpoint_is_that_of_the_headline(tmp_path: Path) -> None:
+    found = run(replace(OF_AUC, rounds=8, seed=1, keep_best=True, keep_every=100), directory=tmp_path / "run")
+    best, other = (
+        max(found.metrics, key=lambda m: (m[name], -m["round"]))["round"] for name in ("val_auc", "val_accuracy")
+    )
+    assert best not in (other, 0, 8)  # else this test would not tell one from the other
+    assert verify(tmp_path / "run").notes == []
+    for file in (tmp_path / "run/checkpoints").glob(f"{best:08}*"):
+        file.unlink()
+    problems = verify(tmp_path / "run").problems
+    assert any(f"{best:08}.json" in why and "best round" in why for why in problems), problems
 
 
 def test_the_headline_is_that_of_records_and_of_the_best_round(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ import multiprocessing
 import shutil
 import signal
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 import torch
@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from fedloom import FedAvg, FedNTD, LocalOnly, PFedSD, RunSettings, Scaffold, run
 from fedloom.coordinator import History, Job, reading
 from fedloom.core import tree
+from fedloom.core.client import on_client
 from fedloom.core.errors import SettingError, SettingWarning, StorageError, StorageWarning
 from fedloom.core.random import normal
 from tiny import LOCAL, federation, linear, mlp
@@ -194,6 +195,26 @@ def test_another_run_is_refused_and_named(change: dict[str, Any], message: str, 
         dataclasses.replace(JOB, **change).run(done, resume=True)
     assert message in str(error.value)
     assert everything(done) == before
+
+
+@pytest.mark.slow
+def test_networks_in_another_order_are_another_run(tmp_path: Path) -> None:
+    """Clients take them in turn, so that each would go on with the network of another."""
+    models = {"a": linear, "b": mlp}
+    job = dataclasses.replace(JOB, model=models)
+    job.run(tmp_path / "run")
+    swapped = dataclasses.replace(JOB, model=dict(reversed(models.items())))
+    with pytest.raises(SettingError, match=r'models was \["a", "b"\] and is \["b", "a"\]'):
+        swapped.run(tmp_path / "run", resume=True)
+
+
+@pytest.mark.slow
+def test_checkpoints_for_good_are_not_deleted_without_a_word(done: Path) -> None:
+    longer = dataclasses.replace(SETTINGS, rounds=8, keep_every=5)
+    assert [int(p.stem) for p in sorted((done / "checkpoints").glob("*.json"))] == [0, 3, 5, 6]
+    with pytest.warns(SettingWarning, match=r"round 3 were .* keep_every = 3, and keep_every = 5 deletes them: resume"):
+        dataclasses.replace(JOB, settings=longer).run(done, resume=True)
+    assert [int(p.stem) for p in sorted((done / "checkpoints").glob("*.json"))] == [0, 5, 7, 8]
 
 
 # ---- the weights that a run starts from
@@ -433,6 +454,26 @@ def test_a_replay_notices_that_the_code_has_changed(tmp_path: Path) -> None:
     (tmp_path / "checkpoints/00000005.json").unlink()
     with pytest.raises(SettingError, match=r"round 5 came out otherwise than in the run \(train_loss\)"):
         changed.replay(tmp_path, 5)
+
+
+@pytest.mark.slow
+def test_a_replay_is_compared_with_the_states_of_clients_too(tmp_path: Path) -> None:
+    """The server of local-only training has no state, and its losses are of the round, not of what is kept."""
+
+    class Kept(LocalOnly):
+        by: ClassVar[float] = 1.0
+
+        @on_client
+        def local_update(self, client: Any) -> Any:
+            state, upload = super().local_update(client)
+            return self.by * state, upload
+
+    job = Job(algorithm=Kept(local=LOCAL), federation=federation(), model=mlp, settings=SETTINGS)
+    job.run(tmp_path)
+    job.replay(tmp_path, 6)
+    Kept.by = 1.001
+    with pytest.raises(SettingError, match="round 6 came out otherwise than in the run: the code"):
+        job.replay(tmp_path, 6)
 
 
 @pytest.mark.slow

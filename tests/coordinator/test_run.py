@@ -333,11 +333,12 @@ def test_what_is_in_one_place_is_not_lost_on_the_way() -> None:
     assert alone.metrics == other.metrics
 
 
-def test_centralised_keeps_steps_that_are_given(tmp_path: Path) -> None:
+def test_centralised_takes_the_steps_of_each_client_of_a_cohort(tmp_path: Path) -> None:
+    """`local.steps` is shared by the methods of a comparison: 2 steps of 3 clients are 6 in one place."""
     models = {"a": linear, "b": mlp}
     run(Centralised(local=dataclasses.replace(LOCAL, steps=2)), federation(), models, SETTINGS, directory=tmp_path)
     manifest = strict((tmp_path / "manifest.json").read_text())
-    assert manifest["hyper_parameters"]["local"]["steps"] == 2
+    assert manifest["hyper_parameters"]["local"]["steps"] == 2 * SETTINGS.cohort_size == 6
     assert [*manifest["initial"]] == ["a"]  # the network that is trained
 
 

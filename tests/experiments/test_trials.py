@@ -442,6 +442,20 @@ def test_a_measure_that_is_lost_in_the_end_is_no_score(base: Experiment, tmp_pat
     }
 
 
+def test_a_measure_that_is_undefined_before_training_may_be_defined_later(base: Experiment, tmp_path: Path) -> None:
+    """Such as the precision of initial weights that predict no positive."""
+    made = Made(val_accuracy=[[None, 0.5, 0.9, 0.7]] * 3)
+
+    def train(name: str, job: Job, directory: Path, *, resume: bool, on_round: OnHistory) -> History:
+        history = made(name, job, directory, resume=resume, on_round=on_round)
+        on_round(History(algorithm="FedAvg", metrics=history.metrics[:2]))
+        return history
+
+    trials = Sweep(base, LR).run(tmp_path / "s", train=train)
+    assert {t.status for t in trials} == {"done"}
+    assert trials[0].score == pytest.approx(0.7)
+
+
 # ---- what is refused
 
 

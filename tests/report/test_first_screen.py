@@ -76,6 +76,44 @@ def test_what_is_established_stands_before_what_is_open(tmp_path: Path) -> None:
     ]
 
 
+def test_the_winner_is_not_that_of_seeds_which_the_other_lacks(tmp_path: Path) -> None:
+    """Seed 2 of FedNTD never ended; over the seeds of both it is ahead, and is not called the loser."""
+    of = ended(tmp_path, fedavg=(0.60, 0.61, 0.90), fedntd=(0.63, 0.641))
+    assert shown(of)[0][1:5] == ["fedavg", "70.3 ± 17.0", "fedntd", "63.5 ± 0.8"]
+    behind = (
+        "Over the seeds that both have, fedntd is ahead of fedavg in {}; the means below are over all seeds of each."
+    )
+    assert said(of) == [
+        behind.format("global accuracy"),
+        behind.format("personal accuracy"),
+        "With 2 seeds, no difference between the best method and the runner-up is established.",
+    ]
+
+
+def test_equal_differences_establish_nothing(tmp_path: Path) -> None:
+    """One test example of 120 in both seeds."""
+    of = ended(tmp_path, fedavg=(0.5, 0.7), fedntd=(0.5 + 1 / 120, 0.7 + 1 / 120))
+    assert said(of) == ["With 2 seeds, no difference between the best method and the runner-up is established."]
+    found = standing_table(of, standings(of))
+    assert found is not None
+    assert "Equal differences in all seeds give no interval, and establish nothing." in found[1]
+
+
+def test_unfinished_runs_are_compared_with_none_that_are_longer(tmp_path: Path) -> None:
+    of = ended(tmp_path, fedavg=(0.5, 0.6), fedntd=(0.1, 0.22))
+    runs = [run for m in of if m.label == "fedntd" for run in m.runs]
+    for run in runs:
+        file = tmp_path / run.folder / "settings.json"
+        settings = json.loads(file.read_text())
+        settings["run"]["rounds"] = 10
+        file.write_text(json.dumps(settings))
+        records = tmp_path / run.folder / "metrics.jsonl"
+        records.write_text(records.read_text() + json.dumps({"round": 2, "global_accuracy": 0.2}) + "\n")
+    assert said(methods(tmp_path))[0] == (
+        "Nothing is established: with runs that are not finished, a difference may be chance."
+    )
+
+
 def test_one_seed_establishes_nothing(tmp_path: Path) -> None:
     of = [replace(m, runs=m.runs[:1]) for m in ended(tmp_path, fedavg=(0.5, 0.7), fedntd=(0.6, 0.8))]
     assert said(of) == ["Nothing is established: with one seed each, a difference may be chance."]

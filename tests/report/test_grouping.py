@@ -21,6 +21,18 @@ def test_runs_that_differ_in_their_seed_are_one_method(tmp_path: Path) -> None:
     assert [run.folder for run in found[0].runs] == ["fedavg/seed-2", "fedavg/seed-10"]
 
 
+def test_a_number_beyond_all_measure_is_no_end(tmp_path: Path) -> None:
+    """A perplexity of 1e40 after one of 10: the run diverged, and 10 is not what it ended at."""
+    for name, ends in (("fedavg", (20.0, 12.0)), ("fedprox", (10.0, 1e40))):
+        folder = made_run(tmp_path / name, name, rounds=2)
+        rows = [{"round": t, "global_loss": v, "global_accuracy": 0.5} for t, v in enumerate((60.0, *ends))]
+        (folder / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    kept, diverged = (m.last("global_loss") for m in methods(tmp_path))
+    assert kept is not None
+    assert kept.mean == 12.0
+    assert diverged is None
+
+
 def test_how_it_was_computed_does_not_make_another_method(tmp_path: Path) -> None:
     for seed, threads, workers in ((0, 1, 2), (1, 8, 2), (2, 1, 6)):
         run = {"rounds": 4, "cohort_size": 2, "seed": seed, "threads": threads, "workers": workers}

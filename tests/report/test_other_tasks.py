@@ -16,7 +16,7 @@ from rich.console import Console
 
 import fedloom as fl
 from fedloom.coordinator.history import History
-from fedloom.report import comparison_table, readings_table, summary, write_report
+from fedloom.report import comparison_table, figures, readings_table, summary, write_report
 from fedloom.report.comparison import gains, gains_table, headline, targets
 from fedloom.report.first_screen import standing_table, standings, verdict
 from fedloom.report.grouping import group_by_problem, read_methods
@@ -109,6 +109,17 @@ def test_a_terminal_names_the_headline_and_what_is_beside_it(runs: Path) -> None
     assert "R²" in shown
     assert f"{results[0][1].last('global_rmse'):.4f}" in shown
     assert f"{results[0][1].summaries('global_rmse').best:.4f}" in terminal(readings_table(results))
+
+
+def test_lines_of_errors_are_named_where_they_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    named: list[tuple[float, float]] = []
+    monkeypatch.setattr(figures, "label_ends", lambda _, ends: named.extend((y, x) for x, y, *_ in ends))
+    method = of_errors("a", {"0": 1.5})
+    series = {"global_rmse": "global", "personal_rmse": "personal"}
+    drawn = figures.together(method, series, "RMSE", percent=False)
+    assert drawn is not None
+    ends = [float(line.get_ydata()[-1]) for line in drawn.axes[0].lines]
+    assert [y for y, _ in named] == ends == [1.5, 1.5]
 
 
 def test_other_tasks_are_other_problems(runs: Path) -> None:

@@ -66,6 +66,32 @@ def test_what_was_measured_before_training_is_no_result(tmp_path: Path) -> None:
     assert [row[column].mean for row in found.table(1).rows] == pytest.approx([0.5, 0.275, 0.2525])
 
 
+def test_trials_that_end_undefined_have_no_result(tmp_path: Path) -> None:
+    """As `fedloom sweep` has it: the values before do not stand for a model that diverged."""
+    for mu, last in ((0.01, 0.4), (0.1, 0.6), (1.0, None)):
+        folder = made_run(tmp_path / str(mu), "fedprox", settings={"fedprox": {"mu": mu}})
+        records = [{"round": t, "val_accuracy": value} for t, value in enumerate((0.1, 0.9, last))]
+        (folder / "metrics.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
+    (found,) = sweeps(methods(tmp_path))
+    assert [t.settings["mu"] for t in found.trials] == ["0.1", "0.01"]
+    said = sentences.describe_choice(found)
+    assert said.startswith("Best of 2 by validation accuracy")
+    assert said.endswith("Undefined at the end, so without a result: fedprox mu=1.0.")
+
+
+def test_other_measures_are_of_the_rounds_that_the_choice_is_of(tmp_path: Path) -> None:
+    """Validation is measured every other round, the test set in each: both are read in rounds 2 and 4."""
+    for mu in (0.01, 0.1, 1.0):
+        folder = made_run(tmp_path / str(mu), "fedprox", settings={"fedprox": {"mu": mu}})
+        records = [
+            {"round": t, "global_accuracy": t / 10, **({} if t % 2 else {"val_accuracy": mu / 2})} for t in range(5)
+        ]
+        (folder / "metrics.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
+    (found,) = sweeps(methods(tmp_path))
+    column = [c.name for c in found.table(1).columns].index("global_accuracy")
+    assert [row[column].mean for row in found.table(1).rows] == pytest.approx([0.3] * 3)
+
+
 def test_what_was_chosen_on_test_examples_is_marked(tmp_path: Path) -> None:
     for mu in (0.01, 0.1, 1.0):
         made_run(tmp_path / str(mu), "fedprox", settings={"fedprox": {"mu": mu}})

@@ -1,6 +1,6 @@
 """Centralised training: one client that holds everybody's examples. The upper reference; not federated.
 
-Each round takes as many steps as a whole cohort would (`local.steps`, set by the run unless given), so that its
+Each round takes as many steps as a whole cohort would, by `local.epochs` or `local.steps` of each client, so that its
 computation equals that of the other methods of a comparison. Each client's last batch may be short, so the steps of a
 full cohort are somewhat more than its epochs of everybody's examples. The optimiser's momentum starts empty each round,
 as that of clients does.

@@ -121,6 +121,17 @@ def _one_by_one(what: str, cohort_size: int, hindrance: str | None) -> tuple[typ
     return (Workers, what) if hindrance is None else (Loop, f"{what}, and {hindrance}")
 
 
+def warn_of_unused(asked: EngineName, kind: type[Engine], chunk: int | None, workers: int | None) -> None:
+    """Warn of settings that the engine which was asked for does not use; "auto" may use them elsewhere."""
+    for name, value, user in (("chunk", chunk, Stacked), ("workers", workers, Workers)):
+        if value is not None and asked != "auto" and not issubclass(kind, user):
+            warn(
+                f"{name} = {value} is for the engine {user.name}, and has no effect with {kind.name}: leave it out, or "
+                "use engine = 'auto'",
+                EngineWarning,
+            )
+
+
 def choose_compilation(
     kind: type[Engine], population: Population, local: Local, cohort_size: int, rounds: int
 ) -> Compilation:

@@ -5,7 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from fedloom.core.task_measures import TaskMeasure, sign
+from fedloom.core.task_measures import TaskMeasure, headline, sign
+from fedloom.tasks import Classification
+
+
+def measures_of_task(manifest: Mapping[str, Any]) -> list[TaskMeasure]:
+    """Return the measures of the task of a run, the headline first, as its manifest has them."""
+    said = manifest.get("measures")
+    return [TaskMeasure(**one) for one in said] if said else [headline(Classification())]
 
 
 def validated_round(records: Iterable[Mapping[str, Any]], measure: TaskMeasure) -> int | None:

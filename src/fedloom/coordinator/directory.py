@@ -268,6 +268,9 @@ class RunDirectory:
                     _written[stored["documents"][name][-1]] = self.path / name
         self.checkpoints.identity = identity(stored)
         changes = [c for c in differences(completed(stored, facts), plain(facts)) if c[0] not in MAY_DIFFER]
+        before, now = ([*of.get("models", ())] for of in (stored, facts))
+        if before != now and sorted(before) == sorted(now):  # clients without a named network take them in turn
+            changes.append(("models", before, now))
         for key, old, new in changes:
             if key.startswith("versions."):
                 warn(

@@ -15,15 +15,14 @@ import numpy as np
 import numpy.typing as npt
 
 from fedloom.coordinator import reading
-from fedloom.coordinator.chosen_rounds import newest, validated_round
+from fedloom.coordinator.chosen_rounds import measures_of_task, newest, validated_round
 from fedloom.coordinator.class_rows import ClassRows
 from fedloom.coordinator.proof import unproved
 from fedloom.core.errors import SettingError
 from fedloom.core.renamed import OF_HISTORY, keep_old_names
-from fedloom.core.task_measures import TaskMeasure, headline
+from fedloom.core.task_measures import TaskMeasure
 from fedloom.display.lines import lines
 from fedloom.evaluate.measure import KNOWN, Measure, lower_is_better, measures_for
-from fedloom.tasks import Classification
 from fedloom.wording import did_you_mean
 
 if TYPE_CHECKING:
@@ -49,11 +48,10 @@ class Summaries(NamedTuple):
     """One measured number of a run, read in five ways: papers use each of them, and they differ. NaN: not known.
 
     `last`: where it was measured last. `tail`: mean over the last rounds (`newest`), or over as many as were asked for,
-    of the values that these have; the newest value of all where none of them was measured (`eval_every`).
-    `validated`: in the round that is best on validation data, of those in which it was measured. `best`: over rounds,
-    which is optimistic, since it chooses the round by what it reports. `mean`: over all rounds that have it, that
-    before training included. Of a number that was undefined when it was measured last (`null` in the records, as the
-    loss of a model that diverged), only `best` and `validated` are known: earlier values do not stand for it.
+    of the values that these have; the newest of all where it was measured in none of them (`eval_every`).
+    `validated`: in the round that is best on validation data. `best`: over rounds, which is optimistic, since it
+    chooses the round by what it reports. `mean`: over all rounds that have it, with that before training. Where it was
+    undefined when it was measured last (`null`, as of a model that diverged), `last`, `tail` and `mean` are unknown.
     """
 
     last: float
@@ -61,12 +59,6 @@ class Summaries(NamedTuple):
     validated: float
     best: float
     mean: float
-
-
-def measures_of_task(manifest: Mapping[str, Any]) -> list[TaskMeasure]:
-    """Return the measures of the task of a run, the headline first, as its manifest has them."""
-    said = manifest.get("measures")
-    return [TaskMeasure(**one) for one in said] if said else [headline(Classification())]
 
 
 @dataclass(repr=False)
@@ -283,8 +275,7 @@ class History:
         Raises:
             SettingError: as of `series`.
         """
-        there = self._known_values(name)
-        if not there or self._undefined_at_end(name):
+        if not (there := self._known_values(name)) or self._undefined_at_end(name):
             return math.nan
         first = max(1, self.metrics[-1]["round"] - count + 1)
         return float(np.mean([value for t, value in there if t >= first] or [there[-1][1]]))

@@ -22,6 +22,7 @@ from fedloom.core.types import Weights
 from fedloom.engines.faults import lost_again
 from fedloom.engines.population import Population
 from fedloom.engines.round_traffic import Exchange
+from fedloom.storage.store import ClientStore
 
 
 @dataclass(frozen=True)
@@ -94,7 +95,7 @@ class RoundReplay:
                 coordinator.engine.watch = exchanges.append if done == round else None
                 clients, record = coordinator.run_round()
                 if done in checkpoints:
-                    self._check_checkpoint()
+                    self._check_checkpoint(clients)
             self._check_record(record)
         return Replay(round, clients, before, coordinator.state[1], exchanges, self.job.population)
 
@@ -180,11 +181,15 @@ class RoundReplay:
         else:
             self.replay(round)
 
-    def _check_checkpoint(self) -> None:
-        """Raise SettingError unless a round computed again gives what the run had, bit for bit."""
-        round, server = self.coordinator.state
-        saved = self.files.checkpoints.server(self.files.checkpoints.read(round), server)
-        if not all(torch.equal(a, b) for a, b in zip(tree.leaves(saved), tree.leaves(server), strict=True)):
+    def _check_checkpoint(self, clients: Sequence[int]) -> None:
+        """Raise SettingError unless server and clients of a round computed again are what the run had, bit for bit."""
+        (round, server), now = self.coordinator.state, self.coordinator.engine.clients
+        checkpoint = self.files.checkpoints.read(round)
+        saved = ClientStore(folder=self.files.checkpoints.clients)
+        saved.restore(checkpoint.clients, self.coordinator.engine.fresh)
+        pairs: list[tuple[Any, Any]] = [(self.files.checkpoints.server(checkpoint, server), server)]
+        pairs += [(saved.get(k), now.get(k)) for k in clients]
+        if not all(_equal(before, again) for before, again in pairs):
             raise _otherwise(round)
 
     def _check_record(self, now: Record) -> None:
@@ -193,6 +198,11 @@ class RoundReplay:
         changed = [name for name, value in now.items() if self.records[round].get(name) != value]
         if changed:
             raise _otherwise(round, f" ({', '.join(changed)})")
+
+
+def _equal(before: Any, again: Any) -> bool:
+    pairs = [tree.leaves(state) if state is not None else [] for state in (before, again)]
+    return len(pairs[0]) == len(pairs[1]) and all(map(torch.equal, *pairs))
 
 
 def _otherwise(round: int, what: str = "") -> SettingError:

@@ -12,7 +12,7 @@ import numpy as np
 
 from fedloom.coordinator import facts
 from fedloom.coordinator.checkpoint import PER_CLIENT, Checkpoint
-from fedloom.coordinator.choose import choose, choose_compilation
+from fedloom.coordinator.choose import choose, choose_compilation, warn_of_unused
 from fedloom.coordinator.directory import RunDirectory
 from fedloom.coordinator.evaluation import Evaluation
 from fedloom.coordinator.facts import plain
@@ -51,7 +51,8 @@ class Coordinator:
         self.cohort_size, trained = settings.cohort_size, population
         if algorithm.pooled:  # as many steps a round as a cohort takes
             local, share = algorithm.local, self.cohort_size / population.num_clients
-            steps = local.steps or round(local.epochs * share * float((-(-population.sizes // local.batch_size)).sum()))
+            by_epochs = round(local.epochs * share * float((-(-population.sizes // local.batch_size)).sum()))
+            steps = local.steps * self.cohort_size if local.steps else by_epochs
             algorithm = replace(algorithm, local=replace(local, steps=max(1, steps)))
             trained, self.cohort_size = pooled(population), 1
         elif algorithm.full_participation:
@@ -61,6 +62,7 @@ class Coordinator:
         fixed = stored.get("fixed", {})
         self.num_threads = fixed.get("threads", settings.threads)
         kind, reason = choose(stored.get("engine", settings.engine), trained, algorithm.training, self.cohort_size)
+        warn_of_unused(settings.engine, kind, settings.chunk, settings.workers)
         if settings.deadline is not None and not issubclass(kind, Processes | Devices):
             raise SettingError(
                 f"deadline = {settings.deadline:g} is for clients in other processes, and this run has the engine "

@@ -23,7 +23,7 @@ from fedloom.coordinator.sampler import DeviceSampler
 from fedloom.coordinator.settings import RunSettings
 from fedloom.coordinator.tried import try_model
 from fedloom.core.algorithm import Algorithm
-from fedloom.core.errors import SettingError, enough_memory
+from fedloom.core.errors import SettingError, SettingWarning, enough_memory, warn
 from fedloom.core.task import Task
 from fedloom.core.types import Weights
 from fedloom.data import Federation
@@ -34,6 +34,7 @@ from fedloom.engines.faults import Faults
 from fedloom.tasks import Classification
 from fedloom.wire.launched import only_computes
 from fedloom.wire.ranks import Ranks
+from fedloom.wording import some_of
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -116,6 +117,7 @@ class Job(Plan):
                 files.compare(coordinator.facts())
             coordinator.states_in(files.checkpoints.clients)
             if begun and (files.checkpoints.rounds() or at is not None):
+                _warn_of_kept(files, self.settings.keep_every, at)
                 coordinator.resume_from(files, at)
                 files.update(coordinator.documents())
             else:
@@ -326,3 +328,15 @@ def _check_watchers(**watchers: object) -> None:
             raise SettingError(
                 f"{name} must be a function of the history, got {describe(given)}: pass one that calls all of them"
             )
+
+
+def _warn_of_kept(files: RunDirectory, now: int, at: int | None) -> None:
+    """Warn where checkpoints were to stay for good, by `keep_every` before, and this resume will delete them."""
+    before, rounds = files.manifest()["run"]["keep_every"], files.checkpoints.rounds()
+    older = [t for t in rounds if at is None or t <= at][1:-1]  # the first and the newest stay for now
+    if dropped := [t for t in older if t % before == 0 and t % now]:
+        warn(
+            f"checkpoints of round {some_of(map(str, dropped), 5)} were to be kept for good, by keep_every = {before}, "
+            f"and keep_every = {now} deletes them: resume with keep_every = {before} to keep them",
+            SettingWarning,
+        )

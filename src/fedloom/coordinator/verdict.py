@@ -10,9 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from fedloom.coordinator.checkpoint import LOGS, Checkpoint, identity
-from fedloom.coordinator.chosen_rounds import validated_round
+from fedloom.coordinator.chosen_rounds import measures_of_task, validated_round
 from fedloom.coordinator.directory import RunDirectory
-from fedloom.coordinator.history import measures_of_task
 from fedloom.coordinator.run_log import left_by_a_kill
 from fedloom.core.errors import DamageError, StorageError
 from fedloom.core.task_measures import TaskMeasure
