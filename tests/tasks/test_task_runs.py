@@ -137,4 +137,3 @@ def test_the_best_round_is_that_of_the_least_error() -> None:
     rmse = fl.Regression().measures[0]
     records = [{"round": t, "val_rmse": v} for t, v in enumerate((9.0, 3.0, 5.0, 3.0))]
     assert validated_round(records, rmse) == 1
-    assert validated_round(records) is None
