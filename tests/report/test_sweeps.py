@@ -84,7 +84,8 @@ def test_other_measures_are_of_the_rounds_that_the_choice_is_of(tmp_path: Path) 
     for mu in (0.01, 0.1, 1.0):
         folder = made_run(tmp_path / str(mu), "fedprox", settings={"fedprox": {"mu": mu}})
         records = [
-            {"round": t, "global_accuracy": t * t / 100, **({} if t % 2 else {"val_accuracy": mu / 2})} for t in range(5)
+            {"round": t, "global_accuracy": t * t / 100, **({} if t % 2 else {"val_accuracy": mu / 2})}
+            for t in range(5)
         ]
         (folder / "metrics.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
     (found,) = sweeps(methods(tmp_path))
