@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +12,7 @@ import torch
 
 import fedloom as fl
 from fedloom import Centralised, FedAvg, KTpFL, LocalOnly, NewClients, PFedSD, RunSettings, Unreliable
-from fedloom.coordinator import BySize, FixedList, History, Job
+from fedloom.coordinator import Arriving, Available, BySize, FixedList, History, Job, SeededByRound, Uniform
 from fedloom.coordinator.newcomers import WAYS
 from fedloom.coordinator.rounds import Coordinator
 from fedloom.core import tree
@@ -40,13 +40,66 @@ def rate(weights: Any, client: int) -> float:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("sampler", [None, BySize(seed=1), fl.coordinator.Available(share=0.9, period=3)])
+@pytest.mark.parametrize("sampler", [None, BySize(seed=1), Available(share=0.9, period=3)])
 def test_who_is_new_is_never_asked_before_it_joins(sampler: Any) -> None:
     settings = replace(SETTINGS, rounds=12)
     for new, when in ((NewClients((0, 3)), None), (NewClients((0, 3), joins=6), 6)):
         found = asked(fl.run(LocalOnly(local=LOCAL), federation(), linear, settings, sampler=sampler, new=new))
         assert not set.union(*found[: 5 if when else 12]) & {0, 3}
         assert bool(set.union(*found[5:]) & {0, 3}) == (when is not None)
+
+
+def cohorts(sampler: Any, new: NewClients, rounds: int = 8, cohort_size: int = 2) -> list[list[int]]:
+    settings = replace(SETTINGS, rounds=rounds, cohort_size=cohort_size)
+    coordinator = Coordinator(
+        Job(
+            algorithm=LocalOnly(local=LOCAL),
+            federation=federation(),
+            model=linear,
+            settings=settings,
+            sampler=sampler,
+            new=new,
+        )
+    )
+    return [coordinator.cohort(t) for t in range(rounds)]
+
+
+@dataclass(frozen=True)
+class Named:
+    """Name the same clients whatever the cohort size."""
+
+    clients: tuple[int, ...]
+
+    def __call__(self, round: int, sizes: Any, cohort_size: int) -> list[int]:
+        assert len(sizes) == 6
+        return [*self.clients]
+
+
+def test_samplers_name_clients_by_their_numbers_whoever_is_new() -> None:
+    assert cohorts(Named((3, 4)), NewClients((0,), joins=2), rounds=2) == [[3, 4]] * 2
+    assert cohorts(Named((5, 3, 4)), NewClients((0,)), rounds=1) == [[5, 3, 4]]  # more than the cohort
+    assert cohorts(Named((3, 0)), NewClients((0,)), rounds=1) == [[3]]
+    assert cohorts(FixedList(((5, 3, 4), (), (2, 1))), NewClients((0,)), rounds=3) == [[5, 3, 4], [], [2, 1]]
+    assert cohorts(Arriving(FixedList(((3, 5),)), 6, 0), NewClients((0,)), rounds=1) == [[3, 5]]
+    assert cohorts(Arriving(Uniform(), 2, 1), NewClients((0, 1)), rounds=3, cohort_size=1)[:2] == [[], [2]]
+    with pytest.raises(ValueError, match=r"distinct clients of 0\.\.5"):
+        cohorts(Named((3, 3)), NewClients((0,)), rounds=1)
+
+
+def test_nobody_is_asked_who_is_not_up() -> None:
+    up = Available(share=0.5, period=4, seed=1)
+    for t, clients in enumerate(cohorts(up, NewClients((0,)), rounds=12)):
+        there = set(np.flatnonzero(up.up(np.arange(6), t))) - {0}
+        assert set(clients) <= there
+        assert len(clients) == min(2, len(there))
+
+
+@pytest.mark.parametrize("sampler", [Uniform(), SeededByRound(), BySize()])
+def test_of_those_who_are_not_new_a_sampler_draws_as_of_all(sampler: Any) -> None:
+    """Where numbers mean nothing, they are drawn as if there were no others."""
+    others = np.array([1, 2, 4, 5])
+    sizes = federation().partition.sizes[others]
+    assert cohorts(sampler, NewClients((0, 3))) == [[int(others[k]) for k in sampler(t, sizes, 2)] for t in range(8)]
 
 
 def test_the_panel_is_as_large_as_asked_whoever_is_new() -> None:
