@@ -11,7 +11,18 @@ import pytest
 import torch
 
 import fedloom as fl
-from fedloom import Centralised, FedAvg, KTpFL, LocalOnly, NewClients, PFedSD, RunSettings, Unreliable
+from fedloom import (
+    APFLNi,
+    Centralised,
+    FedAvg,
+    KTpFL,
+    KTpFLWeights,
+    LocalOnly,
+    NewClients,
+    PFedSD,
+    RunSettings,
+    Unreliable,
+)
 from fedloom.coordinator import Arriving, Available, BySize, FixedList, History, Job, SeededByRound, Uniform
 from fedloom.coordinator.newcomers import WAYS
 from fedloom.coordinator.rounds import Coordinator
@@ -166,6 +177,31 @@ def test_nothing_stays_of_judging_them(algorithm: Any, tmp_path: Path) -> None:
         new=new,
     )
     assert job.run(tmp_path / "a", resume=True).metrics[-1] == job.run().metrics[-1]
+
+
+def watching_everyone(rounds: int, joins: int | None = None) -> Job:
+    algorithm = APFLNi(local=LOCAL, z=0, mu=0.01, window_loss="global_all_clients", forced_rounds=(0,))
+    settings = replace(SETTINGS, rounds=rounds)
+    new = NewClients(2, joins=joins, judged_by=("personalised",))
+    return Job(algorithm=algorithm, federation=federation(), model=linear, settings=settings, new=new)
+
+
+def test_nothing_is_asked_of_new_clients_where_everyone_is_asked(tmp_path: Path) -> None:
+    run = watching_everyone(2).run(tmp_path / "a")
+    assert set(run.clients) == {0, 1, 2, 3}
+    assert set(watching_everyone(2, joins=2).run().clients) == set(range(6))
+    whole = watching_everyone(3).run()
+    longer = watching_everyone(3).run(tmp_path / "a", resume=True)
+    assert longer.metrics[-1] == whole.metrics[-1]
+    assert all(torch.equal(a, b) for a, b in zip(tree.leaves(longer.server), tree.leaves(whole.server), strict=True))
+
+
+def test_new_clients_are_among_everyone_where_they_take_part_once() -> None:
+    """KT-pFL on weights looks for who is asked among everyone."""
+    new = NewClients(2, judged_by=("personalised",))
+    run = fl.run(KTpFLWeights(local=LOCAL), federation(), linear, replace(SETTINGS, rounds=2), new=new)
+    assert set(run.metrics[-1]["new_by_client"]["personalised"]) == {"4", "5"}
+    assert "new_failed" not in run.metrics[-1]
 
 
 @pytest.mark.slow

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, closing
 from dataclasses import fields, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -76,6 +77,7 @@ class Coordinator:
             **{name: getattr(settings, name) for name in named - {"compilation", "aggregator"}},
             compilation=form,
             chunks=fixed.get("chunks"),
+            absent=None if job.new is None else partial(job.new.absent, population.num_clients),
             # what is in one place is not lost on the way
             faults=None if algorithm.pooled or job.faults is None else FaultsInWords(job.faults),
             attack=None if algorithm.pooled else job.attack,  # what is in one place is as it was collected
@@ -308,7 +310,7 @@ class Coordinator:
             return [0]
         n = self.trained.num_clients
         sizes, new = self.trained.at(round).partition.sizes, self.job.new
-        late = set() if new is None or new.joined(round) else set(new.ids(n))
+        late = set[int]() if new is None else new.absent(n, round)
         count = min(self.cohort_size + self.settings.spares, n - len(late))
         if self.algorithm.full_participation:
             return [k for k in range(n) if k not in late]
