@@ -259,6 +259,50 @@ def test_who_diverges_is_judged_as_it_is_without_taking_part() -> None:
     assert "new_failed" not in sound.metrics[-1]
 
 
+@pytest.mark.parametrize("aggregator", ["krum:1", "multi_krum:1:2", "trimmed:0.4"])
+def test_few_new_clients_take_part_whatever_the_aggregator_needs(aggregator: str) -> None:
+    """Nobody trains here, so that the server is the same by every aggregator."""
+    found = []
+    for rule in ("mean", aggregator):
+        settings = replace(SETTINGS, rounds=1, cohort_size=5, aggregator=rule)
+        run = fl.run(PFedSD(local=LOCAL), federation(7), linear, settings, sampler=FixedList(((),)), new=NEW)
+        assert "new_failed" not in run.metrics[-1]
+        found.append(run.metrics[-1]["new_by_client"])
+    assert found[0] == found[1]
+    assert found[0]["personalised"] != found[0]["global"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class OfThree(LocalOnly):
+    """Let no round of fewer than three clients count."""
+
+    def round(self, server: Any, cohort: Any) -> Any:
+        cohort.gather(self.local_update, at_least=3)
+        return server
+
+
+@pytest.mark.parametrize("models", [linear, {"a": linear, "b": mlp}])
+def test_new_clients_whose_round_ends_early_have_failed(models: Any) -> None:
+    settings = replace(SETTINGS, rounds=1, cohort_size=4)
+    last = fl.run(OfThree(local=LOCAL), federation(), models, settings, new=NEW).metrics[-1]
+    assert set(last["new_by_client"]["personalised"]) == {"4", "5"}
+    count = 2 if models is linear else 1
+    words = f"needs the answers of 3 clients, got {count} of {count}"
+    assert {k: words in why for k, why in last["new_failed"].items()} == {"4": True, "5": True}
+
+
+def test_others_that_fail_meanwhile_are_no_new_clients() -> None:
+    job = watching_everyone(1)
+    data, x = job.federation, job.federation.train.x.clone()
+    x[data.partition.rows(0).copy()] = 3e38  # with a loss that is not finite
+    data = replace(data, train=replace(data.train, x=x))
+    settings = replace(job.settings, on_nonfinite="refuse")
+    with pytest.warns(SettingWarning, match="hardly learnt"):
+        last = replace(job, federation=data, settings=settings).run().metrics[-1]
+    assert "0" in last["failed"]
+    assert "new_failed" not in last
+
+
 @pytest.mark.slow
 def test_a_network_that_only_new_clients_have_is_no_part_of_the_global_accuracy() -> None:
     """Clients 1, 3 and 5 have the second network and are never asked: nobody trains it."""

@@ -155,10 +155,13 @@ def _after_one(
 ) -> tuple[dict[int, EvaluationResult], dict[int, str]]:
     """Evaluate personal models after one participation in `round`, which leaves no trace; return whom it refused."""
     options = replace(
-        engine.options, absent=None, faults=None, attack=None, on_nonfinite="refuse", evaluates_trained=False
-    )
+        engine.options, absent=None, faults=None, attack=None, on_nonfinite="refuse", evaluates_trained=False,
+        aggregator="mean",  # of a few clients, and the new server state is thrown away
+    )  # fmt: skip
     with closing(engine.variant(engine.algorithm, options)) as shadow:
         shadow.states, shadow.norms = TrialStore(engine.states), engine.norms.copied()
         shadow.round(server, ids, round)
-        refused = {failure.client: failure.reason for failure in shadow.traffic.failed}
+        ended, assignment = shadow.traffic.unanswered, engine.population.assignment
+        refused = {k: why for k in ids for name, why in ended.items() if name in ("", assignment[k])}
+        refused |= {failed.client: failed.reason for failed in shadow.traffic.failed if failed.client in ids}
         return shadow.evaluate(server, ids, round), refused
