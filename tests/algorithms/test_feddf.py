@@ -174,6 +174,17 @@ def test_one_student_begins_at_random_and_learns_from_all() -> None:
         FedDF(student="big").init(THREE, 0, num_clients=2)
 
 
+def test_the_student_may_have_a_network_that_no_client_has() -> None:
+    """As where they are new, or fewer than networks, which clients are given in turn."""
+    population, names = Population(federation(), THREE), ["narrow", "wide"]
+    assert [population.assignment[k] for k in (0, 1)] == names
+    late = Options(absent=lambda t: {k for k, name in enumerate(population.assignment) if name not in names})
+    run = Loop(population, FedDF(steps=1, local=LOCAL, distill=DISTILL, student="conv"), late)
+    before = run.init()[""][""].params
+    after = run.round(run.init(), (0, 1), 0)[""][""].params
+    assert any(not torch.equal(after[name], before[name]) for name in before)
+
+
 @pytest.mark.parametrize(
     ("settings", "message"),
     [

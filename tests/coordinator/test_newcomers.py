@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +11,19 @@ import pytest
 import torch
 
 import fedloom as fl
-from fedloom import Centralised, FedAvg, KTpFL, LocalOnly, NewClients, PFedSD, RunSettings, Unreliable
-from fedloom.coordinator import BySize, FixedList, History, Job
+from fedloom import (
+    APFLNi,
+    Centralised,
+    FedAvg,
+    KTpFL,
+    KTpFLWeights,
+    LocalOnly,
+    NewClients,
+    PFedSD,
+    RunSettings,
+    Unreliable,
+)
+from fedloom.coordinator import Arriving, Available, BySize, FixedList, History, Job, SeededByRound, Uniform
 from fedloom.coordinator.newcomers import WAYS
 from fedloom.coordinator.rounds import Coordinator
 from fedloom.core import tree
@@ -40,13 +51,66 @@ def rate(weights: Any, client: int) -> float:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("sampler", [None, BySize(seed=1), fl.coordinator.Available(share=0.9, period=3)])
+@pytest.mark.parametrize("sampler", [None, BySize(seed=1), Available(share=0.9, period=3)])
 def test_who_is_new_is_never_asked_before_it_joins(sampler: Any) -> None:
     settings = replace(SETTINGS, rounds=12)
     for new, when in ((NewClients((0, 3)), None), (NewClients((0, 3), joins=6), 6)):
         found = asked(fl.run(LocalOnly(local=LOCAL), federation(), linear, settings, sampler=sampler, new=new))
         assert not set.union(*found[: 5 if when else 12]) & {0, 3}
         assert bool(set.union(*found[5:]) & {0, 3}) == (when is not None)
+
+
+def cohorts(sampler: Any, new: NewClients, rounds: int = 8, cohort_size: int = 2) -> list[list[int]]:
+    settings = replace(SETTINGS, rounds=rounds, cohort_size=cohort_size)
+    coordinator = Coordinator(
+        Job(
+            algorithm=LocalOnly(local=LOCAL),
+            federation=federation(),
+            model=linear,
+            settings=settings,
+            sampler=sampler,
+            new=new,
+        )
+    )
+    return [coordinator.cohort(t) for t in range(rounds)]
+
+
+@dataclass(frozen=True)
+class Named:
+    """Name the same clients whatever the cohort size."""
+
+    clients: tuple[int, ...]
+
+    def __call__(self, round: int, sizes: Any, cohort_size: int) -> list[int]:
+        assert len(sizes) == 6
+        return [*self.clients]
+
+
+def test_samplers_name_clients_by_their_numbers_whoever_is_new() -> None:
+    assert cohorts(Named((3, 4)), NewClients((0,), joins=2), rounds=2) == [[3, 4]] * 2
+    assert cohorts(Named((5, 3, 4)), NewClients((0,)), rounds=1) == [[5, 3, 4]]  # more than the cohort
+    assert cohorts(Named((3, 0)), NewClients((0,)), rounds=1) == [[3]]
+    assert cohorts(FixedList(((5, 3, 4), (), (2, 1))), NewClients((0,)), rounds=3) == [[5, 3, 4], [], [2, 1]]
+    assert cohorts(Arriving(FixedList(((3, 5),)), 6, 0), NewClients((0,)), rounds=1) == [[3, 5]]
+    assert cohorts(Arriving(Uniform(), 2, 1), NewClients((0, 1)), rounds=3, cohort_size=1)[:2] == [[], [2]]
+    with pytest.raises(ValueError, match=r"distinct clients of 0\.\.5"):
+        cohorts(Named((3, 3)), NewClients((0,)), rounds=1)
+
+
+def test_nobody_is_asked_who_is_not_up() -> None:
+    up = Available(share=0.5, period=4, seed=1)
+    for t, clients in enumerate(cohorts(up, NewClients((0,)), rounds=12)):
+        there = set(np.flatnonzero(up.up(np.arange(6), t))) - {0}
+        assert set(clients) <= there
+        assert len(clients) == min(2, len(there))
+
+
+@pytest.mark.parametrize("sampler", [Uniform(), SeededByRound(), BySize()])
+def test_of_those_who_are_not_new_a_sampler_draws_as_of_all(sampler: Any) -> None:
+    """Where numbers mean nothing, they are drawn as if there were no others."""
+    others = np.array([1, 2, 4, 5])
+    sizes = federation().partition.sizes[others]
+    assert cohorts(sampler, NewClients((0, 3))) == [[int(others[k]) for k in sampler(t, sizes, 2)] for t in range(8)]
 
 
 def test_the_panel_is_as_large_as_asked_whoever_is_new() -> None:
@@ -115,6 +179,31 @@ def test_nothing_stays_of_judging_them(algorithm: Any, tmp_path: Path) -> None:
     assert job.run(tmp_path / "a", resume=True).metrics[-1] == job.run().metrics[-1]
 
 
+def watching_everyone(rounds: int, joins: int | None = None) -> Job:
+    algorithm = APFLNi(local=LOCAL, z=0, mu=0.01, window_loss="global_all_clients", forced_rounds=(0,))
+    settings = replace(SETTINGS, rounds=rounds)
+    new = NewClients(2, joins=joins, judged_by=("personalised",))
+    return Job(algorithm=algorithm, federation=federation(), model=linear, settings=settings, new=new)
+
+
+def test_nothing_is_asked_of_new_clients_where_everyone_is_asked(tmp_path: Path) -> None:
+    run = watching_everyone(2).run(tmp_path / "a")
+    assert set(run.clients) == {0, 1, 2, 3}
+    assert set(watching_everyone(2, joins=2).run().clients) == set(range(6))
+    whole = watching_everyone(3).run()
+    longer = watching_everyone(3).run(tmp_path / "a", resume=True)
+    assert longer.metrics[-1] == whole.metrics[-1]
+    assert all(torch.equal(a, b) for a, b in zip(tree.leaves(longer.server), tree.leaves(whole.server), strict=True))
+
+
+def test_new_clients_are_among_everyone_where_they_take_part_once() -> None:
+    """KT-pFL on weights looks for who is asked among everyone."""
+    new = NewClients(2, judged_by=("personalised",))
+    run = fl.run(KTpFLWeights(local=LOCAL), federation(), linear, replace(SETTINGS, rounds=2), new=new)
+    assert set(run.metrics[-1]["new_by_client"]["personalised"]) == {"4", "5"}
+    assert "new_failed" not in run.metrics[-1]
+
+
 @pytest.mark.slow
 def test_algorithms_without_such_models_leave_ways_out() -> None:
     def ways(algorithm: Any, **more: Any) -> set[str]:
@@ -168,6 +257,50 @@ def test_who_diverges_is_judged_as_it_is_without_taking_part() -> None:
     assert last["new_personalised_accuracy"] == np.mean([*by_client["personalised"].values()])
     sound = fl.run(PFedSD(local=LOCAL), federation(), linear, settings, new=NEW)
     assert "new_failed" not in sound.metrics[-1]
+
+
+@pytest.mark.parametrize("aggregator", ["krum:1", "multi_krum:1:2", "trimmed:0.4"])
+def test_few_new_clients_take_part_whatever_the_aggregator_needs(aggregator: str) -> None:
+    """Nobody trains here, so that the server is the same by every aggregator."""
+    found = []
+    for rule in ("mean", aggregator):
+        settings = replace(SETTINGS, rounds=1, cohort_size=5, aggregator=rule)
+        run = fl.run(PFedSD(local=LOCAL), federation(7), linear, settings, sampler=FixedList(((),)), new=NEW)
+        assert "new_failed" not in run.metrics[-1]
+        found.append(run.metrics[-1]["new_by_client"])
+    assert found[0] == found[1]
+    assert found[0]["personalised"] != found[0]["global"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class OfThree(LocalOnly):
+    """Let no round of fewer than three clients count."""
+
+    def round(self, server: Any, cohort: Any) -> Any:
+        cohort.gather(self.local_update, at_least=3)
+        return server
+
+
+@pytest.mark.parametrize("models", [linear, {"a": linear, "b": mlp}])
+def test_new_clients_whose_round_ends_early_have_failed(models: Any) -> None:
+    settings = replace(SETTINGS, rounds=1, cohort_size=4)
+    last = fl.run(OfThree(local=LOCAL), federation(), models, settings, new=NEW).metrics[-1]
+    assert set(last["new_by_client"]["personalised"]) == {"4", "5"}
+    count = 2 if models is linear else 1
+    words = f"needs the answers of 3 clients, got {count} of {count}"
+    assert {k: words in why for k, why in last["new_failed"].items()} == {"4": True, "5": True}
+
+
+def test_others_that_fail_meanwhile_are_no_new_clients() -> None:
+    job = watching_everyone(1)
+    data, x = job.federation, job.federation.train.x.clone()
+    x[data.partition.rows(0).copy()] = 3e38  # with a loss that is not finite
+    data = replace(data, train=replace(data.train, x=x))
+    settings = replace(job.settings, on_nonfinite="refuse")
+    with pytest.warns(SettingWarning, match="hardly learnt"):
+        last = replace(job, federation=data, settings=settings).run().metrics[-1]
+    assert "0" in last["failed"]
+    assert "new_failed" not in last
 
 
 @pytest.mark.slow

@@ -12,7 +12,7 @@ from fedloom import Maybe, Weights
 from fedloom.core import tree
 from fedloom.core.errors import StorageError
 from fedloom.storage.files import File
-from fedloom.storage.store import ClientStore
+from fedloom.storage.store import ClientStore, TrialStore
 
 
 def state(k: int, present: bool = True) -> tuple[Weights, Maybe[Tensor]]:
@@ -109,3 +109,28 @@ def test_a_damaged_file_is_named(damage: str, tmp_path: Path) -> None:
     store.restore({7: File(written[7].name, written[7].digest)}, lambda k: like)
     with pytest.raises(StorageError, match=path.name):
         store[7]
+
+
+def test_a_trial_begins_as_the_store_and_leaves_it_alone(tmp_path: Path) -> None:
+    store = ClientStore(budget=2 * SIZE, folder=tmp_path / "states")
+    for k in range(4):
+        store[k] = state(k)
+    store.offer([3], tree.stack([state(30)]), (1, 0))
+    store.accept([3])
+    known, files = dict(store), sorted((tmp_path / "states").iterdir())
+    trial = TrialStore(store)
+    assert sorted(trial) == [0, 1, 2, 3]
+    assert trial.accepted == {3: (1, 0)}
+    trial.offer([0, 3, 7], tree.stack([state(k) for k in (10, 31, 70)]), (2, 0))
+    trial.accept([0, 3, 7])
+    assert sorted(trial) == [0, 1, 2, 3, 7]
+    assert len(trial) == 5
+    assert 7 in trial
+    assert 8 not in trial
+    for k, other in {0: 10, 1: 1, 2: 2, 3: 31, 7: 70}.items():
+        assert same(trial[k], state(other))
+    assert same(tree.take(trial.stack([1, 7], never), 0), state(1))
+    assert sorted(store) == [0, 1, 2, 3]
+    assert all(same(store[k], known[k]) for k in store)
+    assert store.accepted == {3: (1, 0)}
+    assert sorted((tmp_path / "states").iterdir()) == files

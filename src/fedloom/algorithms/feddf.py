@@ -85,6 +85,7 @@ class FedDF(fl.Algorithm[dict[str, fl.Weights], Any]):
     needs_public: ClassVar[bool] = True
     needs_classes: ClassVar[bool] = True
     neutral: ClassVar[Mapping[str, Any]] = {"steps": 0, "student": None}
+    alone: ClassVar[fl.Model]  # the student's network, of an instance that is `bind`
 
     @property
     def min_logits(self) -> int:
@@ -103,7 +104,8 @@ class FedDF(fl.Algorithm[dict[str, fl.Weights], Any]):
                 f"FedDF learns from the public examples that are not for validation, and validation = "
                 f"{self.validation} leaves none of {there}: lower it, or give more public examples"
             )
-        return super().bind(federation, models)
+        bound = super().bind(federation, models)
+        return bound if self.student is None else bound.with_context(alone=student_among(models, self.student))
 
     def init(self, model: Mapping[str, fl.Model], key: int, *, num_clients: int) -> dict[str, fl.Weights]:
         students = {m.name: m.init(key) for m in model.values()}
@@ -125,8 +127,7 @@ class FedDF(fl.Algorithm[dict[str, fl.Weights], Any]):
         server = {**server, **{model.name: mean for model, mean in means.items()}}
         students = {model.name: (model, mean) for model, mean in means.items()}
         if means and self.student is not None:
-            model = next(g.model for g in cohort.everyone.groups if g.model.fits(server[ALONE]))
-            students = {ALONE: (model, server[ALONE])}
+            students = {ALONE: (self.alone, server[ALONE])}
         if students and self.steps:
             teachers = [(model, upload.value) for model, reply in replies.items() for upload in reply.values]
             public, held = self.divided(cohort.public)

@@ -18,6 +18,7 @@ from fedloom.core.types import Weights
 from fedloom.data import Federation
 from fedloom.engines.engine import Engine
 from fedloom.engines.message import EvaluationResult
+from fedloom.storage.store import TrialStore
 
 Way = Literal["global", "fine_tuned", "personalised"]
 WAYS: tuple[Way, ...] = get_args(Way)
@@ -63,6 +64,10 @@ class NewClients:
     def joined(self, round: int) -> bool:
         """Return whether they may be asked in a round, from 0."""
         return self.joins is not None and round + 1 >= self.joins
+
+    def absent(self, num_clients: int, round: int) -> set[int]:
+        """Return who may not be asked in a round, from 0."""
+        return set() if self.joined(round) else {*self.ids(num_clients)}
 
     def check(self, federation: Federation, cohort_size: int) -> None:
         """Raise SettingError unless this federation has such clients, others to train with, and rows to evaluate on."""
@@ -149,14 +154,14 @@ def _after_one(
     engine: Engine, server: dict[str, Any], ids: list[int], round: int
 ) -> tuple[dict[int, EvaluationResult], dict[int, str]]:
     """Evaluate personal models after one participation in `round`, which leaves no trace; return whom it refused."""
-    before = set(engine.states)
-    options = replace(engine.options, faults=None, attack=None, on_nonfinite="refuse", evaluates_trained=False)
+    options = replace(
+        engine.options, absent=None, faults=None, attack=None, on_nonfinite="refuse", evaluates_trained=False,
+        aggregator="mean",  # of a few clients, and the new server state is thrown away
+    )  # fmt: skip
     with closing(engine.variant(engine.algorithm, options)) as shadow:
-        shadow.states, shadow.norms = engine.states, engine.norms.copied()
-        try:
-            shadow.round(server, ids, round)
-            refused = {failure.client: failure.reason for failure in shadow.traffic.failed}
-            return shadow.evaluate(server, ids, round), refused
-        finally:
-            for key in set(engine.states) - before:
-                del engine.states[key]
+        shadow.states, shadow.norms = TrialStore(engine.states), engine.norms.copied()
+        shadow.round(server, ids, round)
+        ended, assignment = shadow.traffic.unanswered, engine.population.assignment
+        refused = {k: why for k in ids for name, why in ended.items() if name in ("", assignment[k])}
+        refused |= {failed.client: failed.reason for failed in shadow.traffic.failed if failed.client in ids}
+        return shadow.evaluate(server, ids, round), refused

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, closing
 from dataclasses import fields, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,7 @@ from fedloom.coordinator.job import Plan
 from fedloom.coordinator.per_client import PerClient
 from fedloom.coordinator.round_record import Clock, nobody_accepted, of_traffic, peak_rss_mib
 from fedloom.coordinator.run_facts import RunFacts, thread_context
-from fedloom.coordinator.sampler import FixedList, Uniform
+from fedloom.coordinator.sampler import SYMMETRIC, Uniform
 from fedloom.core.errors import SettingError, SettingWarning, StorageError, warn
 from fedloom.engines.attacks import poisoned
 from fedloom.engines.engine import Engine
@@ -78,6 +79,7 @@ class Coordinator:
             **{name: getattr(settings, name) for name in named - {"compilation", "aggregator"}},
             compilation=form,
             chunks=fixed.get("chunks"),
+            absent=None if job.new is None else partial(job.new.absent, population.num_clients),
             # what is in one place is not lost on the way
             faults=None if algorithm.pooled or job.faults is None else FaultsInWords(job.faults),
             attack=None if algorithm.pooled else job.attack,  # what is in one place is as it was collected
@@ -310,18 +312,20 @@ class Coordinator:
             return [0]
         n = self.trained.num_clients
         sizes, new = self.trained.at(round).partition.sizes, self.job.new
-        late = set() if new is None or new.joined(round) else set(new.ids(n))
+        late = set[int]() if new is None else new.absent(n, round)
         count = min(self.cohort_size + self.settings.spares, n - len(late))
         if self.algorithm.full_participation:
             return [k for k in range(n) if k not in late]
-        if not late or isinstance(self.sampler, FixedList):  # a list names clients by number
-            clients = [int(k) for k in self.sampler(round, sizes, count)]
-        else:  # the sampler sees the others alone
+        if late and type(self.sampler) in SYMMETRIC:  # of the others alone it draws as many at once
             others = np.setdiff1d(np.arange(n), sorted(late))
-            clients = [int(others[k]) for k in self.sampler(round, sizes[others], count)]
+            return [int(others[k]) for k in self.sampler(round, sizes[others], count)]
+        clients = [int(k) for k in self.sampler(round, sizes, count)]
+        most = max(count, len(clients))  # a sampler may name more
+        if late and len(clients) == count:  # those who have not joined need others in their places
+            clients = [int(k) for k in self.sampler(round, sizes, count + len(late))]
         if len(set(clients)) < len(clients) or not all(0 <= k < n for k in clients):
             raise ValueError(f"a sampler must name distinct clients of 0..{n - 1}, got {clients} in round {round + 1}")
-        return clients
+        return [k for k in clients if k not in late][:most]
 
     def _reason_to_stop(self, new: Record | None = None) -> str | None:
         records = [*self.history.metrics, *([new] if new is not None else [])]

@@ -25,7 +25,9 @@ class DeviceSampler(Protocol):
     def __call__(self, round: int, sizes: IntArray, cohort_size: int) -> list[int]:
         """Return distinct clients of 0..N - 1, `cohort_size` of them unless the sampler says otherwise.
 
-        `round`: from 0. `sizes`: training examples of each client, [N]; read-only, and N may be a million.
+        `round`: from 0. `sizes`: training examples of each client, [N]; read-only, and N may be a million. Where there
+        are L new clients that have not joined, it is asked for L more too: those of them that it names are left out,
+        and the first of the others are asked.
         """
         ...
 
@@ -83,6 +85,9 @@ class BySize:
                 weights = weights.copy()
                 weights[new] = 0
         return clients
+
+
+SYMMETRIC = (Uniform, SeededByRound, BySize)  # to them clients differ in size alone, so numbers mean nothing
 
 
 @dataclass(frozen=True)

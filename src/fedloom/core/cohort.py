@@ -154,7 +154,10 @@ class Cohort(Protocol):
 
     @property
     def everyone(self) -> Cohort:
-        """All clients (with these architectures), asked or not: to read by `groups` what the server keeps of them."""
+        """All clients (with these architectures), asked or not: to read by `groups` what the server keeps of them.
+
+        New clients are among them once they have joined.
+        """
         ...
 
     def key(self, purpose: str) -> int:

@@ -92,8 +92,9 @@ class AskedCohort:
 
     @property
     def everyone(self) -> AskedCohort:
-        p = self.engine.population
-        there = (k for k in range(p.num_clients) if self.architecture in (None, p.assignment[k]))
+        p, absent = self.engine.population, self.engine.options.absent
+        late = () if absent is None else absent(self.round)
+        there = (k for k in range(p.num_clients) if self.architecture in (None, p.assignment[k]) and k not in late)
         return self._with(tuple(there))
 
     def key(self, purpose: str) -> int:

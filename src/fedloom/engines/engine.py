@@ -135,7 +135,8 @@ class Engine(ServerSide):
         with executing(Execution()) as own:  # of what the server trains itself
             try:
                 after = self.algorithm.round(before, cohort)
-            except NobodyAnswered:
+            except NobodyAnswered as error:
+                self.traffic.unanswered[name] = str(error)
                 return before
         if not tree.same_structure(before, after):
             raise StackingError(

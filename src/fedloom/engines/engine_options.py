@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
@@ -32,6 +32,8 @@ class Options:
     """Processes that compute clients; None: one for each core."""
     deadline: float | None = None
     """Seconds that clients in other processes have for an exchange."""
+    absent: Callable[[int], Collection[int]] | None = None
+    """Clients that have not joined by a round, from 0: what is asked of everyone is not asked of them."""
     faults: Faults | None = None
     """Simulated loss of clients."""
     on_nonfinite: Literal["stop", "refuse"] = "stop"

@@ -30,6 +30,7 @@ class Traffic:
     server_losses: dict[str, float] = field(default_factory=dict)  # mean over the steps of its last own training
     noted: dict[str, Any] = field(default_factory=dict)  # numbers for the record, as the server has named them
     to_judge: dict[str, Predict | Mapping[int, Predict]] = field(default_factory=dict)  # on the test set, by name
+    unanswered: dict[str, str] = field(default_factory=dict)  # why a round ended early, by architecture
     server_refused: dict[str, str] = field(default_factory=dict)  # why a server state stayed, by architecture
 
     def count(self, way: Literal["down", "up"], clients: Sequence[int], each: Sequence[Counter[str]]) -> None:

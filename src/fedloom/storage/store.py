@@ -213,6 +213,27 @@ class ClientStore(MutableMapping[int, Tree]):
                 (self.folder / file.name).unlink(missing_ok=True)
 
 
+class TrialStore(ClientStore):
+    """Store that begins as another one, which what changes here does not reach."""
+
+    def __init__(self, before: ClientStore) -> None:
+        super().__init__(before.budget)
+        self._before = before
+        self.accepted.update(before.accepted)
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(dict.fromkeys([*super().__iter__(), *self._before]))
+
+    def __len__(self) -> int:
+        return sum(1 for _ in self)
+
+    def __contains__(self, client: object) -> bool:
+        return super().__contains__(client) or client in self._before
+
+    def _load(self, client: int) -> Flat:
+        return super()._load(client) if super().__contains__(client) else self._before._load(client)
+
+
 def state_name(client: int, version: int) -> str:
     """Return the file name of a client's state after a round."""
     return f"{client:08d}-{version:08d}.safetensors"
