@@ -15,7 +15,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from fedloom import FedAvg, FedNTD, LocalOnly, PFedSD, RunSettings, Scaffold, run
+from fedloom import FedAvg, Federation, FedNTD, LocalOnly, NewClients, PFedSD, RunSettings, Scaffold, run, verify
 from fedloom.coordinator import History, Job, reading
 from fedloom.core import tree
 from fedloom.core.client import on_client
@@ -571,6 +571,86 @@ def test_an_extended_run_keeps_what_its_last_round_was_judged_by(tmp_path: Path)
     assert [m["round"] for m in whole if "personal_accuracy" in m] == [0, 2, 4, 5]
     for a, b in zip(longer, whole, strict=True):
         assert {name: a[name] for name in b} == b
+
+
+def sparse(rounds: int, data: Federation | None = None, **settings: Any) -> Job:
+    """A run that evaluates personal models after every fourth round."""
+    new = NewClients(1, judged_by=("global",)) if data is None else None
+    return Job(
+        algorithm=PFedSD(local=LOCAL),
+        federation=federation() if data is None else data,
+        model=mlp,
+        settings=dataclasses.replace(SETTINGS, rounds=rounds, **{"eval_every": 4, **settings}),
+        new=new,
+    )
+
+
+ONLY_NOW = r"round {} of the run in .* was not the last when it was done.*: it is computed again, from .* of round {}"
+
+
+@pytest.mark.parametrize(("every", "rounds", "before"), [(1, 3, 2), (2, 2, 0)])
+def test_a_round_that_is_the_last_one_only_now_is_computed_again(
+    every: int, rounds: int, before: int, tmp_path: Path
+) -> None:
+    whole = sparse(rounds).run(tmp_path / "whole")
+    interrupted(sparse(10, checkpoint_every=every), tmp_path / "cut", 3)
+    with (
+        pytest.warns(SettingWarning, match=ONLY_NOW.format(rounds, before)),
+        pytest.warns(StorageWarning, match=f"of no use to a run that goes on from round {before}"),
+    ):
+        again = sparse(rounds).run(tmp_path / "cut", resume=True)
+    assert same_end(whole, again)
+    assert (tmp_path / "cut/metrics.jsonl").read_bytes() == (tmp_path / "whole/metrics.jsonl").read_bytes()
+    assert verify(tmp_path / "cut").whole
+    assert sparse(rounds).run(tmp_path / "cut", resume=True).metrics == whole.metrics  # and says nothing
+
+
+@pytest.mark.slow
+def test_going_back_to_a_round_as_the_last_computes_it_again(tmp_path: Path) -> None:
+    whole = sparse(3).run(tmp_path / "whole")
+    sparse(6).run(tmp_path / "long")
+    with (
+        pytest.warns(SettingWarning, match=ONLY_NOW.format(3, 0)),
+        pytest.warns(StorageWarning, match="set-aside/1"),
+    ):
+        again = sparse(3).run(tmp_path / "long", resume=True, at=3)
+    assert same_end(whole, again)
+    assert (tmp_path / "long/metrics.jsonl").read_bytes() == (tmp_path / "whole/metrics.jsonl").read_bytes()
+    assert (tmp_path / "long/set-aside/1/checkpoints/00000003.json").exists()
+
+
+@pytest.mark.slow
+def test_a_last_round_evaluates_new_clients_where_personal_models_were(tmp_path: Path) -> None:
+    interrupted(sparse(10, eval_every=1), tmp_path, 2)
+    with pytest.warns(SettingWarning, match=ONLY_NOW.format(2, 1)), pytest.warns(StorageWarning):
+        again = sparse(2, eval_every=1).run(tmp_path, resume=True)
+    assert again.metrics == sparse(2, eval_every=1).run().metrics
+
+
+def test_a_run_that_can_evaluate_nobody_is_not_computed_again(tmp_path: Path) -> None:
+    data = federation(test_fraction=0.0)
+    interrupted(sparse(10, data), tmp_path, 2)
+    assert len(sparse(2, data).run(tmp_path, resume=True).metrics) == 3
+
+
+@pytest.mark.slow
+def test_a_branch_that_ends_where_it_begins_says_what_it_lacks(tmp_path: Path) -> None:
+    interrupted(sparse(10), tmp_path / "first", 3)
+    sparse(3).branch(tmp_path / "first", tmp_path / "second")
+    with pytest.warns(SettingWarning, match="its record goes without, since there is no checkpoint before it"):
+        found = sparse(3).run(tmp_path / "second", resume=True)
+    assert len(found.metrics) == 4
+    assert "new_by_client" not in found.metrics[-1]
+
+
+def test_a_new_target_that_holds_already_ends_a_run_after_a_round_that_is_evaluated(tmp_path: Path) -> None:
+    interrupted(sparse(10), tmp_path, 2)
+    found = sparse(10, target=0.0).run(tmp_path, resume=True)
+    assert "global accuracy reached" in str(found.stopped)
+    assert [m["round"] for m in found] == [0, 1, 2, 3]
+    assert {"personal_accuracy", "new_by_client"} <= found.metrics[-1].keys()
+    again = sparse(10, target=0.0).run(tmp_path, resume=True)
+    assert (again.metrics, again.stopped) == (found.metrics, found.stopped)
 
 
 @pytest.mark.some(2)

@@ -31,6 +31,7 @@ from fedloom.engines.stacked import Stacked
 from fedloom.wire.child import why_no_fork
 from fedloom.wire.devices import Devices
 from fedloom.wire.launched import check_alone
+from fedloom.wire.processes import Processes
 from fedloom.wire.ranks import MPI, Gloo
 from fedloom.wire.workers import Workers
 
@@ -121,8 +122,14 @@ def _one_by_one(what: str, cohort_size: int, hindrance: str | None) -> tuple[typ
     return (Workers, what) if hindrance is None else (Loop, f"{what}, and {hindrance}")
 
 
-def warn_of_unused(asked: EngineName, kind: type[Engine], chunk: int | None, workers: int | None) -> None:
-    """Warn of settings that the engine which was asked for does not use; "auto" may use them elsewhere."""
+def check_used(
+    asked: EngineName, kind: type[Engine], chunk: int | None, workers: int | None, deadline: float | None
+) -> None:
+    """Warn of settings that the engine which was asked for does not use; "auto" may use them elsewhere.
+
+    Raises:
+        SettingError: a deadline, without which a run would be another, and no clients in other processes.
+    """
     for name, value, user in (("chunk", chunk, Stacked), ("workers", workers, Workers)):
         if value is not None and asked != "auto" and not issubclass(kind, user):
             warn(
@@ -130,6 +137,11 @@ def warn_of_unused(asked: EngineName, kind: type[Engine], chunk: int | None, wor
                 "use engine = 'auto'",
                 EngineWarning,
             )
+    if deadline is not None and not issubclass(kind, Processes | Devices):
+        raise SettingError(
+            f"deadline = {deadline:g} is for clients in other processes, and this run has the engine {kind.name}: use "
+            "engine = 'workers', 'gloo' or 'mpi', or no deadline"
+        )
 
 
 def choose_compilation(

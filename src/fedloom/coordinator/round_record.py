@@ -51,6 +51,15 @@ def nobody_accepted(records: list[Record]) -> str | None:
     )
 
 
+def evaluated_as_last(records: Sequence[Record], *, new: bool) -> bool:
+    """Return whether the newest record of a run has what a last round is evaluated by. `new`: if there are new clients.
+
+    Personal models are evaluated before the first round too, where that can be.
+    """
+    begun, ended = (any(name.startswith(("personal_", "val_")) for name in r) for r in (records[0], records[-1]))
+    return (ended or not begun) and ("new_by_client" in records[-1] or not new)
+
+
 def peak_rss_mib() -> float | None:
     """Return the most memory that this process has held, in MiB; None where the system does not report it."""
     if sys.platform == "win32":

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, closing
 from dataclasses import fields, replace
 from functools import partial
@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 
 from fedloom.coordinator import facts
-from fedloom.coordinator.checkpoint import PER_CLIENT, Checkpoint
-from fedloom.coordinator.choose import choose, choose_compilation, warn_of_unused
+from fedloom.coordinator.checkpoint import LOGS, PER_CLIENT, Checkpoint
+from fedloom.coordinator.choose import check_used, choose, choose_compilation
 from fedloom.coordinator.directory import RunDirectory
 from fedloom.coordinator.evaluation import Evaluation
 from fedloom.coordinator.facts import plain
@@ -21,7 +21,7 @@ from fedloom.coordinator.front import settled
 from fedloom.coordinator.history import EVALUATION, History, Record
 from fedloom.coordinator.job import Plan
 from fedloom.coordinator.per_client import PerClient
-from fedloom.coordinator.round_record import Clock, nobody_accepted, of_traffic, peak_rss_mib
+from fedloom.coordinator.round_record import Clock, evaluated_as_last, nobody_accepted, of_traffic, peak_rss_mib
 from fedloom.coordinator.run_facts import RunFacts, thread_context
 from fedloom.coordinator.sampler import SYMMETRIC, Uniform
 from fedloom.core.errors import SettingError, SettingWarning, StorageError, warn
@@ -33,7 +33,6 @@ from fedloom.engines.norms import Norms
 from fedloom.engines.population import pooled
 from fedloom.evaluate.measure import Measure, monitored
 from fedloom.wire.devices import Devices
-from fedloom.wire.processes import Processes
 
 OnHistory = Callable[[History], None]
 
@@ -63,12 +62,7 @@ class Coordinator:
         fixed = stored.get("fixed", {})
         self.num_threads = fixed.get("threads", settings.threads)
         kind, reason = choose(stored.get("engine", settings.engine), trained, algorithm.training, self.cohort_size)
-        warn_of_unused(settings.engine, kind, settings.chunk, settings.workers)
-        if settings.deadline is not None and not issubclass(kind, Processes | Devices):
-            raise SettingError(
-                f"deadline = {settings.deadline:g} is for clients in other processes, and this run has the engine "
-                f"{kind.name}: use engine = 'workers', 'gloo' or 'mpi', or no deadline"
-            )
+        check_used(settings.engine, kind, settings.chunk, settings.workers, settings.deadline)
         form = settings.compilation
         if form == "auto":
             form = fixed.get("compilation") or choose_compilation(
@@ -151,13 +145,34 @@ class Coordinator:
         return checkpoint
 
     def resume_from(self, files: RunDirectory, at: int | None) -> None:
-        """Resume from the checkpoint of a round, None: from the newest; what was written after it is dropped."""
+        """Resume from the checkpoint of a round, None: from the newest; what was written after it is dropped.
+
+        A round that is the last one now, and was not when it was done, is computed again and evaluated as one.
+        """
         checkpoint = self.restore(files, at, self._state_budget)
         self.check_rounds(checkpoint.round, files)
+        if checkpoint.round == self.settings.rounds and not self._evaluated(files.log(LOGS[0], checkpoint)[0]):
+            checkpoint = self._before(checkpoint, files)
         files.resume_from(checkpoint, self.history, self.engine)
         self._warn_if_best_is_lost(files)
         self.per_client.remember(self.history.per_client)
         self.history.server, self.history.clients = self._server, self.engine.clients
+
+    def _before(self, checkpoint: Checkpoint, files: RunDirectory) -> Checkpoint:
+        """Load the checkpoint before one whose round lacks the last evaluation, and return it; that one if none is."""
+        earlier = max((t for t in files.checkpoints.rounds() if t < checkpoint.round), default=None)
+        remedy = f"it is computed again, from the checkpoint of round {earlier}"
+        if earlier is None:
+            remedy = "its record goes without, since there is no checkpoint before it to compute it again from"
+        warn(
+            f"round {checkpoint.round} of the run in {files.path} was not the last when it was done, and personal "
+            f"models or new clients were not evaluated after it: {remedy}",
+            SettingWarning,
+        )
+        return checkpoint if earlier is None else self.restore(files, earlier, self._state_budget)
+
+    def _evaluated(self, records: Sequence[Record]) -> bool:
+        return evaluated_as_last(records, new=self.job.new is not None)
 
     def check_rounds(self, done: int, files: RunDirectory) -> None:
         """Raise SettingError if more rounds of the run in `files` are done than are asked for."""
@@ -187,7 +202,8 @@ class Coordinator:
             self.engine.open()
             if not self._server:
                 self._start(files)
-            self.history.stopped = self._reason_to_stop() if self._round < self.settings.rounds else None
+            if self._round < self.settings.rounds and self._evaluated(self.history.metrics):
+                self.history.stopped = self._reason_to_stop()  # else after a round more, which is evaluated as the last
             while self._round < self.settings.rounds and self.history.stopped is None:
                 self._next(files)
                 if on_round is not None:
