@@ -56,7 +56,8 @@ def test_the_best_round_is_exported_replayed_and_shown_beside_the_last(
         f"fedavg: best on validation data after round {best} of 7: validation accuracy {record['val_accuracy']:.4f}; "
         f"on test data global {record['global_accuracy']:.4f}, personal {record['personal_accuracy']:.4f}\n"
     ) in out
-    assert out.splitlines()[-2].split()[-2:] == [f"{best}", f"{record['val_accuracy']:.4f}"]  # of the table
+    rows = [line.split() for line in out.splitlines()]  # of one table, or of two where there is no room
+    assert any(row[-2:] == [f"{best}", f"{record['val_accuracy']:.4f}"] for row in rows)
 
     _, out, _ = call(capsys, "export", str(run), str(tmp_path / "best.pt"), "--at", "best")
     assert out.startswith(f"global model (logistic) after round {best}, the best on validation data: ")

@@ -156,8 +156,8 @@ def test_what_clients_and_server_see_follows_the_examples() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("changes", CHANGES)
 def test_workers_give_the_bits_of_the_loop(changes: str) -> None:
-    loop, workers = (job(CHANGES[changes], engine=engine, workers=2).run() for engine in ("loop", "workers"))
-    assert same_end(loop, workers)
+    loop, workers = job(CHANGES[changes], engine="loop"), job(CHANGES[changes], engine="workers", workers=2)
+    assert same_end(loop.run(), workers.run())
 
 
 def test_ranks_whose_rules_differ_have_other_jobs() -> None:
