@@ -391,6 +391,18 @@ def test_iid_reference_of_apfl_on_cifar10() -> None:
     assert all(says(said, 100 * (value or 0)) for said, value in zip(told, ours, strict=True))
 
 
+def test_fedmeta_of_apfl_on_cifar10() -> None:
+    found, measure = results("apfl", "apfl-comparison"), "personal_accuracy_by_samples"
+    told = re.search(
+        r"it is at ([\d.]+) % after 20 rounds, ([\d.]+) after 40 and ([\d.]+) in the last of 100 \(([\d.]+) in its best "
+        r"round\), where FedAvg has ([\d.]+); in the mean over rounds it is ([\d.]+) points below FedAvg\.",
+        (DOCS / "apfl.md").read_text(encoding="utf-8"),
+    ).groups()
+    meta, avg = (series(found["cifar10", name], 0, measure) for name in ("fedmeta", "fedavg"))
+    ours = [meta[20], meta[40], meta[100], max(meta), avg[100], mean(avg) - mean(meta)]
+    assert all(says(said, value) for said, value in zip(told, ours, strict=True))
+
+
 def test_local_models_and_the_global_one_of_pfedsd() -> None:
     found = results("pfedsd", "pfedsd-a")
     text = (DOCS / "pfedsd.md").read_text(encoding="utf-8")
