@@ -383,55 +383,56 @@ def test_whole_runs_of_fedntd() -> None:
         assert says(rows[name]["smoothed"], 100 * (run.smoothed(200, "global_accuracy", 0.6) or 0)), name
 
 
+def page_says(page: str, pattern: str, ours: list[float]) -> bool:
+    """Whether the groups of a pattern, which a page has, are these numbers, in this order."""
+    told = re.search(pattern, (DOCS / page).read_text(encoding="utf-8")).groups()
+    return all(says(said, value) for said, value in zip(told, ours, strict=True))
+
+
 def test_fedprox_of_apfl_on_cifar10() -> None:
     found, measure = results("apfl", "apfl-comparison"), "personal_accuracy_by_samples"
     prox, avg = (found["cifar10", name] for name in ("fedprox", "fedavg"))
     text = (DOCS / "apfl.md").read_text(encoding="utf-8")
-    below, *by_seed, best = re.search(
+    mean_below, *by_seed, best = re.search(
         r"is ([\d.]+) points below FedAvg\*\* \(([\d.]+) and ([\d.]+) by seed; ([\d.]+) in the best round\)", text
     ).groups()
-    assert says(below, over_rounds(avg, {0, 1}, 40) - over_rounds(prox, {0, 1}, 40))
+    assert says(mean_below, over_rounds(avg, {0, 1}, 40) - over_rounds(prox, {0, 1}, 40))
     for seed, said in enumerate(by_seed):
         assert says(said, over_rounds(avg, {seed}, 40) - over_rounds(prox, {seed}, 40))
     high = [mean([max(series(r, seed, measure)[:41]) for seed in (0, 1)]) for r in (avg, prox)]
     assert says(best, high[0] - high[1])
-    told = re.search(
-        r"After 100 rounds, seed 0, it is ([\d.]+) points below in the mean over rounds, ([\d.]+) in the best round "
-        r"and ([\d.]+) in the last\.",
-        text,
-    ).groups()
     whole = [series(r, 0, measure) for r in (avg, prox)]
     ours = [mean(whole[0]) - mean(whole[1]), max(whole[0]) - max(whole[1]), whole[0][-1] - whole[1][-1]]
-    assert all(says(said, value) for said, value in zip(told, ours, strict=True))
-    falls = re.search(
-        r"falls from ([\d.]+) to ([\d.]+) in 40 rounds, FedAvg's from ([\d.]+) to (\d\.\d+)", text
-    ).groups()
+    below = (
+        r"After 100 rounds, seed 0, it is ([\d.]+) points below in the mean over rounds, ([\d.]+) in the best round "
+        r"and ([\d.]+) in the last\."
+    )
+    assert page_says("apfl.md", below, ours)
     ends = [mean([r.runs[s].after(t, "train_loss") or 0 for s in (0, 1)]) for r in (prox, avg) for t in (1, 40)]
-    assert all(says(said, value) for said, value in zip(falls, ends, strict=True))
+    falls = r"falls from ([\d.]+) to ([\d.]+) in 40 rounds, FedAvg's from ([\d.]+) to (\d\.\d+)"
+    assert page_says("apfl.md", falls, ends)
 
 
 def test_iid_reference_of_apfl_on_cifar10() -> None:
     found, measure = results("apfl", "apfl-comparison"), "personal_accuracy_by_samples"
-    told = re.search(
+    pattern = (
         r"the reference is at ([\d.]+) % after 10 rounds, .* and ends at ([\d.]+); APFL comes to ([\d.]+) in the last "
-        r"of 100 rounds",
-        (DOCS / "apfl.md").read_text(encoding="utf-8"),
-    ).groups()
+        r"of 100 rounds"
+    )
     iid, apfl = (found["cifar10", name].runs[0] for name in ("iid", "apfl_ni"))
     ours = [iid.after(10, measure), iid.after(100, measure), apfl.after(100, measure)]
-    assert all(says(said, 100 * (value or 0)) for said, value in zip(told, ours, strict=True))
+    assert page_says("apfl.md", pattern, [100 * (value or 0) for value in ours])
 
 
 def test_fedmeta_of_apfl_on_cifar10() -> None:
     found, measure = results("apfl", "apfl-comparison"), "personal_accuracy_by_samples"
-    told = re.search(
+    pattern = (
         r"it is at ([\d.]+) % after 20 rounds, ([\d.]+) after 40 and ([\d.]+) in the last of 100 \(([\d.]+) in its "
-        r"best round\), where FedAvg has ([\d.]+); in the mean over rounds it is ([\d.]+) points below FedAvg\.",
-        (DOCS / "apfl.md").read_text(encoding="utf-8"),
-    ).groups()
+        r"best round\), where FedAvg has ([\d.]+); in the mean over rounds it is ([\d.]+) points below FedAvg\."
+    )
     meta, avg = (series(found["cifar10", name], 0, measure) for name in ("fedmeta", "fedavg"))
     ours = [meta[20], meta[40], meta[100], max(meta), avg[100], mean(avg) - mean(meta)]
-    assert all(says(said, value) for said, value in zip(told, ours, strict=True))
+    assert page_says("apfl.md", pattern, ours)
 
 
 def test_local_models_and_the_global_one_of_pfedsd() -> None:
