@@ -64,7 +64,7 @@ def who_holds_what(federation: Federation) -> dict[str, Any]:
     y, sizes = federation.train.y.cpu().numpy(), federation.partition.sizes
 
     def counts(partition: Partition | None) -> list[list[int]] | None:
-        if partition is None or not federation.train.has_classes or federation.num_classes > _LISTED:
+        if partition is None or not _lists_classes(federation):
             return None
         return [np.bincount(y[partition.rows(k)], minlength=federation.num_classes).tolist() for k in shown]
 
@@ -93,9 +93,13 @@ def who_holds_what(federation: Federation) -> dict[str, Any]:
     }
 
 
+def _lists_classes(federation: Federation) -> bool:
+    return federation.train.has_classes and federation.num_classes <= _LISTED
+
+
 def _all_by_class(federation: Federation) -> dict[str, list[int]]:
     """Return how many training examples of each class all clients have together, those that are not shown too."""
-    if not federation.train.has_classes or federation.num_classes > _LISTED:
+    if not _lists_classes(federation):
         return {}
     y = federation.train.y.cpu().numpy()[federation.partition.indices]
     return {"train_by_class": np.bincount(y, minlength=federation.num_classes).tolist()}
@@ -108,7 +112,7 @@ def _targets(federation: Federation, shown: range) -> dict[str, Any]:
     which do not send them. Of tokens they are of how many targets of a sequence count.
     """
     train = federation.train
-    if train.has_classes and federation.num_classes <= _LISTED:
+    if _lists_classes(federation):
         return {}
     if isinstance(train, RemoteExamples):
         return {"targets": {"names": list(train.targets), "train": [None for _ in shown]}}
