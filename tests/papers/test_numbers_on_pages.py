@@ -81,7 +81,7 @@ def test_what_all_classes_of_the_letters_gain_by_ktpfl() -> None:
     own, found = own_accuracies("emnist20k-all"), results("ktpfl", "ktpfl-small")
     gains = {row: values - own["local_only"] for row, values in own.items()}
     said = next(
-        line for line in (DOCS / "ktpfl.md").read_text("utf-8").splitlines() if "classes of the letters" in line
+        line for line in (DOCS / "ktpfl.md").read_text("utf-8").splitlines() if "all classes of the letters" in line
     )
     for row, words in (
         ("kt_pfl", "on one seed: by"), ("fedmd_kt", "above it by"), ("sim_pfl", "Sim-pFL by"), ("pfeddf", "pFedDF by"),
@@ -101,6 +101,25 @@ def test_what_all_classes_of_the_letters_gain_by_ktpfl() -> None:
     by_architecture = [own["feddf"][k::4].mean() for k in range(4)]
     assert "{:.1f}, {:.1f}, {:.1f} and {:.1f} % by architecture".format(*by_architecture) in said
     assert all(own["feddf"][k::4].mean() > own["kt_pfl"][k::4].mean() for k in range(4))
+
+
+def test_two_classes_of_the_letters_of_ktpfl() -> None:
+    own, found = own_accuracies("emnist20k-two"), results("ktpfl", "ktpfl-small")
+    gains = {row: values - own["local_only"] for row, values in own.items()}
+    said = next(line for line in (DOCS / "ktpfl.md").read_text("utf-8").splitlines() if "two classes of the le" in line)
+    for row, words in (
+        ("kt_pfl", "KT-pFL by"), ("fedmd_kt", "uniform mixing"), ("sim_pfl", "Sim-pFL"), ("pfeddf", "and pFedDF"),
+    ):  # fmt: skip
+        error = gains[row].std(ddof=1) / np.sqrt(len(gains[row]))
+        assert f"{words} {gains[row].mean():.1f} ± {error:.1f}" in said, row
+        assert abs(gains[row].mean()) < 2 * error  # level
+    curves = {row: series(found["emnist20k-two", row], 0, "personal_accuracy") for row in own}
+    assert max(curves["pfeddf"]) == curves["pfeddf"][-1]
+    lasting = [mean(curves[row][-5:]) for row in ("pfeddf", "kt_pfl")]
+    assert "it has {:.1f}, as local training, KT-pFL {:.1f} %".format(*lasting) in said
+    assert round(mean(curves["local_only"][-5:]), 1) == round(lasting[0], 1)
+    by_architecture = [own["feddf"][k::4].mean() for k in range(4)]
+    assert "{:.1f}, {:.1f}, {:.1f} and {:.1f} % by architecture".format(*by_architecture) in said
 
 
 def test_what_all_classes_of_fashion_mnist_gain_by_ktpfl() -> None:
