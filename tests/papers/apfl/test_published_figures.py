@@ -82,6 +82,20 @@ def test_figure_3_has_a_line_over_what_is_varied(tmp_path: Path) -> None:
     assert [label.get_text() for label in found.figure.axes[1].get_xticklabels()] == ["0.0001", "0.001", "0.01", "0.1"]
 
 
+def test_figure_3_compares_means_over_as_many_rounds(tmp_path: Path) -> None:
+    """The run of five local epochs is longer, as on CIFAR-10: its later rounds do not count."""
+    run(tmp_path, "apfl-comparison", "letters", "apfl_ni", [0.5, 0.7, 0.9, 0.9])
+    run(tmp_path, "apfl-epochs", "letters-e20", "apfl_ni", [0.6, 0.8])
+    run(tmp_path, "apfl-rate", "mnist-lr0.1", "apfl_ni", [0.7, 0.9])
+    found = figure_3([tmp_path])
+    assert [row for row in found.summary.rows if row[1] == "epochs"] == [
+        ["letters", "epochs", "apfl_ni", 5, pytest.approx(60.0), 1, 1],
+        ["letters", "epochs", "apfl_ni", 20, pytest.approx(70.0), 1, 1],
+    ]
+    assert found.remarks[0].startswith("Not all runs are equally long.")
+    assert "the first 1 of up to 3 on letters over epochs" in found.remarks[0]
+
+
 @pytest.mark.parametrize("figure", [figure_1, figure_2, figure_3])
 def test_nothing_to_draw_is_refused(figure: object, tmp_path: Path) -> None:
     with pytest.raises(SettingError, match=r"holds no runs of apfl-.*; name what --out named"):

@@ -78,29 +78,43 @@ def figure_2(folders: Sequence[Path]) -> AnalysisResult:
 
 
 def figure_3(folders: Sequence[Path]) -> AnalysisResult:
-    """Compare mean accuracy of APFL, FedAvg and FedProx over local epochs and over rates (figure 3)."""
+    """Compare mean accuracy of APFL, FedAvg and FedProx over local epochs and over rates (figure 3).
+
+    Means of one data set are over as many rounds as all of its runs have.
+    """
     swept = {"apfl-epochs": ("e", EPOCHS), "apfl-rate": ("lr", RATES)}
     lines: dict[tuple[str, str], dict[str, Floats]] = {}
-    for table, (short, values) in swept.items():
-        there = {(r.recipe.column, r.recipe.row): r.accuracy for r in read(recipes(table), folders)}
+    rows: list[list[object]] = []
+    short: list[str] = []
+    for table, (prefix, values) in swept.items():
+        there = {
+            (r.recipe.column, r.recipe.row): (r, *curve(r, ACCURACY))
+            for r in read(recipes(table), folders)
+            if r.accuracy is not None
+        }
+        over = table.removeprefix("apfl-")
         for data in FIGURE_3[table]:
-            for row in SWEPT:
-                line = np.array([there.get((f"{data}-{short}{value:g}", row)) for value in values], np.float64)
-                if np.isfinite(line).any():
-                    lines.setdefault((data, table), {})[row] = line
+            places = [(f"{data}-{prefix}{value:g}", row) for row in SWEPT for value in values]
+            ends = {there[place][1][-1] for place in places if place in there}
+            if not ends:
+                continue
+            until = min(ends)
+            short += [f"the first {until} of up to {max(ends)} on {data} over {over}"] * (len(ends) > 1)
+            line = np.full((len(SWEPT), len(values)), np.nan)
+            for at, place in zip(np.ndindex(*line.shape), places, strict=True):
+                if place in there:
+                    r, rounds, accuracies = there[place]
+                    line[at] = 100 * accuracies[np.array(rounds) <= until].mean()
+                    rows.append([data, over, place[1], values[at[1]], line[at], until, len(r.numbers)])
+            lines[data, table] = {row: own for row, own in zip(SWEPT, line, strict=True) if np.isfinite(own).any()}
     if not lines:
         raise _nothing(folders, " or ".join(swept))
-    rows = [
-        [data, table.removeprefix("apfl-"), row, value, accuracy]
-        for (data, table), found in lines.items()
-        for row, line in found.items()
-        for value, accuracy in zip(swept[table][1], line, strict=True)
-    ]
-    heads = ["data", "over", "method", "value", "accuracy"]
+    heads = ["data", "over", "method", "value", "accuracy", "rounds", "seeds"]
     return AnalysisResult(
         _lines(lines, {table: values for table, (_, values) in swept.items()}),
         summary_table("Mean accuracy, %", {h: _two if h == "accuracy" else _plain for h in heads}, rows),
         [csv_table("apfl-figure-3", heads, rows)],
+        [f"Not all runs are equally long. Means are over {'; '.join(short)}."] if short else [],
     )
 
 
