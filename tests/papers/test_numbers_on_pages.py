@@ -14,6 +14,7 @@ import fedloom
 from fedloom.coordinator import Uniform
 from fedloom.data import Window
 from fedloom.papers import recipes
+from fedloom.papers.apfl.claims import FORCED, measured
 from fedloom.papers.reproduction.claims import HOLDS, NOT_RUN
 from fedloom.papers.reproduction.results import Result, read
 
@@ -324,6 +325,40 @@ def test_sweeps_of_apfl() -> None:
             assert set(result.runs) == {0, 1}
             assert says(row[head], over_rounds(result, {0, 1})), (column, method)
     assert len(seen) == 18
+
+
+@pytest.mark.slow
+def test_local_epochs_of_apfl_on_cifar10() -> None:
+    """One seed and part of the rounds: each row has the same number of them. FedMeta has no local epochs."""
+    found, paper = results("apfl", "apfl-epochs"), results("apfl", "apfl-comparison")
+    rows = table("apfl.md", "CIFAR-10, mean over 30 rounds, seed 0")
+    assert [next(iter(row.values())) for row in rows] == ["E 1", "E 5 (the paper's)", "E 10", "E 20"]
+    for row in rows:
+        epochs, own = re.fullmatch(r"E (\d+)( \(the paper's\))?", next(iter(row.values()))).groups()
+        for head, cell in list(row.items())[1:]:
+            method = APFL_METHODS[head]
+            shared = own or method == "fedmeta"
+            result = paper["cifar10", method] if shared else found[f"cifar10-e{epochs}", method]
+            assert says(cell, over_rounds(result, {0}, 30)), (epochs, method)
+    ours = {
+        epochs: [
+            (paper["cifar10", row] if epochs == 5 else found[f"cifar10-e{epochs}", row])
+            for row in ("apfl_ni", "fedavg")
+        ]
+        for epochs in (1, 5, 10, 20)
+    }
+    means = {epochs: [over_rounds(result, {0}, 30) for result in pair] for epochs, pair in ours.items()}
+    gains = [apfl - avg for apfl, avg in means.values()]
+    told = (
+        r"is above FedAvg by ([\d.]+), ([\d.]+), ([\d.]+) and ([\d.]+) points for E = 1, 5, 10 and 20, .* help APFL "
+        r"\(([\d.]+) to ([\d.]+)\) and FedAvg \(([\d.]+) to ([\d.]+)\)\. APFL has ([\d.]+), ([\d.]+), ([\d.]+) and "
+        r"([\d.]+) % after round 30\."
+    )
+    ends = [series(apfl, 0, "personal_accuracy_by_samples")[30] for apfl, _ in ours.values()]
+    swept = [means[epochs][i] for i in (0, 1) for epochs in (1, 20)]
+    assert page_says("apfl.md", told, [*gains, *swept, *ends])
+    late = [[t for t in measured(apfl.runs[0], 30) or [] if t > FORCED] for apfl, _ in ours.values()]
+    assert list(map(len, late)) == [0, 1, 1, 1]
 
 
 @pytest.mark.slow
