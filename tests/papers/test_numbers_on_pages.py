@@ -69,6 +69,17 @@ def test_personal_accuracies_of_ktpfl() -> None:
     assert seen == {(*place, seed) for place, result in found.items() for seed in result.runs}
 
 
+def line_with(page: str, words: str) -> str:
+    """The first line of a page that has these words."""
+    return next(line for line in (DOCS / page).read_text(encoding="utf-8").splitlines() if words in line)
+
+
+def gains_are_said(said: str, gains: Mapping[str, np.ndarray], words: Mapping[str, str]) -> bool:
+    """Whether a line has each method's mean gain over clients, with its standard error, behind the method's words."""
+    error = {row: gains[row].std(ddof=1) / np.sqrt(len(gains[row])) for row in words}
+    return all(f"{told} {gains[row].mean():.1f} ± {error[row]:.1f}" in said for row, told in words.items())
+
+
 def own_accuracies(column: str) -> dict[str, np.ndarray]:
     """Accuracies in % of the clients of a column of `ktpfl-small` after the last round of seed 0, by method."""
     found, own = results("ktpfl", "ktpfl-small"), {}
@@ -81,15 +92,12 @@ def own_accuracies(column: str) -> dict[str, np.ndarray]:
 def test_what_all_classes_of_the_letters_gain_by_ktpfl() -> None:
     own, found = own_accuracies("emnist20k-all"), results("ktpfl", "ktpfl-small")
     gains = {row: values - own["local_only"] for row, values in own.items()}
-    said = next(
-        line for line in (DOCS / "ktpfl.md").read_text("utf-8").splitlines() if "all classes of the letters" in line
-    )
-    for row, words in (
-        ("kt_pfl", "on one seed: by"), ("fedmd_kt", "above it by"), ("sim_pfl", "Sim-pFL by"), ("pfeddf", "pFedDF by"),
-        ("feddf", "FedDF's fused models by"),
-    ):  # fmt: skip
-        error = gains[row].std(ddof=1) / np.sqrt(len(gains[row]))
-        assert f"{words} {gains[row].mean():.1f} ± {error:.1f}" in said, row
+    said = line_with("ktpfl.md", "all classes of the letters")
+    words = {
+        "kt_pfl": "on one seed: by", "fedmd_kt": "above it by", "sim_pfl": "Sim-pFL by", "pfeddf": "pFedDF by",
+        "feddf": "FedDF's fused models by",
+    }  # fmt: skip
+    assert gains_are_said(said, gains, words)
     assert f"alone has {own['local_only'].min():.1f} % after the last" in said
     assert own["local_only"].argmin() % 4 == 2  # WRN-16-1
     over = [own[row].mean() - own["kt_pfl"].mean() for row in ("feddf", "pfeddf")]
@@ -107,13 +115,11 @@ def test_what_all_classes_of_the_letters_gain_by_ktpfl() -> None:
 def test_two_classes_of_the_letters_of_ktpfl() -> None:
     own, found = own_accuracies("emnist20k-two"), results("ktpfl", "ktpfl-small")
     gains = {row: values - own["local_only"] for row, values in own.items()}
-    said = next(line for line in (DOCS / "ktpfl.md").read_text("utf-8").splitlines() if "two classes of the le" in line)
-    for row, words in (
-        ("kt_pfl", "KT-pFL by"), ("fedmd_kt", "uniform mixing"), ("sim_pfl", "Sim-pFL"), ("pfeddf", "and pFedDF"),
-    ):  # fmt: skip
-        error = gains[row].std(ddof=1) / np.sqrt(len(gains[row]))
-        assert f"{words} {gains[row].mean():.1f} ± {error:.1f}" in said, row
-        assert abs(gains[row].mean()) < 2 * error  # level
+    said = line_with("ktpfl.md", "two classes of the letters")
+    words = {"kt_pfl": "KT-pFL by", "fedmd_kt": "uniform mixing", "sim_pfl": "Sim-pFL", "pfeddf": "and pFedDF"}
+    assert gains_are_said(said, gains, words)
+    for row in words:  # level
+        assert abs(gains[row].mean()) < 2 * gains[row].std(ddof=1) / np.sqrt(len(gains[row])), row
     curves = {row: series(found["emnist20k-two", row], 0, "personal_accuracy") for row in own}
     assert max(curves["pfeddf"]) == curves["pfeddf"][-1]
     lasting = [mean(curves[row][-5:]) for row in ("pfeddf", "kt_pfl")]
@@ -127,15 +133,12 @@ def test_what_all_classes_of_fashion_mnist_gain_by_ktpfl() -> None:
     """The bullet of the page: gains over local training by client, with their standard error, and by architecture."""
     own = own_accuracies("fmnist20k-all")
     gains = {row: values - own["local_only"] for row, values in own.items()}
-    said = next(line for line in (DOCS / "ktpfl.md").read_text("utf-8").splitlines() if "With all classes of" in line)
-    for row, words in (
-        ("kt_pfl", "training alone**, on one seed: by"),
-        ("fedmd_kt", "above it by"),
-        ("sim_pfl", "Sim-pFL by"),
-        ("pfeddf", "pFedDF by"),
-    ):
-        error = gains[row].std(ddof=1) / np.sqrt(len(gains[row]))
-        assert f"{words} {gains[row].mean():.1f} ± {error:.1f}" in said, row
+    said = line_with("ktpfl.md", "With all classes of")
+    words = {
+        "kt_pfl": "training alone**, on one seed: by", "fedmd_kt": "above it by", "sim_pfl": "Sim-pFL by",
+        "pfeddf": "pFedDF by",
+    }  # fmt: skip
+    assert gains_are_said(said, gains, words)
     better, worse = int((gains["kt_pfl"] > 0).sum()), int((gains["kt_pfl"] < 0).sum())
     assert (better, worse, "twelve better, six worse" in said) == (12, 6, True)
     by_architecture = [gains["kt_pfl"][k::4].mean() for k in range(4)]
@@ -331,22 +334,17 @@ def test_sweeps_of_apfl() -> None:
 def test_local_epochs_of_apfl_on_cifar10() -> None:
     """One seed and part of the rounds: each row has the same number of them. FedMeta has no local epochs."""
     found, paper = results("apfl", "apfl-epochs"), results("apfl", "apfl-comparison")
+
+    def of(epochs: int, method: str) -> Result:
+        return paper["cifar10", method] if epochs == 5 or method == "fedmeta" else found[f"cifar10-e{epochs}", method]
+
     rows = table("apfl.md", "CIFAR-10, mean over 30 rounds, seed 0")
     assert [next(iter(row.values())) for row in rows] == ["E 1", "E 5 (the paper's)", "E 10", "E 20"]
     for row in rows:
-        epochs, own = re.fullmatch(r"E (\d+)( \(the paper's\))?", next(iter(row.values()))).groups()
+        epochs = int(next(iter(row.values())).split()[1])
         for head, cell in list(row.items())[1:]:
-            method = APFL_METHODS[head]
-            shared = own or method == "fedmeta"
-            result = paper["cifar10", method] if shared else found[f"cifar10-e{epochs}", method]
-            assert says(cell, over_rounds(result, {0}, 30)), (epochs, method)
-    ours = {
-        epochs: [
-            (paper["cifar10", row] if epochs == 5 else found[f"cifar10-e{epochs}", row])
-            for row in ("apfl_ni", "fedavg")
-        ]
-        for epochs in (1, 5, 10, 20)
-    }
+            assert says(cell, over_rounds(of(epochs, APFL_METHODS[head]), {0}, 30)), (epochs, head)
+    ours = {epochs: [of(epochs, "apfl_ni"), of(epochs, "fedavg")] for epochs in (1, 5, 10, 20)}
     means = {epochs: [over_rounds(result, {0}, 30) for result in pair] for epochs, pair in ours.items()}
     gains = [apfl - avg for apfl, avg in means.values()]
     told = (

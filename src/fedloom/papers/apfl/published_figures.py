@@ -85,28 +85,26 @@ def figure_3(folders: Sequence[Path]) -> AnalysisResult:
     swept = {"apfl-epochs": ("e", EPOCHS), "apfl-rate": ("lr", RATES)}
     lines: dict[tuple[str, str], dict[str, Floats]] = {}
     rows: list[list[object]] = []
-    short: list[str] = []
-    for table, (prefix, values) in swept.items():
-        there = {
-            (r.recipe.column, r.recipe.row): (r, *curve(r, ACCURACY))
-            for r in read(recipes(table), folders)
-            if r.accuracy is not None
-        }
+    unequal: list[str] = []
+    for table, (short, values) in swept.items():
+        there = {(r.recipe.column, r.recipe.row): r for r in read(recipes(table), folders) if r.accuracy is not None}
         over = table.removeprefix("apfl-")
         for data in FIGURE_3[table]:
-            places = [(f"{data}-{prefix}{value:g}", row) for row in SWEPT for value in values]
-            ends = {there[place][1][-1] for place in places if place in there}
-            if not ends:
+            places = {(row, value): (f"{data}-{short}{value:g}", row) for row in SWEPT for value in values}
+            found = {at: there[place] for at, place in places.items() if place in there}
+            if not found:
                 continue
+            curves = {at: curve(r, ACCURACY) for at, r in found.items()}
+            ends = {rounds[-1] for rounds, _ in curves.values()}
             until = min(ends)
-            short += [f"the first {until} of up to {max(ends)} on {data} over {over}"] * (len(ends) > 1)
-            line = np.full((len(SWEPT), len(values)), np.nan)
-            for at, place in zip(np.ndindex(*line.shape), places, strict=True):
-                if place in there:
-                    r, rounds, accuracies = there[place]
-                    line[at] = 100 * accuracies[np.array(rounds) <= until].mean()
-                    rows.append([data, over, place[1], values[at[1]], line[at], until, len(r.numbers)])
-            lines[data, table] = {row: own for row, own in zip(SWEPT, line, strict=True) if np.isfinite(own).any()}
+            means = {at: 100 * shares[np.array(rounds) <= until].mean() for at, (rounds, shares) in curves.items()}
+            rows += [[data, over, *at, means[at], until, len(r.numbers)] for at, r in found.items()]
+            lines[data, table] = {
+                row: np.array([means.get((row, value), np.nan) for value in values])
+                for row in dict.fromkeys(row for row, _ in found)
+            }
+            if len(ends) > 1:
+                unequal.append(f"the first {until} of up to {max(ends)} on {data} over {over}")
     if not lines:
         raise _nothing(folders, " or ".join(swept))
     heads = ["data", "over", "method", "value", "accuracy", "rounds", "seeds"]
@@ -114,7 +112,7 @@ def figure_3(folders: Sequence[Path]) -> AnalysisResult:
         _lines(lines, {table: values for table, (_, values) in swept.items()}),
         summary_table("Mean accuracy, %", {h: _two if h == "accuracy" else _plain for h in heads}, rows),
         [csv_table("apfl-figure-3", heads, rows)],
-        [f"Not all runs are equally long. Means are over {'; '.join(short)}."] if short else [],
+        [f"Not all runs are equally long. Means are over {'; '.join(unequal)}."] if unequal else [],
     )
 
 
