@@ -14,6 +14,7 @@ import functools
 import itertools
 import os
 import re
+import signal
 import statistics
 import subprocess
 import sys
@@ -32,6 +33,8 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import fedloom as fl
 from fedloom.coordinator.choose import choose, choose_compilation
+from fedloom.coordinator.run_facts import thread_context
+from fedloom.coordinator.thread_count import choose_threads
 from fedloom.core.algorithm import Algorithm
 from fedloom.core.errors import SettingWarning
 from fedloom.data import Normalise, Partition, iid, lognormal
@@ -194,8 +197,9 @@ def forms(repeat: int, alone: str | None = None) -> None:
         for form in case.forms:
             engine, compilation = form.split(", ")
             population = Population(federation, {"model": model})
-            run = KINDS[engine](population, fl.FedAvg(local=local), Options(compilation=compilation))
-            works[form] = rounds_of(run, cohorts)
+            algorithm = fl.FedAvg(local=local)
+            run = KINDS[engine](population, algorithm, Options(compilation=compilation))
+            works[form] = rounds_of(run, cohorts, choose_threads(KINDS[engine], algorithm, population, case.cohort))
             closing.append(run)
         first = {form: work() for form, work in works.items()}
         turns = [{form: work() for form, work in works.items()} for _ in range(repeat)]
@@ -243,12 +247,14 @@ def plain_loop(
     return lambda: seconds(train)
 
 
-def rounds_of(run: Engine, cohorts: Sequence[Sequence[int]]) -> Callable[[], float]:
+def rounds_of(run: Engine, cohorts: Sequence[Sequence[int]], count: int | None = None) -> Callable[[], float]:
+    """Seconds of rounds on so many threads; None: as many as PyTorch takes."""
     server = run.init()
 
     def train() -> None:
-        for t, cohort in enumerate(cohorts):
-            run.round(server, cohort, t)
+        with thread_context(count):
+            for t, cohort in enumerate(cohorts):
+                run.round(server, cohort, t)
 
     return lambda: seconds(train)
 
@@ -549,8 +555,46 @@ def frozen(repeat: int) -> None:
         line(f"FedNTD CNN, frozen body, {what}: every pass / once", value, f">= {target:g}", ratio >= target)
 
 
+def busy(repeat: int) -> None:
+    """A round on a quiet machine and beside one and two processes that never rest, in turn: on the threads of the
+    rule, and for comparison on two, and on four and eight, which stand for more threads than cores that are free.
+    """
+    others = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(2)]
+
+    def work_beside(count: int) -> None:
+        for i, process in enumerate(others):
+            process.send_signal(signal.SIGCONT if i < count else signal.SIGSTOP)
+
+    try:
+        work_beside(0)
+        for case in cases()[:2]:
+            examples, partition = case.data()
+            local = fl.Local(epochs=1, batch_size=case.batch_size, optimiser=fl.SGD(lr=0.03))
+            federation, model = fl.Federation(train=examples, partition=partition), fl.Model(case.build)
+            population, algorithm = Population(federation, {"model": model}), fl.FedAvg(local=local)
+            run = Stacked(population, algorithm, Options(compilation="trace"))
+            rule, cohort = choose_threads(Stacked, algorithm, population, case.cohort), [[*range(case.cohort)]]
+            steps = sum(-(-size // case.batch_size) for size in case.sizes)
+            rounds_of(run, cohort, rule)()  # traces
+            for threads in (rule, 2, 4, 8):
+                timed, found = rounds_of(run, cohort, threads), list[list[float]]()
+                for _ in range(repeat):
+                    found.append([])
+                    for count in range(3):
+                        work_beside(count)
+                        found[-1].append(1e6 * timed() / steps)
+                us = ", ".join(f"{statistics.median(turn[count] for turn in found):.0f}" for count in range(3))
+                ratio, mine = statistics.median(turn[1] / turn[0] for turn in found), threads is rule
+                name = f"{case.name}: {threads} threads{' by the rule' if mine else ''}, beside 0, 1, 2: {us} us"
+                line(name, f"{ratio:.2f}x", "<= 1.6x" if mine else "-", ratio <= 1.6 or not mine)
+    finally:
+        for process in others:
+            process.kill()
+
+
 PARTS = {
     "forms": forms,
+    "busy": busy,
     "decomposed": decomposed,
     "judging": evaluating,
     "workers": side_by_side,

@@ -64,6 +64,7 @@ class FedBE(fl.Algorithm[fl.Weights, tuple[()]]):
     last model is taken: by default, with fewer than 525 steps."""
 
     needs_public: ClassVar[bool] = True
+    server_trains: ClassVar[bool] = True
     needs_classes: ClassVar[bool] = True
     neutral: ClassVar[Mapping[str, Any]] = {"steps": 0}
 

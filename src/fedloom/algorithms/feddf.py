@@ -83,6 +83,7 @@ class FedDF(fl.Algorithm[dict[str, fl.Weights], Any]):
 
     mixed: ClassVar[bool] = True
     needs_public: ClassVar[bool] = True
+    server_trains: ClassVar[bool] = True
     needs_classes: ClassVar[bool] = True
     neutral: ClassVar[Mapping[str, Any]] = {"steps": 0, "student": None}
     alone: ClassVar[fl.Model]  # the student's network, of an instance that is `bind`

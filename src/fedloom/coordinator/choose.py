@@ -108,7 +108,7 @@ def choose(name: EngineName, population: Population, local: Local, cohort_size: 
     if (waste := max(_places_wasted(model, population) for model in population.models.values())) > MAX_WASTED:
         what = f"sequences of unequal clients on a CPU, {waste:.1f} times as many places in a stack"
         return _one_by_one(what, cohort_size, hindrance)
-    taken = _lock_steps(population, local, cohort_size)
+    taken = lock_steps(population, local, cohort_size)
     parallel = taken.clients / len(population.models)
     if parallel <= MAX_LOOPED:
         return Loop, f"about {parallel:.1f} clients in parallel"
@@ -163,7 +163,7 @@ def choose_compilation(
     """
     if population.device.type != "cpu" or _recurrent(population):
         return "none"
-    taken = _lock_steps(population, local, cohort_size)
+    taken = lock_steps(population, local, cohort_size)
     if not kind.stacked:
         graphs, steps = 2, rounds * taken.steps * taken.clients
     else:
@@ -204,20 +204,33 @@ def _ends(how: Padded, population: Population) -> npt.NDArray[np.int64]:
 
 
 @dataclass(frozen=True)
-class _LockSteps:
-    """Lock-steps of a round with a typical cohort."""
+class LockSteps:
+    """Lock-steps of a round with a typical cohort.
 
-    steps: float  # of its longest client
-    clients: float  # that a step advances on average
-    ragged: bool  # whether clients take different numbers of steps
+    Attributes:
+        steps: of its longest client.
+        clients: that a step advances on average.
+        ragged: whether clients take different numbers of steps.
+    """
+
+    steps: float
+    clients: float
+    ragged: bool
 
 
-def _lock_steps(population: Population, local: Local, cohort_size: int) -> _LockSteps:
+def lock_steps(population: Population, local: Local, cohort_size: int) -> LockSteps:
+    """Return the lock-steps of a round.
+
+    Args:
+        population: who takes part.
+        local: the plan of a round's batches.
+        cohort_size: clients of a round.
+    """
     whole = -(-population.sizes // local.batch_size)
     steps = np.full(population.num_clients, local.steps) if local.steps else whole * local.epochs
     longest = float(np.sort(steps)[-max(1, len(steps) // max(1, cohort_size)) :].mean())
     clients = min(cohort_size, population.num_clients) * float(steps.mean()) / longest
-    return _LockSteps(longest, clients, bool((steps != steps[0]).any()))
+    return LockSteps(longest, clients, bool((steps != steps[0]).any()))
 
 
 def has_compiler() -> bool:

@@ -24,6 +24,7 @@ from fedloom.coordinator.per_client import PerClient
 from fedloom.coordinator.round_record import Clock, evaluated_as_last, nobody_accepted, of_traffic, peak_rss_mib
 from fedloom.coordinator.run_facts import RunFacts, thread_context
 from fedloom.coordinator.sampler import SYMMETRIC, Uniform
+from fedloom.coordinator.thread_count import choose_threads
 from fedloom.core.errors import SettingError, SettingWarning, StorageError, warn
 from fedloom.engines.attacks import poisoned
 from fedloom.engines.engine import Engine
@@ -60,8 +61,9 @@ class Coordinator:
         self.algorithm, self.trained = algorithm, trained
         stored: Mapping[str, Any] = {} if files is None else files.manifest()
         fixed = stored.get("fixed", {})
-        self.num_threads = fixed.get("threads", settings.threads)
         kind, reason = choose(stored.get("engine", settings.engine), trained, algorithm.training, self.cohort_size)
+        count = fixed.get("threads", settings.threads)
+        self.num_threads = choose_threads(kind, algorithm, trained, self.cohort_size) if count is None else count
         check_used(settings.engine, kind, settings.chunk, settings.workers, settings.deadline)
         form = settings.compilation
         if form == "auto":

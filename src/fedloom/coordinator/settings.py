@@ -101,7 +101,7 @@ class RunSettings(StrictSettings):
     dtype: Literal["float32", "float64"] = setting("float32", "--dtype", "engine")
     """Type of weights and activations."""
     threads: Processes | None = setting(None, "--threads N", "engine", may_differ=("method", "recipe"))
-    """Threads of PyTorch; none: as many as PyTorch chooses."""
+    """Threads of PyTorch; none: [as many as a step can feed](guide.md#threads)."""
     on_nonfinite: Literal["stop", "refuse"] = setting("stop", "--on-nonfinite", "training")
     """At a loss, an upload or a server state that is NaN or infinite: stop, or continue without that client (with the
     previous server state)."""

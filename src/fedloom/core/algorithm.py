@@ -59,6 +59,7 @@ class Algorithm(StrictSettings, ABC, Generic[V, S]):
     own_steps: ClassVar[bool] = False  # takes steps of its own and not by `train`, so a `term` would reach none of them
     own_rates: ClassVar[bool] = False  # has learning rates of its own in the place of local.lr
     pooled: ClassVar[bool] = False  # trains on everybody's data as one client (a reference, not federated)
+    server_trains: ClassVar[bool] = False  # networks, in `round`, which may take longer than all that clients do
     needs_front: ClassVar[bool] = False  # gives networks inputs of its own, or calls their parts: none may be left out
     needs_sums: ClassVar[bool] = False  # its server adds up what clients report: no aggregator but the mean gives a sum
     neutral: ClassVar[Mapping[str, Any]] = {}  # the settings with which its models are those of FedAvg

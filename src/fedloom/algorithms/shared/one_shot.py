@@ -132,6 +132,7 @@ class OneShot(Algorithm[Server, tuple[()]]):
     mixed: ClassVar[bool] = True
     needs_classes: ClassVar[bool] = True
     needs_front: ClassVar[bool] = True
+    server_trains: ClassVar[bool] = True
     about: ClassVar[DataSummary]  # of an instance that is `bind`
 
     @property
