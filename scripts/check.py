@@ -1,14 +1,16 @@
 """Check one file of the library by one command: `make check FILE=moon`.
 
-Its lint and types, its tests (`test_moon.py`), the battery where it is an algorithm, and its wrong edits: those of the
-group of its name, and those that change it. What concerns no single file is left to `make test`.
+Its lint and types, the tests that concern it wherever they are, the battery where it is an algorithm, and its wrong
+edits: those of the group of its name, and those that change it. What concerns no single file is left to `make test`.
 """
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 import time
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests/mutants"))
@@ -16,6 +18,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests/mutants")
 from mutants import chosen
 
 ROOT = Path(__file__).resolve().parent.parent
+MANY = 12  # files of tests that import a file, above which they concern it no more than others do
 
 
 def steps(name: str) -> list[list[str]]:
@@ -27,7 +30,7 @@ def steps(name: str) -> list[list[str]]:
     sources = sorted(str(p.relative_to(ROOT)) for p in (ROOT / "src").rglob(f"{name}.py"))
     if not sources:
         raise LookupError(f"there is no {name}.py below src: FILE is the name of a file without .py, such as moon")
-    tests = sorted(str(p.relative_to(ROOT)) for p in (ROOT / "tests").rglob(f"test_{name}.py"))
+    tests = concerning(name, sources)
     python, both = sys.executable, [*sources, *tests]
     found = [
         [python, "-m", "ruff", "format", "--check", "-q", *both],
@@ -42,6 +45,38 @@ def steps(name: str) -> list[list[str]]:
     if chosen([name]):
         found.append([python, "tests/mutants/mutants.py", name])
     return found
+
+
+def concerning(name: str, sources: Sequence[str], *, users: bool = True) -> list[str]:
+    """Return the files of tests that concern a file.
+
+    Those of its name, those that its wrong edits name, and those that import it, unless many do; where there is none,
+    those that concern its users, the files that import it, or else all of its room.
+    """
+    tests = ROOT / "tests"
+    inside = [source.removeprefix("src/fedloom/") for source in sources]
+    named = (test for edit in chosen([name]) if edit.file in inside for test in edit.tests)
+    found = {*tests.rglob(f"test_{name}.py"), *(tests / test.partition("::")[0] for test in named)}
+    importing = importers(sources, tests.rglob("test_*.py"))
+    if len(importing) <= MANY:
+        found.update(importing)
+    if not found and users:
+        above = importers(sources, (ROOT / "src").rglob("*.py"))
+        each = (concerning(p.stem, [str(p.relative_to(ROOT))], users=False) for p in above)
+        rooms = ((tests / p).parent.glob("test_*.py") for p in inside)  # of what a room loads by its name
+        return sorted({t for ts in each for t in ts} or {str(p.relative_to(ROOT)) for room in rooms for p in room})
+    return sorted(str(p.relative_to(ROOT)) for p in found)
+
+
+def importers(sources: Sequence[str], files: Iterable[Path]) -> list[Path]:
+    """Return which of some files import one of these sources, or name it as code does that is loaded when asked for."""
+    modules = [source.removeprefix("src/").removesuffix(".py").removesuffix("/__init__") for source in sources]
+    dotted = [module.replace("/", ".") for module in modules]
+    words = [re.escape(module) for module in dotted]
+    words += [rf"{re.escape(m.rpartition('.')[0])} import [^\n]*\b{m.rpartition('.')[2]}" for m in dotted]
+    words += [rf"(?<=[\"'.]){m.partition('.')[2]}" for m in dotted]
+    pattern = re.compile(rf"(?:{'|'.join(words)})\b")
+    return [p for p in files if str(p.relative_to(ROOT)) not in sources and pattern.search(p.read_text("utf-8"))]
 
 
 def main(name: str = "") -> int:

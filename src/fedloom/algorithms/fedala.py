@@ -20,7 +20,8 @@ Down: w. Up: v_k. Kept by the client: v_k, at first the common initial model, an
 Differences from the paper: passes have a bound.
 
 Differences from the authors' code: p counts layers (theirs: tensors, so that its 2 is p = 1); clients are evaluated
-after training (theirs: by v^ of the next round).
+after training (theirs: by v^ of the next round); clients that do not train in a round do not mix either (theirs: all
+mix).
 """
 
 from __future__ import annotations

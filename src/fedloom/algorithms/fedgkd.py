@@ -14,11 +14,11 @@ The initial model is in no later mean.
 Down: w, and w~ where it is another. Up: w_k. Kept by the client: nothing. The server keeps M models. gamma = 0 is
 FedAvg.
 
-Differences from the paper: the form is that of the authors' code, which we have read, and not the paper's text;
+Differences from the paper: the form is that of public code, read when this was written, and not the paper's text;
 FedGKD-VOTE, whose teachers are M models weighted by their loss on validation data, is not here.
 
-Differences from the authors' code: the first round has the term too; the mean is weighted by samples (theirs: a plain
-mean, `aggregation = "uniform"`).
+Differences from that code, which names no authors and has not been found again: the first round has the term too; the
+mean is weighted by samples (there: a plain mean, `aggregation = "uniform"`).
 """
 
 from __future__ import annotations
@@ -43,9 +43,9 @@ class FedGKD(fl.Algorithm[Server, tuple[()]]):
     """Distil the mean of the last global models in local training."""
 
     gamma: Annotated[fl.NonNegative, fl.Grid(0.01, 0.1, 1.0)] = 0.1
-    """Weight of the distillation; 0.1 is in the commands of the authors' code, the grid is ours."""
+    """Weight of the distillation; 0.1 is in the commands of public code, the grid is ours."""
     M: fl.Count = 5
-    """Models of which the teacher is the mean; 5 is in the commands of the authors' code. 1: the model received."""
+    """Models of which the teacher is the mean; 5 is in the commands of public code. 1: the model received."""
     T: fl.Positive = 1.0
     """Temperature of the distillation; the default is ours."""
     aggregation: fl.Aggregation = "samples"

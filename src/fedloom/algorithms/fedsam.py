@@ -17,7 +17,7 @@ Differences from the papers: those of `fedavg`; Qu et al., as we read them, aver
 `aggregation = "uniform"`, and have a step of the server besides.
 
 Differences from the code of Caldarola et al.: there BatchNorm follows both passes, and each has dropout masks of its
-own. Its ASAM, SWA and mixup are not here.
+own; it reports the loss of the first pass. Its ASAM, SWA and mixup are not here.
 """
 
 from __future__ import annotations

@@ -19,8 +19,11 @@ FedAvg, beside which theta_k learns.
 Differences from the paper: theta_k has the architecture of w; the form of the losses is that of public code, and not
 the paper's text.
 
-Differences from public code (docs/public-defects.md): PFLlib's divergence is divided by the number of classes, and
-each loss moves both models.
+Differences from the authors' code (ZJU-DAI/Federated-Mutual-Learning, `Trainer.py`), whose losses are these: there each
+client's own model begins with weights of its own, and its optimiser keeps its momentum over rounds.
+
+Differences from other public code (docs/public-defects.md): PFLlib's divergence is divided by the number of classes,
+and each loss moves both models.
 """
 
 from __future__ import annotations

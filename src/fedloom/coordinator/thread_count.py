@@ -57,4 +57,4 @@ def _flops(model: Model, population: Population) -> float:
     with FlopCounterMode(display=False) as counted:
         logits, _ = model.train(weights, probe(x))
         torch.autograd.grad(logits.square().sum(), list(weights.params.values()), allow_unused=True)
-    return counted.get_total_flops() / len(x)
+    return float(counted.get_total_flops()) / len(x)
