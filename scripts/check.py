@@ -74,7 +74,7 @@ def importers(sources: Sequence[str], files: Iterable[Path]) -> list[Path]:
     dotted = [module.replace("/", ".") for module in modules]
     words = [re.escape(module) for module in dotted]
     words += [rf"{re.escape(m.rpartition('.')[0])} import [^\n]*\b{m.rpartition('.')[2]}" for m in dotted]
-    words += [rf"(?<=[\"'.]){m.partition('.')[2]}" for m in dotted]
+    words += [rf"(?<=[\"'.]){re.escape(m.partition('.')[2])}" for m in dotted]
     pattern = re.compile(rf"(?:{'|'.join(words)})\b")
     return [p for p in files if str(p.relative_to(ROOT)) not in sources and pattern.search(p.read_text("utf-8"))]
 
