@@ -86,7 +86,7 @@ def test_the_quantile_of_student(n: int) -> None:
     found = paired_difference(mine, theirs, "global_accuracy", "last", 1)
     assert found is not None
     expected = stats.ttest_rel(*ends).confidence_interval()
-    np.testing.assert_allclose((found.low, found.high), expected, rtol=2e-3, atol=1e-4)
+    np.testing.assert_allclose((found.low, found.high), expected, rtol=1e-9, atol=1e-9)
 
 
 def test_differences_are_those_of_the_numbers_beside_them() -> None:

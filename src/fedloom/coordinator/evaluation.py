@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import math
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -19,7 +19,7 @@ from fedloom.core.cohort import Predict
 from fedloom.core.errors import SettingError
 from fedloom.core.random import generator
 from fedloom.core.task import ChoosesThreshold, Task, targets_of
-from fedloom.core.task_measures import Sum, measures_of, sign, values_of_sums
+from fedloom.core.task_measures import SILENT, Sum, is_silent, measures_of, sign, values_of_sums
 from fedloom.core.types import Weights
 from fedloom.data import Examples, Partition
 from fedloom.engines.engine import Engine
@@ -37,6 +37,11 @@ class _Client(NamedTuple):
     sums: Mapping[str, Tensor]
     examples: int
     own: bool = True  # whether the client has a model of its own
+
+    @property
+    def silent(self) -> bool:
+        """True where the model says nothing on one of the client's examples."""
+        return is_silent(self.sums)
 
 
 def panel_of(population: Population, count: int, new: NewClients | None) -> list[int]:
@@ -83,9 +88,10 @@ class Evaluation:
             return {}
         found = self._clients(server, round, "val")
         sums = [of.sums[task.chosen_by] for of in found.values()]
-        threshold = task.choose(sum(sums[1:], sums[0])) if sums else None
+        known = bool(sums) and not any(of.silent for of in found.values())
+        threshold = task.choose(sum(sums[1:], sums[0])) if known else None
         self._valued = task.measured_at(threshold)
-        self._validated = {k: of._replace(values=of.values | self._values(of)) for k, of in found.items()}
+        self._validated = {k: self._revalued(of) for k, of in found.items()}
         return {"threshold": threshold}
 
     def of_global(self, server: dict[str, Any], cohort: list[int], history: History, round: int) -> Record:
@@ -104,7 +110,7 @@ class Evaluation:
         out: Record = {
             f"global_{name}": finite(np.average([m[name] for m in found], weights=members)) for name in self.names
         }
-        out["global_loss"] = float(np.average([r.loss for r in results], weights=members))
+        out["global_loss"] = finite(np.average([r.loss for r in results], weights=members))
         if not self.classes or "accuracy" not in found[0]:
             return out
         counts = [by_class(r, p.federation.num_classes) for r in results]
@@ -143,25 +149,32 @@ class Evaluation:
         """Evaluate each client of the panel by its personal model on its own held-out examples after `round`."""
         out: Record = {}
         found, main = self._clients(server, round, "test"), self.main.name
-        if rate := {k: of.values[main] for k, of in found.items() if math.isfinite(of.values[main])}:
-            values = np.array([rate[k] for k in self.panel if k in rate])
-            up = sign(self.main.better)
+        if found:
+            rate = {k: found[k].values[main] for k in self.panel if k in found and math.isfinite(found[k].values[main])}
+            values, up = np.array([*rate.values()]), sign(self.main.better)
+            known = len(values) > 0 and self.mean_over(main, found.values()) is not None
             worst = up * np.sort(up * values)[: max(1, len(values) // 10)]
             out = {
-                f"personal_{main}": float(values.mean()),
+                f"personal_{main}": float(values.mean()) if known else None,
                 f"personal_{main}_by_samples": self.by_samples(main, found.values()),
-                "personal_std": float(values.std()),
-                "personal_worst_tenth": float(worst.mean()),
+                "personal_std": float(values.std()) if known else None,
+                "personal_worst_tenth": float(worst.mean()) if known else None,
                 **({"without_personal": sum(not of.own for of in found.values())} if self._tells else {}),
-                "personal_by_client": {str(k): rate[k] for k in self.panel if k in rate},
+                "personal_by_client": {str(k): value for k, value in rate.items()},
             }
-        if found:
             out |= self._others("personal", found)
         found, self._validated = self._validated or self._clients(server, round, "val"), None
         if found:
-            out[f"val_{main}"] = mean(of.values[main] for of in found.values())
+            out[f"val_{main}"] = self.mean_over(main, found.values())
             out |= self._others("val", found)
         return out
+
+    def mean_over(self, name: str, clients: Collection[_Client]) -> float | None:
+        """Return the mean of a measure over the clients that have it; None where the model of one says nothing.
+
+        Its clients would be the better for leaving that one out.
+        """
+        return None if any(of.silent for of in clients) else mean(of.values[name] for of in clients)
 
     def _others(self, whose: str, found: Mapping[int, _Client]) -> Record:
         """Return the mean over clients of measures beside the headline, and how many each measure is undefined for."""
@@ -169,7 +182,7 @@ class Evaluation:
         for name in self.names:
             values = [of.values[name] for of in found.values()]
             if name != self.main.name:
-                out[f"{whose}_{name}"] = mean(values)
+                out[f"{whose}_{name}"] = self.mean_over(name, found.values())
             if undefined := sum(map(math.isnan, values)):
                 out[f"{whose}_{name}_undefined"] = undefined
         return out
@@ -191,7 +204,7 @@ class Evaluation:
             found = {k: self.measured_of(result) for k, result in sorted(results.items())}
             main = self.main.name
             rate = {str(k): finite(of.values[main]) for k, of in found.items()}
-            out[f"new_{way}_{main}"] = mean(of.values[main] for of in found.values())
+            out[f"new_{way}_{main}"] = self.mean_over(main, found.values())
             out[f"new_{way}_{main}_by_samples"] = self.by_samples(main, found.values())
             out["new_by_client"][way] = rate
             out |= self._others(f"new_{way}", found)
@@ -231,12 +244,11 @@ class Evaluation:
     def measured_of(self, result: EvaluationResult) -> _Client:
         """Return what an engine measured of a client that has examples."""
         n = int(result.examples)
-        values = values_of_sums(self._valued, result.sums, n)
-        values |= {name: float(score) for name, score in result.scores.items()}
+        values = values_of_sums(self._valued, result.sums, n, result.scores)
         return _Client(values, result.sums, n, bool(result.own))
 
-    def _values(self, of: _Client) -> dict[str, float]:
-        return values_of_sums(self._valued, of.sums, of.examples)
+    def _revalued(self, of: _Client) -> _Client:
+        return of._replace(values=of.values | values_of_sums(self._valued, of.sums, of.examples))
 
     def by_samples(self, name: str, clients: Iterable[_Client]) -> float | None:
         """Return a measure over the held-out examples of all clients, where large ones count for more.
@@ -246,8 +258,8 @@ class Evaluation:
         found = [of for of in clients if of.examples]
         if not found or name not in self._pooled:
             return None
-        total, count = sum((of.sums[name] for of in found[1:]), found[0].sums[name]), sum(of.examples for of in found)
-        return finite(values_of_sums(self._valued, {name: total}, count)[name])
+        sums = {one: sum((of.sums[one] for of in found[1:]), found[0].sums[one]) for one in (name, SILENT)}
+        return finite(values_of_sums(self._valued, sums, sum(of.examples for of in found))[name])
 
     def _clients(self, server: dict[str, Any], round: int, kind: HeldOutSplit) -> dict[int, _Client]:
         """Return what is measured of each client of the panel that holds out examples of this kind."""
@@ -314,6 +326,9 @@ def per_row(total: float, rows: int) -> float | None:
 
 
 def mean(values: Iterable[float]) -> float | None:
-    """Return the mean of the finite values (a class without examples has no accuracy), None if there are none."""
-    finite = [float(v) for v in values if math.isfinite(v)]
-    return float(np.mean(finite)) if finite else None
+    """Return the mean of the values that are defined (a class without examples has no accuracy).
+
+    None where there are none, and where one is infinite: left out, it would make the others' mean the better.
+    """
+    known = [float(v) for v in values if not math.isnan(v)]
+    return float(np.mean(known)) if known and all(map(math.isfinite, known)) else None

@@ -8,7 +8,7 @@ from typing import Any
 
 from fedloom.coordinator.evaluation import Evaluation, finite, mean, per_row
 from fedloom.coordinator.history import Record
-from fedloom.core.task_measures import sign
+from fedloom.core.task_measures import is_silent, sign
 from fedloom.engines.message import EvaluationResult
 
 
@@ -51,10 +51,12 @@ class PerClient:
             if shared[k].examples
         ]
         gains = [up * (mine.values[main] - theirs.values[main]) for mine, theirs in both]
+        silent = any(of.silent for pair in both for of in pair)
+        better = mean(float(gain > 0) for gain in gains if not math.isnan(gain))
         return each, {
-            "global_on_clients": mean(theirs.values[main] for _, theirs in both),
+            "global_on_clients": self.evaluation.mean_over(main, [theirs for _, theirs in both]),
             "global_on_clients_by_samples": self.evaluation.by_samples(main, [theirs for _, theirs in both]),
-            "better_than_global": mean(float(gain > 0) for gain in gains if math.isfinite(gain)),
+            "better_than_global": None if silent else better,
         }
 
     def received(self, server: dict[str, Any], clients: list[int], round: int) -> dict[int, float]:
@@ -90,7 +92,7 @@ class PerClient:
             f"trained_{self.evaluation.main.name}": mean(new[k] / n for k, n in size.items()),
             "drop": mean(up * (self.previous[k] - received[k]) / n for k, n in size.items() if k in self.previous),
         }
-        self.previous.update(new)
+        self.previous.update({k: amount if math.isfinite(amount) else math.nan for k, amount in new.items()})
         return each, means
 
     def remember(self, records: Iterable[Record]) -> None:
@@ -107,7 +109,12 @@ class PerClient:
         return self.evaluation.main.name == "accuracy"
 
     def _amount(self, result: EvaluationResult) -> float:
-        """Return right answers where the headline counts them, else its value; 0 of a client without examples."""
+        """Return right answers where the headline counts them, else its value; 0 of a client without examples.
+
+        It is infinite, which no mean leaves out, where the model says nothing on one of them.
+        """
+        if is_silent(result.sums):
+            return math.inf
         if self._counts:
             return int(result.sums["accuracy"])
         return self.evaluation.measured_of(result).values[self.evaluation.main.name] if result.examples else 0.0

@@ -232,7 +232,7 @@ class Coordinator:
         ]
         of_global = self._watched.tunable == "test"
         main = self.history.headline.name
-        if asked and of_global and before.get("global_loss") is None:
+        if asked and of_global and "global_loss" not in before:
             warn(
                 f"{' and '.join(asked)} can end no run of {type(self.algorithm).__name__}, which has no global model "
                 f"here to measure {monitor} on: set monitor to personal_{main} or val_{main} (--monitor), or let it go "

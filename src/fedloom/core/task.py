@@ -168,11 +168,13 @@ def loss_of(task: Task, logits: Tensor, batch: Batch, inputs: Callable[[], Tenso
 
     `inputs`: makes batch.x anew, where a network was given it to write on.
     """
+    if not isinstance(logits, Tensor):
+        raise TypeError(f"logits must be a tensor, not {type(logits).__name__}")
     return task.loss(logits.clone(), lend(batch, inputs))
 
 
 def check_padding(task: Task, logits: Tensor, x: Tensor, y: Tensor) -> None:
-    """Raise SettingError where the task's loss of some rows changes with rows of padding behind them.
+    """Raise SettingError where the task's loss of some rows changes with rows of padding behind them, or by itself.
 
     A stack pads the batches of its smaller clients, so results would depend on the engine. `logits`: [B, C] of the rows
     `x` with labels `y`.
@@ -180,7 +182,13 @@ def check_padding(task: Task, logits: Tensor, x: Tensor, y: Tensor) -> None:
     notes = notes_of(task, y, logits.dtype)
     key = torch.zeros((), dtype=torch.int64, device=y.device)
     real = torch.ones(len(y), dtype=torch.bool, device=y.device)
-    plain = loss_of(task, logits, probe(x, y, notes))
+    plain, again = (loss_of(task, logits, probe(x, y, notes)) for _ in range(2))
+    if not torch.allclose(plain, again, rtol=1e-6, atol=1e-6, equal_nan=True):
+        raise SettingError(
+            f"task {type(task).__name__} draws random numbers that no seed governs, or counts its calls: its loss of "
+            f"the same rows was {float(plain):.4g} and then {float(again):.4g}; draw by the key of the batch, as "
+            "fedloom.core.random.normal(batch.key, 0, shape) does"
+        )
 
     def behind(rows: Tensor) -> Tensor:  # padding is copies of the first row
         return torch.cat([rows, rows[:1].expand_as(rows)])

@@ -14,6 +14,8 @@ from torch import Tensor
 from fedloom.core.errors import SettingError
 from fedloom.wording import did_you_mean
 
+SILENT = "(silent)"
+"""The sum beside those of measures: on how many examples the model says nothing (`silent_rows`)."""
 LARGEST_SHARE = 1 + 1e-9  # a weighted mean of ones may round up
 _LARGEST = sys.float_info.max
 
@@ -77,13 +79,16 @@ class Score(TaskMeasure):
     sets, [K] float64; NaN where it is undefined."""
 
 
+def along(mask: Tensor, rows: Tensor) -> Tensor:
+    """Return a mask of rows, [B], with as many axes as these have."""
+    return mask.view(-1, *[1] * (rows.ndim - 1))
+
+
 def added(rows: Tensor, mask: Tensor | None = None) -> Tensor:
     """Return the sum over examples: int64 of bools, else float64. `mask`: which rows are real, [B]."""
     wide = rows.to(torch.int64 if rows.dtype == torch.bool else torch.float64)
     if mask is not None:
-        wide = torch.where(
-            mask.view(-1, *[1] * (wide.ndim - 1)), wide, torch.zeros((), dtype=wide.dtype, device=wide.device)
-        )
+        wide = torch.where(along(mask, wide), wide, torch.zeros((), dtype=wide.dtype, device=wide.device))
     return wide.sum(0)
 
 
@@ -123,13 +128,29 @@ def chosen_measures(task: Any, names: Sequence[str] = (), main: str = "") -> tup
     return tuple(dict.fromkeys([main or first, first, *([chooses] if chooses else []), *names]))
 
 
-def sums_of(task: Any, names: Sequence[str], logits: Tensor, y: Tensor) -> dict[str, Tensor]:
-    """Return what each example adds to the measures that are sums, [B, ...] by name.
+def silent_rows(task: Any, logits: Tensor, y: Tensor) -> Tensor:
+    """Return on which examples the model says nothing, [B] bool: where an output is not a number.
 
-    A task may write on what it is given: logits and targets do not change.
+    A task may know better by a method `silent(logits, y)`: which outputs count, and what an infinite one means.
     """
-    known = measures_of(task)
-    return {n: m.rows(logits.clone(), y.clone()) for n in names if isinstance(m := known[n], Sum)}
+    if (own := getattr(task, "silent", None)) is not None:
+        silent: Tensor = own(logits, y)
+        return silent
+    return logits.isnan().reshape(len(logits), -1).any(-1)
+
+
+def sums_of(task: Any, names: Sequence[str], logits: Tensor, y: Tensor) -> dict[str, Tensor]:
+    """Return what each example adds to the measures that are sums, [B, ...] by name, and `SILENT`.
+
+    An example on which the model says nothing adds nothing to any other sum. A task may write on what it is given:
+    logits and targets do not change.
+    """
+    known, silent = measures_of(task), silent_rows(task, logits, y)
+    rows = {n: m.rows(logits.clone(), y.clone()) for n in names if isinstance(m := known.get(n), Sum)}
+    for name, each in rows.items():
+        if each.shape[:1] == silent.shape:  # else the measure is wrong, which others say
+            rows[name] = each.where(~along(silent, each), each.new_zeros(()))
+    return {**rows, SILENT: silent}
 
 
 def outputs_of(task: Any, names: Sequence[str], logits: Tensor) -> dict[str, Tensor]:
@@ -138,10 +159,22 @@ def outputs_of(task: Any, names: Sequence[str], logits: Tensor) -> dict[str, Ten
     return {n: m.outputs(logits.clone()) for n in names if isinstance(m := known[n], Score)}
 
 
-def values_of_sums(task: Any, sums: Mapping[str, Tensor], count: int) -> dict[str, float]:
-    """Return the measures that follow from sums over `count` examples, at least one."""
+def values_of_sums(
+    task: Any, sums: Mapping[str, Tensor], count: int, scores: Mapping[str, Tensor] | None = None
+) -> dict[str, float]:
+    """Return the measures that follow from sums over `count` examples, at least one, and `scores` of these.
+
+    All are NaN where the model says nothing on one of the examples.
+    """
     known = measures_of(task)
-    return {n: m.value(total, count) for n, total in sums.items() if isinstance(m := known[n], Sum)}
+    values = {n: m.value(total, count) for n, total in sums.items() if isinstance(m := known.get(n), Sum)}
+    values |= {n: float(score) for n, score in (scores or {}).items()}
+    return dict.fromkeys(values, math.nan) if is_silent(sums) else values
+
+
+def is_silent(sums: Mapping[str, Tensor]) -> bool:
+    """Return whether the model says nothing on one of the examples that were added up: no measure is defined then."""
+    return SILENT in sums and int(sums[SILENT]) != 0
 
 
 def impossible(task: Any, sums: Mapping[str, Tensor], scores: Mapping[str, Tensor], count: int) -> str | None:
@@ -149,15 +182,19 @@ def impossible(task: Any, sums: Mapping[str, Tensor], scores: Mapping[str, Tenso
 
     Shares are 0 to 1, other values finite. NaN is possible: a measure may be undefined on these examples.
     """
-    known = measures_of(task)
+    known, silent = measures_of(task), sums.get(SILENT, torch.zeros((), dtype=torch.int64))
+    if not is_total(silent, count):
+        return SILENT
+    said = count - int(silent)
     for name, total in sums.items():
-        if isinstance(m := known[name], Sum) and not m.possible(total, count):
+        if isinstance(m := known.get(name), Sum) and not m.possible(total, said):
             return name
     values = {name: float(score) for name, score in scores.items()}
-    if count:
+    if said:
         values |= values_of_sums(task, sums, count)
     for name, value in values.items():
         least, most = (0.0, LARGEST_SHARE) if known[name].unit == "%" else (-_LARGEST, _LARGEST)
+        most = math.inf if most == _LARGEST and name in sums else most  # of finite sums, such as the perplexity
         if not (least <= value <= most or math.isnan(value)):
             return name
     return None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -19,6 +20,7 @@ from fedloom.core.model import Model
 from fedloom.core.network_makers import own_defaults
 from fedloom.core.task import Task, loss_of, per_weight, weight_of
 from fedloom.core.task_measures import (
+    SILENT,
     Score,
     added,
     measures_of,
@@ -37,22 +39,29 @@ Ints = npt.NDArray[np.int64]
 
 @dataclass(frozen=True)
 class ClassCounts:
-    """Right answers and examples of each class, and the mean loss."""
+    """Right answers and examples of each class, and the mean loss.
+
+    `silent`: on how many examples the model says nothing; where there is one, no accuracy is defined.
+    """
 
     right: Ints  # [C]
     total: Ints  # [C]
     loss: float
+    silent: int = 0
 
     @property
     def accuracy(self) -> float:
-        """The share of all examples that the model gets right (top-1)."""
-        return float(self.right.sum() / self.total.sum())
+        """The share of all examples that the model gets right (top-1); NaN where it says nothing on one."""
+        return math.nan if self.silent else float(self.right.sum() / self.total.sum())
 
     @property
     def per_class(self) -> Floats:
-        """The share of each class that the model gets right, [C]; NaN for a class without examples."""
+        """The share of each class that the model gets right, [C]; NaN for a class without examples.
+
+        All are NaN where the model says nothing on an example.
+        """
         with np.errstate(invalid="ignore"):
-            return self.right / np.where(self.total > 0, self.total, np.nan)
+            return self.right / np.where((self.total > 0) & (self.silent == 0), self.total, np.nan)
 
 
 @dataclass(frozen=True)
@@ -90,15 +99,15 @@ class RowResults:
 
 def measured(results: Sequence[RowResults], task: Task) -> list[dict[str, float]]:
     """Return the task's measures of each of several sets of rows, [K]; the scores of all are one computation."""
-    out = [values_of_sums(task, each.totals, len(each.y)) for each in results]
+    scored: list[dict[str, Tensor]] = [{} for _ in results]
     if results[0].outputs:
         outputs = {n: pad_sequence([each.outputs[n] for each in results], True) for n in results[0].outputs}
         y = pad_sequence([each.y for each in results], True)
         real = torch.arange(y.shape[1]) < torch.tensor([[len(each.y)] for each in results])
         for name, scores in scores_of(task, outputs, y, real).items():
-            for values, score in zip(out, scores.tolist(), strict=True):
+            for values, score in zip(scored, scores, strict=True):
                 values[name] = score
-    return out
+    return [values_of_sums(task, r.totals, len(r.y), found) for r, found in zip(results, scored, strict=True)]
 
 
 def classify(model: Model, weights: Weights, task: Task, examples: Examples) -> ClassCounts:
@@ -120,11 +129,12 @@ def by_class(found: RowResults, num_classes: int) -> ClassCounts:
         right=np.bincount(y[right], minlength=num_classes).astype(np.int64),
         total=np.bincount(y, minlength=num_classes).astype(np.int64),
         loss=found.loss,
+        silent=int(found.sums[SILENT].sum()),
     )
 
 
 def rows_right(model: Model, weights: Weights, task: Task, examples: Examples) -> npt.NDArray[np.bool_]:
-    """Return which examples a model gets right, [N].
+    """Return which examples a model gets right, [N]; of those on which it says nothing, none.
 
     Raises:
         ValueError: there are no examples.

@@ -66,8 +66,8 @@ def _sums(results: RowResults, task: Task, rows: Tensor) -> dict[str, list[float
     times.scatter_add_(1, rows, torch.ones_like(rows, dtype=torch.float64))
     known, out = measures_of(task), dict[str, list[float]]()
     for name, one in results.sums.items():
-        measure = known[name]
-        assert isinstance(measure, Sum)
+        if not isinstance(measure := known.get(name), Sum):
+            continue
         totals = (times @ one.double().flatten(1) if one.ndim > 1 else times @ one.double()).view(-1, *one.shape[1:])
         if one.dtype == torch.bool:
             totals = totals.long()
@@ -76,6 +76,7 @@ def _sums(results: RowResults, task: Task, rows: Tensor) -> dict[str, list[float
 
 
 def _interval(value: float, drawn: npt.NDArray[np.float64]) -> Interval:
-    known = drawn[np.isfinite(drawn)]
+    # A resample may lack the only row on which the model says nothing: of what is undefined there is no interval.
+    known = drawn[np.isfinite(drawn) & np.isfinite(value)]
     low, high = np.quantile(known, (0.025, 0.975)) if len(known) else (np.nan, np.nan)
     return Interval(value, float(low), float(high), len(known))

@@ -28,7 +28,7 @@ def forgetting(
     past = history if convention == "all" else history[:-1]
     if len(past) == 0:
         return np.full(history.shape[1], np.nan)
-    return np.asarray(past.max(0) - history[-1])
+    return np.asarray(np.fmax.reduce(past) - history[-1])  # of the rounds in which the class has an accuracy
 
 
 def relative_forgetting(per_class: npt.NDArray[np.float64], convention: Literal["earlier", "all"] = "earlier") -> float:

@@ -12,6 +12,7 @@ import numpy.typing as npt
 
 from fedloom.coordinator.chosen_rounds import newest
 from fedloom.evaluate.measure import Measure
+from fedloom.evaluate.student_t import student_quantile
 from fedloom.report.methods import Method, Run, Spread, reference_numbers
 from fedloom.report.number_table import Column, Interval, Table, format_of, whole, with_unit
 
@@ -23,10 +24,6 @@ WAYS = {  # field of Summaries: its meaning
     "mean": "mean over rounds",
 }
 BRIEF = {"last": "last", "tail": "last {many}", "validated": "validated", "best": "best test", "mean": "all rounds"}
-_T = (  # 97.5 % quantile of Student's t with 1, 2, ... degrees of freedom
-    *(12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228),
-    *(2.201, 2.179, 2.160, 2.145, 2.131, 2.120, 2.110, 2.101, 2.093, 2.086),
-)
 
 
 def compared(methods: Sequence[Method], *, headline: bool = False) -> dict[str, Measure]:
@@ -115,9 +112,7 @@ def _possible(gap: Interval, measure: Measure) -> Interval:
 def interval(gaps: Sequence[float] | npt.NDArray[np.float64]) -> Interval:
     """Return the mean of at least two differences and its 95 % interval, by Student's t."""
     n = len(gaps)
-    # Beyond the table, the first terms of the quantile's expansion in 1 / (n - 1): right to 0.001.
-    t = _T[n - 2] if n - 2 < len(_T) else 1.95996 + 2.37227 / (n - 1) + 2.8225 / (n - 1) ** 2
-    half = t * float(np.std(gaps, ddof=1)) / math.sqrt(n)
+    half = student_quantile(0.975, n - 1) * float(np.std(gaps, ddof=1)) / math.sqrt(n)
     mean = float(np.mean(gaps))
     return Interval(mean, mean - half, mean + half, n)
 

@@ -36,9 +36,17 @@ class ClassTask:
         """Return which rows are right, [B] bool. `logits`: [B, C], `y`: [B]."""
         return logits.argmax(-1) == y
 
+    def silent(self, logits: Tensor, y: Tensor) -> Tensor:
+        """Return on which rows nothing is said, [B] bool: NaN, plus infinity, or minus infinity of all classes."""
+        return ~logits.amax(-1).isfinite()  # where softmax is no number
+
     def probabilities(self, logits: Tensor) -> Tensor:
         """Return the probability of each class, [B, C] float64."""
         return logits.double().softmax(-1)
+
+    def ranked_by(self, logits: Tensor) -> Tensor:
+        """Return the numbers by which examples are ranked for each class, [B, C] float64."""
+        return self.probabilities(logits)
 
     def predicted(self, logits: Tensor) -> Tensor:
         """Return the class that is said, [B]."""
@@ -59,11 +67,11 @@ class ClassTask:
                 meaning="Mean of F1 over the classes that occur or are said.",
             ),
             Score(
-                name="auc", title="AUC", outputs=self.probabilities, values=MeanScore(roc_auc),
+                name="auc", title="AUC", outputs=self.ranked_by, values=MeanScore(roc_auc),
                 meaning="Area under the ROC curve; of several classes the mean over each one against the others.",
             ),
             Score(
-                name="average_precision", title="average precision", outputs=self.probabilities,
+                name="average_precision", title="average precision", outputs=self.ranked_by,
                 values=MeanScore(average_precision),
                 meaning="Mean over positives of the precision at their threshold; of several classes their mean.",
             ),
@@ -103,7 +111,7 @@ class Classification(ClassTask):
 
     Args:
         class_weights: weight of each class in the loss, whose mean is then weighted (as PyTorch's); none: all alike.
-        label_smoothing: share of the target that is spread over all classes.
+        label_smoothing: share of the target that is spread over all classes, each by its weight (as PyTorch's).
         focal: exponent gamma of the focal loss, (1 - p)^gamma times the cross-entropy (Lin et al., ICCV 2017); 0: none.
     """
 
@@ -131,18 +139,21 @@ class Classification(ClassTask):
         Raises:
             SettingError: the class weights are not as many as the classes.
         """
-        each = F.cross_entropy(logits, batch.y, reduction="none", label_smoothing=self.label_smoothing)
-        if self.focal:
-            each = (1 - torch.exp(-each)) ** self.focal * each
-        if not self.class_weights:
-            return batch.mean(each)
-        if len(self.class_weights) != logits.shape[-1]:
+        if self.class_weights and len(self.class_weights) != logits.shape[-1]:
             raise SettingError(
                 f"class_weights has one weight for each of the {logits.shape[-1]} classes, got "
                 f"{len(self.class_weights)}: give as many"
             )
+        smoothed = logits.new_tensor(self.class_weights) if self.class_weights and self.label_smoothing else None
+        each = F.cross_entropy(
+            logits, batch.y, smoothed, reduction="none", label_smoothing=self.label_smoothing
+        )  # weighted already, class by class, where the target is spread over classes
+        if self.focal:
+            each = (1 - torch.exp(-each)) ** self.focal * each
+        if not self.class_weights:
+            return batch.mean(each)
         weight = self.example_weights(batch).to(each.dtype)
-        return batch.mean(weight * each) / batch.mean(weight)
+        return batch.mean(each if smoothed is not None else weight * each) / batch.mean(weight)
 
     def example_weights(self, batch: Batch) -> Tensor:
         """Return the weight of each example's class in the mean loss, [B] float64.
@@ -200,6 +211,15 @@ class Binary(ClassTask):
         """
         return self.predicted(logits) == y
 
+    def silent(self, logits: Tensor, y: Tensor) -> Tensor:
+        """Return on which rows nothing is said, [B] bool; an infinite logit is as sure as can be.
+
+        Args:
+            logits: outputs of the network, [B, 1] or [B, 2].
+            y: labels 0 and 1, [B].
+        """
+        return logits[:, 0].isnan()
+
     def probabilities(self, logits: Tensor) -> Tensor:
         """Return the probability of each class, [B, 2] float64.
 
@@ -208,6 +228,15 @@ class Binary(ClassTask):
         """
         p = logits.double()[:, 0].sigmoid()
         return torch.stack([1 - p, p], -1)
+
+    def ranked_by(self, logits: Tensor) -> Tensor:
+        """Return the logit of each class, [B, 2] float64: beyond 37 all probabilities are 1.
+
+        Args:
+            logits: outputs of the network, [B, 1] or [B, 2].
+        """
+        logit = logits.double()[:, 0]
+        return torch.stack([-logit, logit], -1)
 
     def predicted(self, logits: Tensor) -> Tensor:
         """Return the predicted class, [B].

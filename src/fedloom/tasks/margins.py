@@ -39,8 +39,17 @@ class Hinge(ClassTask):
         """
         return (logits.squeeze(-1) > 0) == (y > 0)
 
+    def silent(self, logits: Tensor, y: Tensor) -> Tensor:
+        """Return on which rows nothing is said, [B] bool; an infinite margin is as sure as can be.
+
+        Args:
+            logits: outputs of the network, [B, 1].
+            y: labels 0 and 1, [B].
+        """
+        return logits[:, 0].isnan()
+
     def probabilities(self, logits: Tensor) -> Tensor:
-        """Return a score of each class, [B, 2] float64, by which examples are ranked: a margin is no probability.
+        """Return the margin of each class, [B, 2] float64, by which examples are ranked: it is no probability.
 
         Args:
             logits: outputs of the network, [B, 1].

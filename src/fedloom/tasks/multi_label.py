@@ -86,11 +86,11 @@ class MultiLabel:
                 meaning="Mean of F1 over the labels that occur or are said.",
             ),
             Score(
-                name="auc", title="macro AUC", outputs=self.probabilities, values=MeanScore(roc_auc, of_labels=True),
+                name="auc", title="macro AUC", outputs=_logits, values=MeanScore(roc_auc, of_labels=True),
                 meaning="Mean over labels of the area under the ROC curve, of those that have both answers.",
             ),
             Score(
-                name="average_precision", title="mAP", outputs=self.probabilities,
+                name="average_precision", title="mAP", outputs=_logits,
                 values=MeanScore(average_precision, of_labels=True),
                 meaning="Mean over labels of the average precision, of those that occur.",
             ),
@@ -106,6 +106,11 @@ class MultiLabel:
         """Return which labels are right, said and true, [B, 3, L]."""
         said, true = self.predicted(logits), y > 0.5
         return torch.stack([said & true, said, true], 1)
+
+
+def _logits(logits: Tensor) -> Tensor:
+    """Return what labels are ranked by: beyond 37 all probabilities are 1."""
+    return logits.double()
 
 
 def _mean(total: Tensor, count: int) -> float:

@@ -48,6 +48,17 @@ class NextToken:
         """
         return _places(batch.y)
 
+    def silent(self, logits: Tensor, y: Tensor) -> Tensor:
+        """Return on which sequences nothing is said, [B] bool: where no token of a place that counts has a probability.
+
+        Args:
+            logits: outputs of the network, [B, T, V].
+            y: token ids, [B, T]; -100 where none counts.
+        """
+        self._check_shapes(logits, y)
+        none = ~logits.amax(-1).isfinite()  # NaN, plus infinity, or minus infinity of all tokens
+        return (none & (y != IGNORED)).reshape(len(y), -1).any(1)
+
     def predicted(self, logits: Tensor) -> Tensor:
         """Return the predicted token at each place, [B, T].
 
@@ -78,23 +89,25 @@ class NextToken:
 
     def _surprise(self, logits: Tensor, y: Tensor) -> Tensor:
         """Return the cross-entropy at each place, as `y` is; 0 where none counts."""
-        if logits.shape[:-1] != y.shape:
-            raise SettingError(
-                f"logits are those of a vocabulary for each target, {[*y.shape, 'V']}, got {list(logits.shape)} for "
-                f"targets {list(y.shape)}: take a network that answers at every place, or targets of one alone (N,)"
-            )
+        self._check_shapes(logits, y)
         flat = logits.reshape(-1, logits.shape[-1])
         return F.cross_entropy(flat, y.reshape(-1), reduction="none", ignore_index=IGNORED).reshape(y.shape)
 
     def _right(self, logits: Tensor, y: Tensor) -> Tensor:
         """Return the right places of each sequence and those that count, [B, 2]."""
-        if logits.shape[:-1] != y.shape:
-            self._surprise(logits, y)  # which refuses
+        self._check_shapes(logits, y)
         return self._rows((self.predicted(logits) == y).double(), y)
 
     def _surprises(self, logits: Tensor, y: Tensor) -> Tensor:
         """Return the summed cross-entropy of each sequence and how many of its places count, [B, 2]."""
         return self._rows(self._surprise(logits, y).double(), y)
+
+    def _check_shapes(self, logits: Tensor, y: Tensor) -> None:
+        if logits.shape[:-1] != y.shape:
+            raise SettingError(
+                f"logits are those of a vocabulary for each target, {[*y.shape, 'V']}, got {list(logits.shape)} for "
+                f"targets {list(y.shape)}: take a network that answers at every place, or targets of one alone (N,)"
+            )
 
     def _rows(self, each: Tensor, y: Tensor) -> Tensor:
         return torch.stack([each.reshape(len(y), -1).sum(1), _places(y).double()], 1)
@@ -119,4 +132,4 @@ def _is_share(total: Tensor, count: int) -> bool:
 
 def _perplexity(total: Tensor, count: int) -> float:
     mean = _mean(total, count)
-    return math.exp(mean) if mean < 700 else math.nan  # beyond, no float holds it
+    return math.inf if mean > 709 else math.exp(mean)  # beyond, no float holds it

@@ -2,7 +2,8 @@
 
 Each function takes outputs [K, N], which examples are positive, [K, N] bool, and which rows are real, [K, N] bool; it
 returns the score of each set, [K] float64, NaN where a set lacks positives or negatives (positives alone for average
-precision). Ties are worth what scikit-learn's functions give them. Of K = 2 sets of N = 3 rows:
+precision), or where the output of a real row is NaN. Ties are worth what scikit-learn's functions give them.
+Of K = 2 sets of N = 3 rows:
 
     outputs   [[.1, .8, .8], [.3, .2, 0]]      positive  [[0, 1, 0], [1, 0, -]]      real  [[1, 1, 1], [1, 1, 0]]
     sorted    [[.1, .8, .8], [.2, .3, inf]]    what is not real stands behind all else, and changes no rank
@@ -22,13 +23,16 @@ from torch import Tensor
 def roc_auc(outputs: Tensor, positive: Tensor, real: Tensor) -> Tensor:
     """Return the area under the ROC curve of each set, [K], from the ranks of its positives (Mann and Whitney)."""
     values, positive = _behind(outputs, real), positive & real
-    ordered = values.sort(-1).values
-    below, until = torch.searchsorted(ordered, values), torch.searchsorted(ordered, values, right=True)
+    ordered = values.sort(-1).values  # NaN behind all else
+    below = torch.searchsorted(ordered, values)
+    until = torch.searchsorted(ordered, values, right=True).clamp(
+        max=real.sum(-1, keepdim=True)
+    )  # none that is not real
     ranks = (below + until + 1).double() / 2  # from 1
     count = positive.sum(-1).double()
     others = (real & ~positive).sum(-1).double()
     wins = torch.where(positive, ranks, 0.0).sum(-1) - count * (count + 1) / 2
-    return wins / (count * others)  # 0 / 0 is NaN
+    return _defined(wins / (count * others), ordered)  # 0 / 0 is NaN
 
 
 def average_precision(outputs: Tensor, positive: Tensor, real: Tensor) -> Tensor:
@@ -43,7 +47,7 @@ def average_precision(outputs: Tensor, positive: Tensor, real: Tensor) -> Tensor
     count = positive.sum(-1, keepdim=True)
     taken = real.sum(-1, keepdim=True) - below
     precision = (count - so_far.gather(-1, below)).double() / taken.clamp(min=1)
-    return torch.where(positive, precision, 0.0).sum(-1) / count.squeeze(-1).double()
+    return _defined(torch.where(positive, precision, 0.0).sum(-1) / count.squeeze(-1).double(), ordered)
 
 
 @dataclass(frozen=True)
@@ -61,13 +65,19 @@ class MeanScore:
         of = [1] if columns == 2 and not self.of_labels else range(columns)
         positive = [y[..., c] > 0.5 if self.of_labels else y == c for c in of]
         each = [self.score(outputs[..., c], positives, real) for c, positives in zip(of, positive, strict=True)]
-        return mean_where_defined(torch.stack(each, -1))
+        silent = (outputs.isnan().any(-1) & real).any(-1)  # no mean of the other classes
+        return mean_where_defined(torch.stack(each, -1)).masked_fill(silent, torch.nan)
 
 
 def mean_where_defined(scores: Tensor) -> Tensor:
     """Return the mean of scores [K, C] over the classes that have one, [K]; NaN where none has."""
     there = ~scores.isnan()
     return torch.where(there, scores, 0.0).sum(-1) / there.sum(-1).double()
+
+
+def _defined(scores: Tensor, ordered: Tensor) -> Tensor:
+    """Return scores, [K]; NaN where the last of a set's ordered values, [K, N], is."""
+    return torch.where(ordered[..., -1].isnan(), torch.nan, scores)
 
 
 def _behind(outputs: Tensor, real: Tensor) -> Tensor:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
+from fractions import Fraction
 from typing import ClassVar, Literal, Self
 
 import torch
@@ -15,6 +16,9 @@ from fedloom.core.choices import Positive, check_choices
 from fedloom.core.errors import SettingError
 from fedloom.core.task import TargetKind, TargetMoments
 from fedloom.core.task_measures import Sum, TaskMeasure
+
+_UNITS = tuple(2.0**power for power in range(72, -97, -24))
+_PLACES = len(_UNITS) + 1  # of a number, with its rest
 
 
 @dataclass(frozen=True)
@@ -76,6 +80,15 @@ class Regression:
             each = F.huber_loss(logits, wanted, reduction="none", delta=self.delta)
         return batch.mean(each.flatten(1).mean(1))
 
+    def silent(self, logits: Tensor, y: Tensor) -> Tensor:
+        """Return on which rows nothing is said, [B] bool: where an output is NaN or infinite.
+
+        Args:
+            logits: outputs of the network, [B, D].
+            y: targets, [B] or [B, D].
+        """
+        return ~logits.isfinite().reshape(len(logits), -1).all(-1)
+
     def predicted(self, logits: Tensor) -> Tensor:
         """Return the predictions in the unit of the targets, [B, D] float64.
 
@@ -106,6 +119,11 @@ class Regression:
 
     def _standard(self, logits: Tensor) -> tuple[Tensor, Tensor]:
         """Return centre and scale, float64: targets far from 0 lose no digits before they are standardised."""
+        if logits.ndim != 2:
+            raise SettingError(
+                f"outputs are a column for each target, (N, D), got {list(logits.shape)}: return (N, 1) where there is "
+                "one target, without squeeze(-1)"
+            )
         if self.centre and len(self.centre) != logits.shape[-1]:
             raise SettingError(
                 f"targets are standardised one by one, got {len(self.centre)} of them and a network with "
@@ -135,10 +153,20 @@ class Regression:
         return self._error(logits, y).abs()
 
     def _variance(self, logits: Tensor, y: Tensor) -> Tensor:
-        """Return squared error, target and its square, [B, 3, D]; targets standardised, so that no digits are lost."""
+        """Return squared error, and the digits of the target and of its square, [B, 1 + 2 * 9, D].
+
+        The variance of targets far from 0 is a small difference of large sums. Digits add up without rounding, in any
+        order.
+        """
         centre, scale = self._standard(logits)
         wanted = (self._columns(y, logits) - centre) / scale
-        return torch.stack([(logits.double() - wanted).square(), wanted, wanted.square()], 1)
+        square = wanted.square()
+        high = _high_half(wanted)
+        low = wanted - high
+        lost = ((high.square() - square) + 2 * high * low) + low.square()  # by rounding the square (Dekker)
+        return torch.cat(
+            [(logits.double() - wanted).square()[:, None], _digits(wanted), _digits(square) + _digits(lost)], 1
+        )
 
 
 def _mean(total: Tensor, count: int) -> float:
@@ -149,8 +177,34 @@ def _root_mean(total: Tensor, count: int) -> float:
     return float((total / count).sqrt().mean())
 
 
+def _high_half(numbers: Tensor) -> Tensor:
+    """Return numbers rounded to 26 binary digits, whose squares are exact (Veltkamp)."""
+    moved = numbers * (2.0**27 + 1)
+    return moved - (moved - numbers)
+
+
+def _digits(numbers: Tensor) -> Tensor:
+    """Return numbers [B, D] as sums of multiples of 2^72, 2^48, ... and a rest, [B, 9, D].
+
+    Each is below 2^24 times its unit, so that 2^29 of them add up without rounding.
+    """
+    out = []
+    for unit in _UNITS:
+        out.append((numbers / unit).trunc() * unit)
+        numbers = numbers - out[-1]
+    return torch.stack([*out, numbers], 1)
+
+
 def _r2(total: Tensor, count: int) -> float:
-    error, first, second = total
-    spread = second - first.square() / count
-    least = 1e-12 * second.abs().clamp(min=1.0)  # what rounding leaves of targets that do not vary
-    return float((1 - error / spread).mean()) if count > 1 and bool((spread > least).all()) else math.nan
+    if not bool(total.isfinite().all()):
+        return math.nan
+    values: list[float] = []
+    for error, *digits in total.T.tolist():
+        first, second = (sum(map(Fraction, of), Fraction()) for of in (digits[:_PLACES], digits[_PLACES:]))
+        spread = second - first * first / count
+        # what rounding leaves of targets that do not vary: of rests, and of targets beyond 2^60
+        least = count * Fraction(2) ** -145 + (second * Fraction(2) ** -40 if second > 2**124 else 0)
+        if spread <= least or second > 2**1000:
+            return math.nan
+        values.append(1 - error / float(spread))
+    return sum(values) / len(values)
