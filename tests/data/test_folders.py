@@ -33,6 +33,13 @@ def write_cinic10(folder: Path, parts: tuple[str, ...] = ("train", "valid", "tes
             write(folder / part / name / f"{part}-{i}.png", (32, 32, 3))
 
 
+def test_a_third_part_is_not_read_in_silence(tmp_path: Path) -> None:
+    for part in ("train", "val", ".git", "__MACOSX"):
+        write(tmp_path / part / "ant" / "1.png")
+    with pytest.warns(UserWarning, match=r"train/ and test/ are read, and val/ not: rename the one to test on test/"):
+        assert load("images", tmp_path).test is None
+
+
 def test_images_by_class(tmp_path: Path) -> None:
     cat = write(tmp_path / "train" / "cat" / "b.png")
     first = write(tmp_path / "train" / "cat" / "a.bmp")

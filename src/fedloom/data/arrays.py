@@ -16,7 +16,7 @@ import torch
 
 from fedloom.data import formats
 from fedloom.data.examples import MAX_CLASSES, Dataset, Examples
-from fedloom.data.formats import FormatError, refuse
+from fedloom.data.formats import FormatError, refuse, warn_of_unread
 from fedloom.data.hold_out import sizes_held_out
 from fedloom.data.in_memory import from_arrays, missing_classes
 from fedloom.data.inputs import Tokens, next_tokens
@@ -47,6 +47,7 @@ def read_npz(path: str | os.PathLike[str], *, every_class: bool = True) -> Datas
     if _holds_tokens(path):
         return _of_tokens(path)
     arrays = read_arrays(path, [*NAMES, *_owners_in(path)])
+    _warn_of_others(path, [*arrays])
     clients = arrays.pop(_OWNERS, None)
     for name, array in arrays.items():
         if name[0] == "y":
@@ -112,6 +113,7 @@ def _of_tokens(path: Path) -> Dataset:
     if len(targets) == 1:
         refuse(path, "targets are there of both parts or of none", targets[0], "leave both out for the next token")
     found = read_arrays(path, ["x_train", "x_test", *targets, *_owners_in(path)])
+    _warn_of_others(path, [*found])
     parts = {name: found[name] for name in ("x_train", "x_test")}
     if parts["x_train"].shape[1:] != parts["x_test"].shape[1:]:
         shapes = " and ".join(str(x.shape) for x in parts.values())
@@ -139,6 +141,13 @@ def names_in(path: Path) -> set[str]:
             return {name.removesuffix(".npy") for name in archive.namelist()}
     except (OSError, zipfile.BadZipFile):
         return set()
+
+
+def _warn_of_others(path: Path, read: Sequence[str]) -> None:
+    """Warn of arrays that are not read, such as those of a third split."""
+    others = [name for name in names_in(path) if name not in read]
+    remedy = "save the ones to test on as x_test and y_test, or leave them out"
+    warn_of_unread(path, ", ".join(read), others, remedy)
 
 
 def _owned(path: Path, found: Dataset, clients: npt.NDArray[Any] | None) -> Dataset:

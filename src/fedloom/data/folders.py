@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from fedloom.data.constants import CLASSES, NORMALISE
 from fedloom.data.examples import Dataset, Examples
-from fedloom.data.formats import Bytes, FormatError, check_link, memory, read_whole, refuse
+from fedloom.data.formats import Bytes, FormatError, check_link, memory, read_whole, refuse, warn_of_folders
 from fedloom.data.in_memory import from_arrays
 from fedloom.wording import some_of
 
@@ -55,6 +55,7 @@ def images(folder: Path) -> Dataset:
     """
     if not (folder / "train").is_dir():
         refuse(folder, "the folder must hold train/<class>/ with images", "no train/", "make one folder for each class")
+    warn_of_folders(folder)
     listed = {part: _list(folder, part) for part in ("train", "test") if (folder / part).is_dir()}
     classes = listed["train"]
     if extra := sorted(listed.get("test", classes).keys() - classes.keys()):

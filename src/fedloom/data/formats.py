@@ -7,6 +7,7 @@ import io
 import math
 import os
 import pickletools
+import warnings
 import zlib
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
@@ -16,6 +17,8 @@ from typing import Any, NoReturn, TypeVar
 
 import numpy as np
 import numpy.typing as npt
+
+from fedloom.wording import some_of
 
 Bytes = npt.NDArray[np.uint8]
 T = TypeVar("T")
@@ -67,6 +70,24 @@ def find_files(name: str, places: Sequence[tuple[Path, Sequence[Sequence[str]]]]
 def visible(paths: Iterable[Path]) -> list[Path]:
     """Return paths in their order, without those whose names begin with a dot, which systems and editors write."""
     return sorted(path for path in paths if not path.name.startswith("."))
+
+
+def warn_of_unread(place: Path, read: str, unread: Sequence[str], remedy: str) -> None:
+    """Warn of what lies beside data that are read and could be meant to be read too, such as a third split.
+
+    `read`: what is read of `place`, in words. `unread`: names of what is not.
+    """
+    if unread:
+        told = f"{place}: {read} are read, and {some_of(sorted(unread), 8)} not: {remedy}"
+        warnings.warn(told, stacklevel=3)
+
+
+def warn_of_folders(folder: Path, read: Sequence[str] = ("train", "test")) -> None:
+    """Warn of folders that lie beside those that are read; names that begin with . or _ are those of programs."""
+    others = [p.name for p in folder.iterdir() if p.is_dir() and p.name not in read and p.name[0] not in "._"]
+    listed = " and ".join(f"{name}/" for name in read) or "files in the folder itself"
+    remedy = "rename the one to test on test/, or move them away" if read else "move their files up, or them away"
+    warn_of_unread(folder, listed, [f"{name}/" for name in others], remedy)
 
 
 def check_link(path: Path, root: Path) -> None:
