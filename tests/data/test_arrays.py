@@ -54,6 +54,9 @@ def test_a_file_may_name_the_client_of_each_row(tmp_path: Path) -> None:
         train, _, owners, held_out = read_npz(tmp_path / "a.npz")
         assert owners is not None
         assert ([train.owners[k] for k in owners], held_out) == (list(map(str, given)), None)
+    np.savez(tmp_path / "a.npz", **arrays, clients_train=np.array(["kiel", "Kiel", "bonn", "bonn"]))
+    with pytest.warns(UserWarning, match="one word has one spelling, got 'Kiel' and 'kiel' in 'clients_train', each"):
+        read_npz(tmp_path / "a.npz")
     np.savez(tmp_path / "a.npz", **arrays, clients_train=names[:3])
     with pytest.raises(ValueError, match=r"clients_train must name the client of each of 4 rows, got \(3,\): save as"):
         read_npz(tmp_path / "a.npz")

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import time
+import warnings
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 
-from fedloom.data import columns, read_csv
+from fedloom.data import columns, from_frame, read_csv
 from fedloom.data.roles import Roles, first_repeated
 
 
@@ -36,6 +38,40 @@ def test_features_classes_and_split(tmp_path: Path) -> None:
     assert (train.y.tolist(), test.y.tolist(), train.num_classes, test.num_classes) == ([2, 0, 0], [1], 3, 3)
     assert (train.x.dtype, train.name, owners, held_out) == (torch.float32, "t", None, None)
     assert train.columns == test.columns == ("a", "b")
+
+
+@pytest.mark.parametrize(
+    "other",
+    ["Yes", "YES", "ye\u200bs", "ｙｅｓ", "\u00a0yes", "y e s"],
+    ids=["title", "upper", "no-width", "wide", "nbsp", "3"],
+)
+def test_one_class_in_two_spellings_is_warned_of(tmp_path: Path, other: str) -> None:
+    path = write(tmp_path / "t.csv", "x,label", "1,yes", "2,no", f"3,{other}")
+    with warnings.catch_warnings(record=True) as seen:
+        warnings.simplefilter("always")
+        found = read_csv(path, test_fraction=0).train
+    if other.strip() in ("yes", "y e s"):  # the same once its spaces are gone; another word
+        assert (found.num_classes, seen) == (2 + (other == "y e s"), [])
+        return
+    told = (
+        f"{path}: one word has one spelling, got {' and '.join(map(repr, sorted(['yes', other])))} in 'label', each of "
+    )
+    assert [str(one.message)[: len(told)] for one in seen] == [told]
+    assert found.num_classes == 3
+
+
+def test_clients_groups_and_categories_in_two_spellings_are_warned_of(tmp_path: Path) -> None:
+    rows = ["Kiel,p1,m,1,a", "kiel,P1,M,2,A", "Bonn,p2,m,3,NA", "Bonn,p2,f,4,na"]
+    path = write(tmp_path / "t.csv", "site,patient,sex,x,y", *rows[:3])
+    given: dict[str, Any] = {"client": "site", "group": "patient", "prepare": "standard", "test_fraction": 0}
+    told = "got 'Kiel' and 'kiel' in 'site'; 'P1' and 'p1' in 'patient'; 'M' and 'm' in 'sex', each of which counts"
+    with pytest.warns(UserWarning, match=told):
+        read_csv(path, label="x", drop=["y"], **given)
+    with pytest.warns(UserWarning, match="got 'A' and 'a' in 'y', each"):
+        from_frame(pd.DataFrame({"x": [1.0, 2.0], "y": ["a", "A"]}), label="y", test_fraction=0)
+    twice = ["é", "e\u0301"]
+    with pytest.warns(UserWarning, match=r"got 'e\\u0301' and '\\xe9' in 'y', each"):
+        from_frame(pd.DataFrame({"x": [1.0, 2.0], "y": twice}), label="y", test_fraction=0)
 
 
 def test_integers_may_have_leading_zeros_if_all_are_spelt_alike(tmp_path: Path) -> None:

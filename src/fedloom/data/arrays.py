@@ -15,6 +15,7 @@ import numpy.typing as npt
 import torch
 
 from fedloom.data import formats
+from fedloom.data.columns import warn_of_spellings
 from fedloom.data.examples import MAX_CLASSES, Dataset, Examples
 from fedloom.data.formats import FormatError, refuse, warn_of_unread
 from fedloom.data.hold_out import sizes_held_out
@@ -158,7 +159,9 @@ def _owned(path: Path, found: Dataset, clients: npt.NDArray[Any] | None) -> Data
     if clients.shape != (len(found.train),):
         refuse(path, f"clients_train must name the client of each of {len(found.train)} rows", clients.shape,
                "save as many names")  # fmt: skip
-    return Dataset(replace(found.train, owners=tuple(map(str, names))), found.test, owners.astype(np.int64))
+    called = tuple(map(str, names))
+    warn_of_spellings(path, {_OWNERS: called})
+    return Dataset(replace(found.train, owners=called), found.test, owners.astype(np.int64))
 
 
 def _size_of_ids(path: Path, parts: Mapping[str, npt.NDArray[Any]]) -> int:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import difflib
 import re
+import unicodedata
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -23,6 +24,7 @@ DATE = re.compile(r"[0-9]{1,4}([-./])[0-9]{1,2}\1[0-9]{1,4}([ T].*)?")
 MOST_CATEGORIES = 1000  # of a column, and in at least two rows each on average: more are names of things
 _FEW = 20  # which any column may have
 _SHOWN = 12  # bad columns in a message
+_SPELT = 3  # words of a column with several spellings in it
 
 
 @dataclass
@@ -139,6 +141,42 @@ def check_columns(path: Path, read: Columns, prepared: bool, bad: Mapping[str, s
         ]
     remedies += ["make numbers of dates, such as days since the first (pandas, then fedloom.from_frame)"] * dates
     refuse(path, rule, listed, ", ".join([*remedies, "mend them"]) + f", or leave them out: drop={','.join(found)}")
+
+
+def same_word(word: str) -> str:
+    """Return what spellings of one word have in common.
+
+    They may differ in case, spaces, full or half width, composed or decomposed letters, and signs without width.
+    """
+    if not word.isascii():
+        word = "".join(c for c in unicodedata.normalize("NFKC", word) if unicodedata.category(c) != "Cf")
+    return " ".join(unicodedata.normalize("NFC", word.casefold()).split())
+
+
+def warn_of_spellings(place: Path, columns: Mapping[str, Iterable[str]]) -> None:
+    """Warn of words that look like one word in several spellings, and count as several.
+
+    `columns`: the words of each column, in which gaps do not count.
+    """
+    found = []
+    for column, words in columns.items():
+        spellings: dict[str, list[str]] = {}
+        for word in sorted(set(words) - MISSING):
+            spellings.setdefault(same_word(word), []).append(word)
+        several = [" and ".join(_shown(some)) for some in spellings.values() if len(some) > 1]
+        found += [f"{some_of(several, _SPELT)[:200]} in {column!r}"] if several else []
+    if found:
+        warnings.warn(
+            f"{place}: one word has one spelling, got {some_of(found, _SHOWN, '; ')}, each of which counts as another: "
+            "write them alike, if they mean the same",
+            stacklevel=4,
+        )
+
+
+def _shown(words: Sequence[str]) -> Iterable[str]:
+    """Return words in quotes, by the numbers of their letters where they look the same."""
+    same = len({unicodedata.normalize("NFC", word) for word in words}) < len(words)
+    return map(ascii if same else repr, words)
 
 
 def _is_number(cell: str) -> bool:

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from fedloom.data.columns import warn_of_spellings
 from fedloom.data.constants import CLASSES, NORMALISE
 from fedloom.data.examples import Dataset, Examples
 from fedloom.data.formats import Bytes, FormatError, check_link, memory, read_whole, refuse, warn_of_folders
@@ -62,6 +63,7 @@ def images(folder: Path) -> Dataset:
         refuse(
             folder / "test", f"test/ must hold classes of train/, {_few(classes)}", _few(extra), "rename the folders"
         )
+    warn_of_spellings(folder, {"train": classes})
     total = sum(len(files) for part in listed.values() for files in part.values())
     parts: dict[str, Examples] = {}
     for part, files in listed.items():

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from fedloom.data.columns import Columns
+from fedloom.data.columns import Columns, same_word
 from fedloom.data.examples import Dataset
 from fedloom.data.formats import FormatError, refuse
 from fedloom.data.parquet import is_parquet, read_frame
@@ -307,7 +307,7 @@ class _Differences:
             lacks = [site for site in headers if site not in has[name]]
             if name in roles.named or len(has[name]) > len(lacks):
                 near = {
-                    site: next((n for n in headers[site] if n.casefold() == name.casefold()), None) for site in lacks
+                    site: next((n for n in headers[site] if same_word(n) == same_word(name)), None) for site in lacks
                 }
                 instead = "".join(f" ({site} has {other!r})" for site, other in near.items() if other)
                 out._add(f"{name!r} is missing in {_listed(lacks)}{instead}", "name columns alike in all files")
@@ -345,9 +345,9 @@ class _Differences:
             alone = own - together
             if not alone or not together:
                 continue
-            folded = {name.casefold() for name in together}
+            spelt = {same_word(name) for name in together}
             counted = all(name.isdecimal() for name in own | together)
-            if any(name.casefold() in folded for name in alone) or (len(own) > 1 and own == alone and not counted):
+            if any(same_word(name) in spelt for name in alone) or (len(own) > 1 and own == alone and not counted):
                 self._add(f"{label!r} is {_some(own)} in {site} and {_some(together)} elsewhere", "spell classes alike")
             else:
                 self.noted.append(f"only {site} has the class {_some(alone)}")

@@ -15,7 +15,15 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from fedloom.data.columns import Columns, check_columns, check_gaps, check_header, class_labels, test_rows
+from fedloom.data.columns import (
+    Columns,
+    check_columns,
+    check_gaps,
+    check_header,
+    class_labels,
+    test_rows,
+    warn_of_spellings,
+)
 from fedloom.data.examples import Dataset, Examples
 from fedloom.data.formats import FormatError, refuse
 from fedloom.data.groups import split_whole_groups
@@ -243,6 +251,8 @@ def dataset_of(
         if column is not None and cells is not None:
             check_gaps(path, read, column, cells)
     y, classes = (targets, ()) if labels is None else class_labels(path, roles.label or "", labels)
+    named = {roles.label: classes, roles.client: of_cells, roles.group: grouped, **read.words}
+    warn_of_spellings(path, {name: words for name, words in named.items() if name != roles.text and name and words})
     assert y is not None
     groups = None if grouped is None else number(grouped)
     if parts is None:
