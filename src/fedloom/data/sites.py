@@ -17,7 +17,7 @@ from fedloom.data.columns import Columns, same_word
 from fedloom.data.examples import Dataset
 from fedloom.data.formats import FormatError, refuse
 from fedloom.data.parquet import is_parquet, read_frame
-from fedloom.data.preparation import MISSING, asked
+from fedloom.data.preparation import MISSING, Gaps, asked
 from fedloom.data.roles import Roles, first_repeated
 from fedloom.data.tables import columns_of_frame, dataset_of
 from fedloom.data.text_table import TextTable, read_columns
@@ -41,7 +41,7 @@ def read_sites(
     group: str | None = None,
     drop: Sequence[str] = (),
     categories: Sequence[str] = (),
-    gaps: Sequence[str] = (),
+    gaps: Any = (),
     prepare: Any = None,
     least: int = 1,
     least_clients: int = 1,
@@ -66,7 +66,7 @@ def read_sites(
         group: column of groups. Equal names are one group, also at several sites.
         drop: columns that are left out, of the files that have them.
         categories: columns of numbers that are names; also those that hold numbers in one file and words in another.
-        gaps: more words that mean a gap, in text files.
+        gaps: more words or numbers that mean a gap, in text files.
         prepare: "standard", "federated" or a transformer of scikit-learn; fitted on the training rows of all sites.
         least: of "federated", how many rows of a site must have a word for the site to name it; of a text, how often it
             must have a token.
@@ -86,16 +86,17 @@ def read_sites(
     names = site_names(paths)
     roles = Roles.of(label, target, None, split, group, drop, categories, text)
     how = asked(prepare, least, least_clients, roles.text, tokens=tokens, length=length, most=most)
-    words = frozenset([gaps] if isinstance(gaps, str) else gaps)
+    means_gap = Gaps.of(gaps)
+    words = sorted(means_gap.words)
     is_text = not is_parquet(paths[0])
     if not is_text and words:
-        raise ValueError(f"gaps are words in text files, got gaps={','.join(sorted(words))} for Parquet: leave it out")
+        raise ValueError(f"gaps are words in text files, got gaps={','.join(words)} for Parquet: leave it out")
     place = Path(str(files)) if isinstance(files, str | os.PathLike) else paths[0].parent
     headers: dict[str, tuple[str, ...]] = {}
     texts, frames = dict[str, TextTable](), dict[str, Any]()
     for name, path in zip(names, paths, strict=True):
         if is_text:
-            texts[name] = replace(TextTable.recognised(path, (), ()), gaps=words)
+            texts[name] = replace(TextTable.recognised(path, (), ()), gaps=means_gap)
             headers[name] = texts[name].header
         else:
             frames[name] = read_frame(path)
@@ -120,11 +121,12 @@ def read_sites(
     if differences.noted:
         warnings.warn(f"{place}: {'; '.join(differences.noted[:_SHOWN])}", stacklevel=2)
     said: dict[str, Any] = {"files": len(paths), "dropped": list(roles.drop)}
-    said |= {"gaps": sorted(words)} if words else {}
+    said |= {"gaps": words} if words else {}
     if is_text:
         joined = _Joined([texts[name] for name in names], shared)
         read = read_columns(joined, {*roles.words, *roles.categories}, set())
         lengths = joined.lengths
+        means_gap.warn_of_unmet(place, {word for text in texts.values() for word in text.met})
         said |= {"thousands": read.grouped} if read.grouped else {}
         bad = {}
     else:

@@ -32,7 +32,7 @@ from fedloom.data.in_memory import from_arrays
 from fedloom.data.inputs import Tokens
 from fedloom.data.normalise import Normalise
 from fedloom.data.partition import pooled
-from fedloom.data.preparation import MISSING, Preparation, asked, spelt
+from fedloom.data.preparation import MISSING, Gaps, Preparation, asked, spelt
 from fedloom.data.roles import Roles
 from fedloom.data.statistics import CommonPreparation
 from fedloom.data.targets import take_targets
@@ -55,7 +55,7 @@ def read_csv(
     group: str | None = None,
     drop: Sequence[str] = (),
     categories: Sequence[str] = (),
-    gaps: Sequence[str] = (),
+    gaps: Any = (),
     prepare: Any = None,
     least: int = 1,
     least_clients: int = 1,
@@ -89,7 +89,8 @@ def read_csv(
             `federate`.
         drop: columns that are left out.
         categories: columns of numbers that are names, such as postcodes; prepared as words.
-        gaps: more words that mean a gap, such as "k.A.".
+        gaps: more words or numbers that mean a gap, such as "k.A." or -999, one or several. A number means one however
+            a cell writes it, -999.0 too; a word that no cell has is warned of.
         prepare: "standard": numbers are standardised, gaps are the median, words become one column of 0 and 1 each;
             "federated": the same of what clients count and add up (`fedloom.data.statistics`), the median to 1/1024 of
             the range; or a transformer of scikit-learn, which is given a data frame of the features.
@@ -118,12 +119,13 @@ def read_csv(
     roles = Roles.of(label, target, client, split, group, drop, categories, text)
     how = asked(prepare, least, least_clients, roles.text, tokens=tokens, length=length, most=most)
     table = TextTable.recognised(path, roles.others, roles.features)
-    table = replace(table, gaps=frozenset([gaps] if isinstance(gaps, str) else gaps))
+    table = replace(table, gaps=Gaps.of(gaps))
     dropped = roles.dropped(table.header)
     read = read_columns(table, {*roles.words, *roles.categories}, set(dropped))
     said: dict[str, Any] = {"separator": table.separator, "encoding": table.encoding, "dropped": list(dropped)}
-    if table.gaps:
-        said["gaps"] = sorted(table.gaps)
+    if table.gaps.words:
+        said["gaps"] = sorted(table.gaps.words)
+        table.gaps.warn_of_unmet(path, table.met)
     if read.grouped:
         said["thousands"] = read.grouped
     return dataset_of(path, read, roles, path.stem, how, said, test_fraction, seed)

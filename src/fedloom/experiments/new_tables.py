@@ -15,7 +15,7 @@ from fedloom.data import Examples
 from fedloom.data.columns import DATE, Columns, NoColumnError, class_labels
 from fedloom.data.formats import refuse
 from fedloom.data.parquet import is_parquet, read_frame
-from fedloom.data.preparation import MISSING, Preparation
+from fedloom.data.preparation import MISSING, Gaps, Preparation
 from fedloom.data.roles import Roles
 from fedloom.data.sites import is_pattern, site_files, site_names
 from fedloom.data.statistics import CommonPreparation
@@ -88,7 +88,7 @@ class RunTable:
             out[key] = value
         return out
 
-    def _roles(self, given: Mapping[str, str]) -> tuple[Roles, frozenset[str]]:
+    def _roles(self, given: Mapping[str, str]) -> tuple[Roles, Gaps]:
         """Return the roles of columns, and the words that mean a gap: as of the run where nothing else is given."""
         said = self._said()
 
@@ -106,7 +106,7 @@ class RunTable:
         read = {} if self.preparation is None else self.preparation.read
         gaps = {*(of("gaps") or "").split(","), *read.get("gaps", ())} - {""}
         roles = Roles(label, targets, of("client"), of("split"), of("group"), tuple(sorted(drop)), ())
-        return roles, frozenset(gaps)
+        return roles, Gaps.of(gaps)
 
     def read(self, path: str, given: Mapping[str, str], with_targets: bool) -> TableRows:
         """Return the rows of a file, or of the files of a pattern, each of which is a site then.
@@ -147,7 +147,7 @@ class RunTable:
         """Return the rows of a data frame of pandas."""
         return self._of_frame(Path("data frame"), frame, self._roles({})[0], with_targets)
 
-    def _of_text(self, path: Path, roles: Roles, gaps: frozenset[str], with_targets: bool, named: bool) -> TableRows:
+    def _of_text(self, path: Path, roles: Roles, gaps: Gaps, with_targets: bool, named: bool) -> TableRows:
         if not path.is_file():
             raise SettingError(f"there is no file {str(path)!r}; give the path of a table with a header line")
         if not path.stat().st_size:
