@@ -341,7 +341,8 @@ def test_marks_that_part_thousands_are_told_by_the_whole_column(
     path = tmp_path / "t.csv"
     rows = [f"{cell};{i};{i % 2}" for i, cell in enumerate(cells)]
     path.write_text("\n".join(["income;n;y", *rows]), encoding="cp1252")
-    found = read_csv(path, label="y", prepare="standard", gaps=["k.A."], test_fraction=0).train.preparation
+    gaps = [cell for cell in cells if cell == "k.A."]
+    found = read_csv(path, label="y", prepare="standard", gaps=gaps, test_fraction=0).train.preparation
     assert found is not None
     np.testing.assert_array_equal(found.frame["income"].to_numpy(), numbers)
     assert list(found.frame) == ["income", "n"]

@@ -6,7 +6,6 @@ import functools
 import os
 import warnings
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -31,6 +30,7 @@ from fedloom.display.progress import optional_progress
 from fedloom.engines.attacks import Attack
 from fedloom.engines.engine import Engine
 from fedloom.engines.faults import Faults
+from fedloom.storage.files import path_of
 from fedloom.tasks import Classification
 from fedloom.wire.launched import only_computes
 from fedloom.wire.ranks import Ranks
@@ -179,7 +179,7 @@ class Job(Plan):
         checkpoint = coordinator.restore(files, at, budget=0)  # what does not fit this algorithm shows here
         for client in checkpoint.clients:
             _ = coordinator.engine.states[client]
-        files.branch(checkpoint, Path(directory), coordinator.documents())
+        files.branch(checkpoint, path_of(directory), coordinator.documents())
         return checkpoint.round
 
     @enough_memory()

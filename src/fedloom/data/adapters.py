@@ -20,7 +20,7 @@ from fedloom.data.folders import pillow
 from fedloom.data.in_memory import from_arrays, missing_classes
 from fedloom.data.normalise import Normalise
 from fedloom.data.tables import from_frame, number
-from fedloom.wording import did_you_mean, some_of
+from fedloom.wording import did_you_mean, local_path, some_of
 
 _TRIED = 16  # items read twice: a flip that half of the items get is missed once in 65,536 data sets
 
@@ -129,19 +129,13 @@ def from_huggingface(
         ValueError: `datasets` is not installed, the data are a stream, there is no split `train`, a column is missing,
             or as of `from_torch`.
     """
-    try:
-        import datasets  # type: ignore[import-untyped]
-    except ImportError:
-        raise ValueError("Hugging Face data sets need datasets: pip install 'fedloom[huggingface]'") from None
     known = HUGGINGFACE.get(source) if isinstance(source, str) else None
     name = source if isinstance(source, str) else "huggingface"
     if known is not None:
         x, label, client, config = x or known.x, label or known.label, client or known.client, config or known.config
         if normalise is None and known.normalise is not None:
             normalise = NORMALISE[known.normalise]
-    if isinstance(source, str):
-        source = datasets.load_dataset(source, config, cache_dir=cache)
-    parts = _parts(name, source)
+    parts = _parts(name, source, config, cache)
     train = parts["train"]
     x = x or next((c for c in ("image", "img") if c in train.column_names), "image")
     label = label or "label"
@@ -211,15 +205,8 @@ def texts_of_huggingface(
         ValueError: `datasets` is not installed, the data are a stream, there is no split `train`, a column is missing,
             or as of `from_frame`.
     """
-    try:
-        import datasets
-        import pandas as pd
-    except ImportError:
-        raise ValueError("Hugging Face data sets need datasets: pip install 'fedloom[huggingface]'") from None
     name = source if isinstance(source, str) else "huggingface"
-    if isinstance(source, str):
-        source = datasets.load_dataset(source, config, cache_dir=cache)
-    parts = _parts(name, source)
+    parts = _parts(name, source, config, cache)
     there = parts["train"].column_names
     columns = [column for column in (text, label, client) if column is not None]
     if missing := [column for column in columns if column not in there]:
@@ -227,6 +214,8 @@ def texts_of_huggingface(
             f"{name} must have the columns {', '.join(missing)}, got {', '.join(there)}: name others as text, label or "
             "client"
         )
+    import pandas as pd  # which datasets needs
+
     frames = [part.select_columns(columns).to_pandas().assign(**{_PART: which}) for which, part in parts.items()]
     split = _PART if len(frames) > 1 else None
     frame = pd.concat(frames, ignore_index=True)
@@ -240,14 +229,21 @@ def texts_of_huggingface(
     return made._replace(train=_as_there(made.train, names), test=made.test and _as_there(made.test, names))
 
 
-def _parts(name: str, source: Any) -> dict[str, Any]:
+def _parts(name: str, source: Any, config: str | None, cache: str | None) -> dict[str, Any]:
     """Return the splits `train` and, where it is there, `test`; warn of those that are not read.
 
     Raises:
-        ValueError: there is no split `train`, or what is given is a stream, or no data set of Hugging Face at all.
+        ValueError: `datasets` is not installed, there is no split `train`, or what is given is a stream, or no data set
+            of Hugging Face at all.
     """
-    import datasets
-
+    try:
+        import datasets  # type: ignore[import-untyped]
+    except ImportError:
+        raise ValueError("Hugging Face data sets need datasets: pip install 'fedloom[huggingface]'") from None
+    if isinstance(source, str):
+        folder = local_path(source)
+        kept = None if cache is None else str(local_path(cache))
+        source = datasets.load_dataset(str(folder) if source[:1] == "~" else source, config, cache_dir=kept)
     parts = dict(source) if isinstance(source, dict) else {"train": source}
     for part, rows in parts.items():
         if isinstance(rows, datasets.Dataset):

@@ -22,6 +22,7 @@ from fedloom.data.hold_out import sizes_held_out
 from fedloom.data.in_memory import from_arrays, missing_classes
 from fedloom.data.inputs import Tokens, next_tokens
 from fedloom.data.vocabulary import narrow
+from fedloom.wording import local_path
 
 NAMES = ("x_train", "y_train", "x_test", "y_test")
 _OWNERS = "clients_train"
@@ -44,7 +45,7 @@ def read_npz(path: str | os.PathLike[str], *, every_class: bool = True) -> Datas
     Raises:
         ValueError: there is no such file, an array is missing, holds anything but numbers, or does not fit the others.
     """
-    path = Path(path)
+    path = local_path(path)
     if _holds_tokens(path):
         return _of_tokens(path)
     arrays = read_arrays(path, [*NAMES, *_owners_in(path)])
@@ -83,7 +84,7 @@ def read_npy(path: str | os.PathLike[str], *, test_fraction: float = 0.2, seed: 
     Raises:
         ValueError: there is no such file, it holds anything but token ids, or an argument is out of range.
     """
-    path = Path(path)
+    path = local_path(path)
     if not path.is_file():
         raise FormatError(f"there is no file {str(path)!r}; give the path of a .npy file with token ids (N, T)")
     try:

@@ -22,7 +22,7 @@ from fedloom.data.roles import Roles, first_repeated
 from fedloom.data.tables import columns_of_frame, dataset_of
 from fedloom.data.text_table import TextTable, read_columns
 from fedloom.data.vocabulary import Tokeniser, TokenKind
-from fedloom.wording import some_of
+from fedloom.wording import local_path, some_of
 
 TABLES = (".csv", ".tsv", ".parquet")
 _SHOWN = 20  # differences in a message
@@ -149,7 +149,7 @@ def read_sites(
 
 def is_pattern(source: str) -> bool:
     """Return whether the path of a table names several files: a pattern, or a list with commas."""
-    return not Path(source).exists() and (
+    return not local_path(source).exists() and (
         any(mark in source for mark in "*[") or all(part.endswith(TABLES) for part in source.split(",")[:-1] or [""])
     )
 
@@ -161,13 +161,13 @@ def site_files(files: str | os.PathLike[str] | Sequence[str | os.PathLike[str]])
         ValueError: there are fewer than two, one is missing or there twice, or they are of several kinds.
     """
     if isinstance(files, str | os.PathLike):
-        text = os.fspath(files)
+        text = str(local_path(files))
         if any(mark in text for mark in "*["):
             found = sorted({Path(one) for one in glob.glob(text, recursive=True) if Path(one).is_file()})
         else:
-            found = sorted(Path(part) for part in text.split(","))
+            found = sorted(local_path(part) for part in text.split(","))
     else:
-        found = sorted(map(Path, files))
+        found = sorted(map(local_path, files))
     shown = str(files)[:200]
     if len(found) < 2:
         got = f"{found[0]} alone" if found else "none"

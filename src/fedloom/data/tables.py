@@ -38,6 +38,7 @@ from fedloom.data.statistics import CommonPreparation
 from fedloom.data.targets import take_targets
 from fedloom.data.text_table import TextTable, read_columns
 from fedloom.data.vocabulary import Tokeniser, TokenKind
+from fedloom.wording import local_path
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -113,7 +114,7 @@ def read_csv(
         ValueError: a column is missing, a row has another number of cells than the header, columns do not hold what
             they need to (all of them in one message), or there is no row to train on.
     """
-    path = Path(path)
+    path = local_path(path)
     if not path.is_file():
         raise FormatError(f"there is no file {str(path)!r}; give the path of a .csv file with a header line")
     roles = Roles.of(label, target, client, split, group, drop, categories, text)

@@ -20,6 +20,7 @@ from fedloom.core.task import Task
 from fedloom.core.types import Weights
 from fedloom.data.preparation import Preparation
 from fedloom.experiments.onnx_file import as_onnx
+from fedloom.storage.files import path_of
 from fedloom.storage.output import check_new, publish
 from fedloom.wording import some_of
 
@@ -71,7 +72,7 @@ def export(
             missing, or the network cannot be written as ONNX.
         StorageError: the disk does not take the file.
     """
-    path = Path(path)
+    path = path_of(path)
     format = file_format(path, format)
     check_new(path, overwrite)
     alone = {"normalise": normalise, "input_dtype": input_dtype, "preparation": preparation, "task": task}

@@ -21,6 +21,7 @@ from fedloom.data.sites import is_pattern, site_files, site_names
 from fedloom.data.statistics import CommonPreparation
 from fedloom.data.tables import columns_of_frame
 from fedloom.data.text_table import TextTable, read_columns, ungrouped
+from fedloom.storage.files import path_of
 from fedloom.wording import did_you_mean, some_of
 
 _ROLES = ("label", "target", "client", "split", "group", "drop", "gaps")  # of columns that are no features
@@ -114,7 +115,7 @@ class RunTable:
         `given`: what is said of the columns of these files, where it is not as in the run's table.
         """
         several = is_pattern(path)
-        files = site_files(path) if several else [Path(path)]
+        files = site_files(path) if several else [path_of(path)]
         sites = site_names(files)
         roles, gaps = self._roles(given)
         if "client" in given and several:
@@ -235,7 +236,7 @@ class RunTable:
         source = self.source.partition("?")[0]
         out: dict[str, str] = dict(known or {})
         if source and names:
-            for file in site_files(source) if is_pattern(source) else [Path(source)]:
+            for file in site_files(source) if is_pattern(source) else [path_of(source)]:
                 if not is_parquet(file):
                     text = TextTable.recognised(file, (), self.columns)
                     out |= read_columns(text, set(), {*text.header} - names).grouped

@@ -17,6 +17,7 @@ from fedloom.core.model import Model
 from fedloom.core.network_copies import tensors_of
 from fedloom.core.types import Weights
 from fedloom.experiments.export import file_format, filled
+from fedloom.storage.files import path_of
 from fedloom.wording import some_of
 
 
@@ -36,7 +37,7 @@ def load_weights(path: str | os.PathLike[str], model: Model, *, dtype: torch.dty
         SettingError: there is no such file, or its suffix is not one of these.
         CodecError: the file is damaged, holds something else than tensors, or does not fit the model; says what.
     """
-    tensors = _read(Path(path), model, dtype)
+    tensors = _read(path_of(path), model, dtype)
     for name, own in model.frozen.items():
         if not torch.equal(tensors[name].to(own.dtype), own.cpu()):
             raise CodecError(
@@ -58,7 +59,7 @@ def load_network(path: str | os.PathLike[str], model: Model, *, only: str = "*",
             for other classes. What else the file has is named in a warning.
         seed: of the values that are not taken, as of `model.init`.
     """
-    network = filled(model, _read(Path(path), model, torch.float32, only, seed))
+    network = filled(model, _read(path_of(path), model, torch.float32, only, seed))
     return Model(network, name=model.name, factors="both")  # requires_grad says which of them are trained
 
 

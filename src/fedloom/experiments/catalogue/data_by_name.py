@@ -26,7 +26,7 @@ from fedloom.data.formats import FormatError
 from fedloom.data.parquet import is_parquet
 from fedloom.data.sites import TABLES, is_pattern
 from fedloom.data.sources import SOURCES
-from fedloom.wording import did_you_mean
+from fedloom.wording import did_you_mean, local_path
 
 
 def data(source: str, *, whole: bool = False) -> Dataset:
@@ -53,6 +53,7 @@ def data(source: str, *, whole: bool = False) -> Dataset:
     if name == "huggingface" and rest:
         return from_huggingface(rest)
     path, question, arguments = source.partition("?")
+    folder = local_path(path)
     if is_table(source):
         return _table(path, arguments if question else None, whole)
     if source.endswith(".npz"):
@@ -71,12 +72,12 @@ def data(source: str, *, whole: bool = False) -> Dataset:
         )
     if source in SOURCES:
         raise SettingError(f"data {source!r} needs the folder with its files: {source}:FOLDER")
-    if Path(source).is_dir() and (kind := next((k for k in TABLES if any(Path(source).glob(f"*{k}"))), None)):
+    if folder.is_dir() and (kind := next((k for k in TABLES if any(folder.glob(f"*{k}"))), None)):
         raise SettingError(
             f"tables of a folder are read by a pattern, a client for each file, got {source!r}: write "
             f"'{source.rstrip('/')}/*{kind}?label=NAME'"
         )
-    if Path(source).is_dir():
+    if folder.is_dir():
         raise SettingError(
             f"a folder is read as NAME:FOLDER, where NAME says what is in it, got {source!r}: write images:{source} "
             "for {train,test}/<class>/*.png; `fedloom data sources` lists the others; of clients that another library "
@@ -126,7 +127,7 @@ def names_clients(source: str) -> bool:
 
 def _published(name: str, folder: str) -> Dataset:
     said, says = dict[str, Any](), SOURCES[name].says
-    if says and not Path(folder).exists():
+    if says and not local_path(folder).exists():
         folder, _, written = folder.partition("?")
         for pair in written.split("&") if written else ():
             key, _, value = pair.partition("=")
@@ -230,6 +231,6 @@ def _table(path: str, written: str | None, whole: bool) -> Dataset:
             f"{form}"
         ) from error
     except ValueError as error:
-        if written is not None or not Path(path).exists():
+        if written is not None or not local_path(path).exists():
             raise
         raise SettingError(f"{error}; what columns are is said as {form}") from error
