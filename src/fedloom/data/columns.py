@@ -8,6 +8,7 @@ import unicodedata
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -55,13 +56,21 @@ class NoColumnError(FormatError):
             said.append(f"{name!r} (did you mean {known[close[0]]!r}?)" if close else f"{name!r}")
         self.columns = columns
         self.rule = f"{path}: there is no column {', '.join(said)}, got {', '.join(header)[:200] or 'nothing'}"
+        self.rule += " (data in line 1, without a line of names before it?)" if _look_like_data(header) else ""
         unsaid = "label" in columns  # what `read_csv` takes where nobody says another
         remedy = "say which one is the label (label=NAME)" if unsaid else "name columns as the first line does"
         super().__init__(f"{self.rule}: {remedy}")
 
 
 def check_header(path: Path, header: Sequence[str], others: Sequence[str], features: Sequence[str]) -> None:
-    if (twice := first_repeated(header)) is not None:
+    twice = first_repeated(header)
+    if twice is not None and _look_like_data(header):
+        refuse(
+            path, "the first line must name the columns", f"data in line 1, {', '.join(header)[:100]!r}",
+            "write a line of names before it, or read it with pandas (header=None) and fedloom.from_frame, where "
+            "columns are called 0, 1, ...",
+        )  # fmt: skip
+    if twice is not None:
         refuse(path, "columns must have distinct names", f"{twice!r} twice", "rename one in the first line")
     there = set(header)
     if missing := [name for name in dict.fromkeys([*others, *features]) if name not in there]:
@@ -75,6 +84,14 @@ def check_header(path: Path, header: Sequence[str], others: Sequence[str], featu
         )
     if not there - set(others):
         refuse(path, "a table must have a column of features", ", ".join(header)[:200], "drop fewer columns")
+
+
+def _look_like_data(header: Sequence[str]) -> bool:
+    """Return whether half of the names of columns are numbers, and not rising ones, as pandas counts columns."""
+    numbers = [name for name in header if _is_number(name)]
+    whole = [int(name) for name in numbers if _INTEGER.fullmatch(name)]
+    counts = len(whole) == len(numbers) and all(a < b for a, b in pairwise(whole))
+    return 2 * len(numbers) >= len(header) > 0 and not counts
 
 
 def most_words(rows: int) -> int:

@@ -41,6 +41,31 @@ def refuse(path: Path, rule: str, value: object, remedy: str = _AGAIN) -> NoRetu
     raise FormatError(f"{path}: {rule}, got {value}: {remedy}")
 
 
+_KINDS = {  # how files begin that people take for text
+    b"\x1f\x8b": ("compressed by gzip", "gunzip {}"),
+    b"BZh": ("compressed by bzip2", "bunzip2 {}"),
+    b"\xfd7zXZ\x00": ("compressed by xz", "unxz {}"),
+    b"\x28\xb5\x2f\xfd": ("compressed by zstd", "unzstd {}"),
+    b"\x04\x22\x4d\x18": ("compressed by lz4", "unlz4 {}"),
+    b"7z\xbc\xaf\x27\x1c": ("a 7z archive", "7z x {}"),
+    b"PK\x03\x04": ("a zip archive, which an Excel workbook is too", "unzip {}, or save the workbook as CSV"),
+    b"\xd0\xcf\x11\xe0": ("an Excel workbook", "save it as CSV"),
+    b"PAR1": ("Parquet", "name it {}.parquet"),
+    b"SQLite format 3": ("a SQLite database", "export a table as CSV"),
+    b"%PDF": ("a PDF", "take the table itself"),
+}
+
+
+def refuse_other_kinds(path: Path, rule: str) -> None:
+    """Refuse a file that begins as one that is compressed, or of another kind, and is taken for text."""
+    with path.open("rb") as file:
+        head = file.read(16)
+    for begins, (kind, remedy) in _KINDS.items():
+        if head.startswith(begins):
+            pandas = f"read it with pandas and fedloom.from_frame, and {remedy.format(path.name)} for the command line"
+            refuse(path, rule, f"a file that is {kind}", pandas)
+
+
 def find_files(name: str, places: Sequence[tuple[Path, Sequence[Sequence[str]]]]) -> list[Path]:
     """Return the files of the first place that has them all, each in the first of its spellings that is there.
 

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 from fedloom.data.examples import Dataset, Examples
-from fedloom.data.formats import check_link, read_whole, refuse, visible, warn_of_folders
+from fedloom.data.formats import check_link, read_whole, refuse, refuse_other_kinds, visible, warn_of_folders
 from fedloom.data.inputs import IGNORED, Tokens
 from fedloom.data.preparation import Preparation
 from fedloom.data.tables import from_frame
@@ -126,6 +126,7 @@ def _plain(folder: Path, files: Sequence[Path], how: TextPreparation) -> Dataset
 
 def _text(path: Path, folder: Path) -> str:
     check_link(path, folder)
+    refuse_other_kinds(path, "a text must be in UTF-8")
     try:
         return read_whole(path).decode("utf-8-sig")
     except UnicodeDecodeError as error:

@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from fedloom.data import formats
 from fedloom.data.columns import Columns, check_header
-from fedloom.data.formats import refuse
+from fedloom.data.formats import refuse, refuse_other_kinds
 from fedloom.data.preparation import MISSING, Gaps
 
 _DECIMAL_COMMA = re.compile(r"[+-]?[0-9]*,[0-9]+")
@@ -46,6 +46,7 @@ class TextTable:
         """
         if (size := path.stat().st_size) > formats.LIMIT:
             refuse(path, f"the file must be at most {formats.LIMIT} bytes", size, "use a .npz file")
+        refuse_other_kinds(path, "the file must be a table as text")
         encoding = _encoding(path)
         headers = {separator: _header(path, encoding, separator) for separator in _SEPARATORS}
         wanted = {*others, *features}

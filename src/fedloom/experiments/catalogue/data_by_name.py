@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from glob import glob
 from importlib.util import find_spec
 from inspect import signature
 from pathlib import Path
@@ -22,7 +23,7 @@ from fedloom.data import (
     texts_of_huggingface,
 )
 from fedloom.data.columns import NoColumnError
-from fedloom.data.formats import FormatError
+from fedloom.data.formats import FormatError, refuse_other_kinds
 from fedloom.data.parquet import is_parquet
 from fedloom.data.sites import TABLES, is_pattern
 from fedloom.data.sources import SOURCES
@@ -72,6 +73,12 @@ def data(source: str, *, whole: bool = False) -> Dataset:
         )
     if source in SOURCES:
         raise SettingError(f"data {source!r} needs the folder with its files: {source}:FOLDER")
+    for file in [path for path in map(Path, sorted(glob(str(folder)))) if path.is_file()][:1]:
+        refuse_other_kinds(file, f"tables and arrays end in {', '.join(_ENDS)}")
+        raise SettingError(
+            f"tables and arrays end in {', '.join(_ENDS)}, got {source!r}: rename a table as text to {file.stem}.csv, "
+            "or read it in Python and pass its arrays"
+        )
     if folder.is_dir() and (kind := next((k for k in TABLES if any(folder.glob(f"*{k}"))), None)):
         raise SettingError(
             f"tables of a folder are read by a pattern, a client for each file, got {source!r}: write "
@@ -92,6 +99,9 @@ def data(source: str, *, whole: bool = False) -> Dataset:
 
 def _named(folder: bool) -> str:
     return ", ".join(name for name, source in SOURCES.items() if bool(source.files) == folder)
+
+
+_ENDS = (*TABLES, ".npz", ".npy")
 
 
 def is_own_data(source: str) -> bool:
