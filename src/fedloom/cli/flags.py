@@ -70,6 +70,12 @@ def add_settings(parser: argparse.ArgumentParser, with_seeds: bool = True) -> No
                     metavar="N",
                     help="of everything random; several with commas, one run each (default: 0)",
                 )
+        if group == "engine" and with_seeds:
+            add(
+                "--debug", action="store_true",
+                help="compute the clients one by one in this process, where breakpoint() stops, and show the whole "
+                "traceback of an error",
+            )  # fmt: skip
         if group == "results" and with_seeds:
             add(
                 "--out",

@@ -266,6 +266,7 @@ def run(
     resume: bool = False,
     on_start: OnHistory | None = None,
     on_round: OnHistory | None = None,
+    debug: bool = False,
     progress: bool | None = None,
 ) -> History:
     """Train `model` on `federation` with `algorithm` and return what was measured.
@@ -285,6 +286,8 @@ def run(
         resume: continue the run in `directory` from its newest checkpoint, bit for bit.
         on_start: called once, when the engine is chosen and nothing is measured yet.
         on_round: called after every round.
+        debug: compute the clients one by one in this process, where `breakpoint()` stops: the engine loop, without
+            graphs, and without a bar unless `progress` asks for one.
         progress: show round, accuracy and time left; None: on a terminal and in a notebook.
 
     Returns:
@@ -299,6 +302,8 @@ def run(
         NonFiniteError: a loss or an upload is not finite (a ClientError), unless `on_nonfinite` is "refuse".
     """
     settings = RunSettings() if settings is None else settings
+    if debug:
+        settings, progress = settings.for_debugging(), bool(progress)
     job = Job(
         algorithm=algorithm,
         federation=federation,
