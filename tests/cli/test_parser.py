@@ -7,6 +7,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -55,6 +56,47 @@ def test_every_command_does_something() -> None:
     found = set(functions(parser()))
     assert {"train.compare", "data_sets.show", "demo.run"} <= found
     assert all(callable(cli._load_function(name)) for name in found)
+
+
+def places(of: argparse.ArgumentParser) -> Iterator[tuple[str, argparse.Action]]:
+    """Options and arguments of every command that name a folder or a file of this machine."""
+    for action in of._actions:
+        if isinstance(action, argparse._SubParsersAction):
+            for inner in action.choices.values():
+                yield from places(inner)
+        elif action.metavar in {"DIR", "FILE", "FOLDER", "FILE.csv", "directory"} or action.dest in {
+            "directory", "directories", "folder", "file", "out", "state", "certs",
+        }:  # fmt: skip
+            yield f"{of.prog} {action.dest}", action
+
+
+def test_folders_and_files_are_places_on_this_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    elsewhere = ("predict data", "evaluate data", " start")  # sources and settings, which the job reads
+    found = [one for one in places(parser()) if not one[0].endswith(elsewhere)]
+    for name, action in found:
+        assert callable(action.type), name
+        with pytest.raises(argparse.ArgumentTypeError, match=r"is not a .* here: .* got the address 's3://bucket/x'"):
+            action.type("s3://bucket/x")
+        assert action.type("~/x") == str(tmp_path / "x"), name
+        with pytest.raises(argparse.ArgumentTypeError, match="is empty; name a "):
+            action.type("")
+    assert len(found) > 40
+    assert {"fedloom run out", "fedloom run settings", "fedloom join state", "fedloom export file"} <= {
+        n for n, _ in found
+    }
+
+
+def test_an_address_as_a_folder_is_an_error_of_usage(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(SystemExit) as ended:
+        cli.main(["run", "fedavg", "--out", "s3://bucket/run"])
+    assert (ended.value.code, list(tmp_path.iterdir())) == (2, [])
+    assert "argument --out: is not a directory here: a folder or a file is a path on" in capsys.readouterr().err
+    assert cli.main(["data", "show", "--data", "s3://bucket/t.csv?label=y"]) == 2
+    assert "got the address 's3://bucket/t.csv': name a local one" in " ".join(capsys.readouterr().err.split())
 
 
 def test_without_arguments_it_helps(capsys: pytest.CaptureFixture[str]) -> None:

@@ -250,10 +250,41 @@ def test_an_error_in_ones_own_code_is_placed(capsys: pytest.CaptureFixture[str],
     Path("broken.py").write_text(BROKEN)
     said = refused(capsys, "run fedavg --settings tiny.toml --data broken:arrays")
     assert said == f"no arrays today ({folder / 'broken.py'}, line 8, in arrays)"
-    for engine in ("loop", "stacked"):
+    for engine in ("loop", "stacked", "workers --workers 2"):
         said = refused(capsys, f"run broken:Mine --settings tiny.toml --engine {engine}")
         assert "round 1, batch 0: NameError: name 'nothing' is not defined" in said
         assert said.endswith(f"({folder / 'broken.py'}, line 5, in term)")
+
+
+def test_debugging_shows_the_whole_traceback(capsys: pytest.CaptureFixture[str], folder: Path) -> None:
+    Path("broken.py").write_text(BROKEN)
+    debugs = ["run", "broken:Mine", "--settings", "tiny.toml", "--debug"]
+    status, out, err = call(capsys, *debugs)
+    assert (status, "loop engine (asked for)" in out) == (2, True)
+    trace, _, said = without_warnings(err).partition("error: ")
+    assert trace.startswith("Traceback (most recent call last):")
+    assert f'File "{folder / "broken.py"}", line 5, in term' in trace
+    assert said.strip().endswith(f"({folder / 'broken.py'}, line 5, in term)")
+    status, out, err = call(capsys, *debugs, "--engine", "workers")
+    assert "the clients one by one on the engine loop, got engine = 'workers': leave one of both out" in err
+
+
+@pytest.mark.parametrize("stop", ["breakpoint()", "import pdb; pdb.Pdb().set_trace()", "input('now?')"])
+def test_a_debugger_in_a_worker_is_told_of_the_flag(stop: str, capsys: pytest.CaptureFixture[str]) -> None:
+    Path("stops.py").write_text(BROKEN.replace("return nothing", f"{stop}; return 0.0"))
+    said = refused(capsys, "run stops:Mine --settings tiny.toml --engine workers --workers 2")
+    assert "a debugger or input() needs a terminal, got a process of the engine workers, which has none: " in said
+    assert "with --debug (fedloom.run(..., debug=True))" in said
+
+
+def test_a_debugger_stops_in_the_process_of_a_run_that_is_debugged(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Path("stops.py").write_text(BROKEN.replace("return nothing", "breakpoint(); return 0.0"))
+    stopped: list[object] = []
+    monkeypatch.setattr(sys, "breakpointhook", lambda: stopped.append(1))
+    done(capsys, "run stops:Mine --settings tiny.toml --debug")
+    assert stopped
 
 
 def test_a_model_that_does_not_fit_is_refused_before_anything_is_written(capsys: pytest.CaptureFixture[str]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any, get_args
 
 import pytest
@@ -119,6 +120,22 @@ def test_arguments_of_a_run(given: dict[str, Any], message: str) -> None:
     assert message in str(error.value)
     if "task" in given:
         assert "such as fedloom.Classification() for cross-entropy" in str(error.value)
+
+
+def test_a_run_that_is_debugged_is_a_loop_without_graphs() -> None:
+    asked = RunSettings(rounds=1, cohort_size=2, workers=3, chunk=2, compilation="trace", deadline=5.0)
+    debugged = asked.for_debugging()
+    assert debugged == RunSettings(rounds=1, cohort_size=2, engine="loop", compilation="none")
+    assert dataclasses.replace(asked, engine="loop").for_debugging() == debugged
+    for engine in ("stacked", "workers", "gloo", "devices"):
+        with pytest.raises(SettingError, match=f"one by one on the engine loop, got engine = '{engine}': leave one of"):
+            dataclasses.replace(asked, engine=engine).for_debugging()
+    train = Examples(torch.randn(20, 3), torch.arange(20) % 2, 2)
+    federation = federate(train, iid(train.y, 4, seed=0))
+    given = FedAvg(), federation, lambda: nn.Linear(3, 2), RunSettings(rounds=1, cohort_size=4)
+    found = run(*given, debug=True)
+    assert (found.engine, found.engine_reason) == ("loop", "asked for")
+    assert run(*given).engine == "stacked"
 
 
 def test_where_runs_may_differ() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import builtins
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ import pytest
 import torch
 from torch.utils.data import TensorDataset
 
-from fedloom.data import Normalise, from_huggingface, from_torch
+from fedloom.data import Normalise, from_huggingface, from_torch, texts_of_huggingface
 from fedloom.data.adapters import HUGGINGFACE
 from fedloom.data.constants import NORMALISE
 
@@ -174,6 +175,40 @@ def test_what_hugging_face_cannot_give(hf: Any, monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr("PIL.Image.MAX_IMAGE_PIXELS", 15)
     with pytest.raises(ValueError, match=r"small enough for Pillow, .* decompression bomb"):
         from_huggingface(images(hf))
+
+
+def test_a_third_split_is_not_read_in_silence(hf: Any) -> None:
+    rows = hf.Dataset.from_dict({"x": [[1.0], [2.0]], "text": ["a", "b"], "label": [0, 1]})
+    for more, told in (
+        ({"validation": rows}, r"train and test are read, and validation \(2 rows\) not; without test there is no"),
+        ({"test": rows, "unsupervised": rows, "valid": rows}, r"unsupervised \(2 rows\), valid \(2 rows\) not: name"),
+    ):
+        source = hf.DatasetDict(train=rows, **more)
+        with pytest.warns(UserWarning, match=told):
+            found = from_huggingface(source, x="x")
+        assert (found.test is None) == ("test" not in more)
+        with pytest.warns(UserWarning, match=told):
+            texts_of_huggingface(source, text="text")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert from_huggingface(hf.DatasetDict(train=rows, test=rows), x="x").test is not None
+
+
+@pytest.mark.parametrize("read", [from_huggingface, lambda source: texts_of_huggingface(source, text="text")])
+def test_streams_and_other_things_are_told_as_what_they_are(hf: Any, read: Any) -> None:
+    stream = hf.Dataset.from_dict({"image": [[1.0]], "text": ["a"], "label": [0]}).to_iterable_dataset()
+    with pytest.raises(ValueError, match="got a stream, IterableDataset: load it without streaming=True, or collect"):
+        read(stream)
+    with pytest.raises(ValueError, match="got a stream, IterableDatasetDict: load"):
+        read(hf.IterableDatasetDict(train=stream, test=stream))
+    with pytest.raises(ValueError, match=r"source must be a name, .* got list: use fedloom.from_torch"):
+        read([([1.0], 0)])
+    with pytest.raises(ValueError, match="got dict with list as 'train': use"):
+        read({"train": [1]})
+    with pytest.raises(ValueError, match=r"must have a split 'train', got Train, test \(did you mean 'Train'\?\): ren"):
+        read(hf.DatasetDict(Train=hf.Dataset.from_dict({"label": [0]}), test=hf.Dataset.from_dict({"label": [0]})))
+    with pytest.raises(ValueError, match="must have a split 'train', got none: rename"):
+        read(hf.DatasetDict())
 
 
 def test_datasets_is_named_if_missing(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -38,6 +38,14 @@ def test_a_file_like_that_of_keras(tmp_path: Path, save: object) -> None:
     np.testing.assert_array_equal(train.x[:, 0].numpy(), x)
 
 
+@pytest.mark.parametrize("kind", [np.float32, np.int32])
+def test_a_third_split_is_not_read_in_silence(tmp_path: Path, kind: type) -> None:
+    x, y = np.ones((4, 3), kind), np.array([0, 1, 0, 1])
+    np.savez(tmp_path / "a.npz", x_train=x, y_train=y, x_test=x, y_test=y, x_val=x, y_val=y)
+    with pytest.warns(UserWarning, match=r"x_train, .* are read, and x_val, y_val not: save the ones to test on as x_"):
+        read_npz(tmp_path / "a.npz")
+
+
 def test_a_file_may_name_the_client_of_each_row(tmp_path: Path) -> None:
     x, y, names = np.ones((4, 3), np.float32), np.array([0, 1, 0, 1]), np.array(["kiel", "bonn", "kiel", "bonn"])
     arrays = {"x_train": x, "y_train": y, "x_test": x, "y_test": y}
@@ -46,6 +54,9 @@ def test_a_file_may_name_the_client_of_each_row(tmp_path: Path) -> None:
         train, _, owners, held_out = read_npz(tmp_path / "a.npz")
         assert owners is not None
         assert ([train.owners[k] for k in owners], held_out) == (list(map(str, given)), None)
+    np.savez(tmp_path / "a.npz", **arrays, clients_train=np.array(["kiel", "Kiel", "bonn", "bonn"]))
+    with pytest.warns(UserWarning, match="one word has one spelling, got 'Kiel' and 'kiel' in 'clients_train', each"):
+        read_npz(tmp_path / "a.npz")
     np.savez(tmp_path / "a.npz", **arrays, clients_train=names[:3])
     with pytest.raises(ValueError, match=r"clients_train must name the client of each of 4 rows, got \(3,\): save as"):
         read_npz(tmp_path / "a.npz")

@@ -33,6 +33,20 @@ def write_cinic10(folder: Path, parts: tuple[str, ...] = ("train", "valid", "tes
             write(folder / part / name / f"{part}-{i}.png", (32, 32, 3))
 
 
+def test_a_third_part_is_not_read_in_silence(tmp_path: Path) -> None:
+    for part in ("train", "val", ".git", "__MACOSX"):
+        write(tmp_path / part / "ant" / "1.png")
+    with pytest.warns(UserWarning, match=r"train/ and test/ are read, and val/ not: rename the one to test on test/"):
+        assert load("images", tmp_path).test is None
+
+
+def test_classes_that_look_like_one_are_warned_of(tmp_path: Path) -> None:
+    for name in ("ant", "Ant"):
+        write(tmp_path / "train" / name / "1.png")
+    with pytest.warns(UserWarning, match="one word has one spelling, got 'Ant' and 'ant' in 'train', each of which"):
+        assert load("images", tmp_path).train.num_classes == 2
+
+
 def test_images_by_class(tmp_path: Path) -> None:
     cat = write(tmp_path / "train" / "cat" / "b.png")
     first = write(tmp_path / "train" / "cat" / "a.bmp")

@@ -18,7 +18,8 @@ from torch import nn
 
 import fedloom as fl
 from fedloom.coordinator.facts import parts
-from fedloom.data import Dataset, from_frame, natural, read_csv
+from fedloom.data import Dataset, from_frame, natural, read_csv, read_sites
+from fedloom.data.preparation import Gaps
 from fedloom.experiments import catalogue
 from fedloom.experiments.experiment import Experiment
 
@@ -340,7 +341,8 @@ def test_marks_that_part_thousands_are_told_by_the_whole_column(
     path = tmp_path / "t.csv"
     rows = [f"{cell};{i};{i % 2}" for i, cell in enumerate(cells)]
     path.write_text("\n".join(["income;n;y", *rows]), encoding="cp1252")
-    found = read_csv(path, label="y", prepare="standard", gaps=["k.A."], test_fraction=0).train.preparation
+    gaps = [cell for cell in cells if cell == "k.A."]
+    found = read_csv(path, label="y", prepare="standard", gaps=gaps, test_fraction=0).train.preparation
     assert found is not None
     np.testing.assert_array_equal(found.frame["income"].to_numpy(), numbers)
     assert list(found.frame) == ["income", "n"]
@@ -395,6 +397,41 @@ def test_gaps_of_new_rows_are_those_of_the_table(tmp_path: Path) -> None:
         np.testing.assert_array_equal(made, [[made[0, 0], 0, 1, 0], [made[0, 0], 0, 0, 1]])  # the median is 2
     kept = preparation.select(np.array([0])).new_rows(pd.DataFrame({"n": [2], "town": ["k.A."]}))
     assert kept[0, 1:].tolist() == [0, 0, 1]
+
+
+@pytest.mark.parametrize("gap", ["-999", "-999.0", -999, -999.0, np.int64(-999), ["-9.99e2"], (-999,), {"-999.00"}])
+def test_a_number_among_gaps_is_meant_however_it_is_written(tmp_path: Path, gap: Any) -> None:
+    path, cells = tmp_path / "t.csv", ["-999", "-999.0", "-999,00", "-9.99E+2", " -999."]
+    rows = [f"{cell};{i};{i % 2}" for i, cell in enumerate(["3", *cells, "-998"])]
+    path.write_text("\n".join(["n;m;y", *rows]), encoding="utf-8")
+    found = read_csv(path, label="y", prepare="standard", gaps=gap, test_fraction=0).train.preparation
+    assert found is not None
+    np.testing.assert_array_equal(found.frame["n"], [3.0, *[np.nan] * 5, -998.0])
+    made = found.new_rows(pd.DataFrame({"n": [np.nan, -999.0, "-999.00"], "m": [1, 1, 1]}))
+    assert made[0].tolist() == made[1].tolist() == made[2].tolist()
+
+
+def test_other_numbers_and_words_among_gaps(tmp_path: Path) -> None:
+    path = tmp_path / "t.csv"
+    path.write_text("n,w,y\n1,a,0\ninf,b,1\nInfinity,99,0\n4,99.0,1\n", encoding="utf-8")
+    made = read_csv(path, label="y", prepare="standard", gaps=[np.inf, 99, np.nan], test_fraction=0).train.preparation
+    assert made is not None
+    np.testing.assert_array_equal(made.frame["n"], [1, np.nan, np.nan, 4])
+    assert made.frame["w"].isna().tolist() == [False, False, True, True]
+    assert Gaps.of("k.A.").word("-999") is None
+    assert Gaps.of(["-999", "x"]).word("x9") is None
+
+
+def test_a_word_of_gaps_that_no_cell_is_is_warned_of(tmp_path: Path) -> None:
+    for i in range(2):
+        (tmp_path / f"{i}.csv").write_text("n,m,y\n1,k.A.,0\n2,5,1\n".replace("k.A.", ("k.A.", "5")[i]))
+    given: dict[str, Any] = {"label": "y", "prepare": "standard", "test_fraction": 0}
+    with pytest.warns(
+        UserWarning, match=r"0.csv: words of gaps stand in cells, got '-999', 'ka' in none: spell them as"
+    ):
+        read_csv(tmp_path / "0.csv", gaps=["ka", "k.A.", "NA", -999], **given)
+    with pytest.warns(UserWarning, match=r"\*.csv: words of gaps stand in cells, got 'ka' in none: spell"):
+        read_sites(str(tmp_path / "*.csv"), gaps=["ka", "k.A."], **given)  # which one site alone has
 
 
 def test_marks_in_new_rows_mean_what_they_mean_in_the_table(tmp_path: Path) -> None:

@@ -152,6 +152,15 @@ def test_columns_that_are_dropped_need_not_be_everywhere(tmp_path: Path) -> None
         read_sites(str(tmp_path / "s/*.csv"), label="readmitted", drop=["patient", "los_days"], prepare="standard")
 
 
+def test_classes_and_columns_of_sites_are_compared_without_case_width_and_signs_without_width(tmp_path: Path) -> None:
+    for i, (column, label) in enumerate([("age", "yes"), ("age", "yes"), ("ａge", "ye\u200bs")]):
+        (tmp_path / f"{i}.csv").write_text(f"{column},b,y\n1,2,{label}\n2,3,no\n", encoding="utf-8")
+    with pytest.raises(
+        ValueError, match=r"'age' is missing in 2 \(2 has 'ａge'\);.*'ye\\u200bs' in 2 and 'no', 'yes' els"
+    ):
+        read_sites(str(tmp_path / "*.csv"), label="y")
+
+
 def test_all_differences_stand_in_one_message(tmp_path: Path) -> None:
     def other(rows: list[Row]) -> None:
         for row in rows:

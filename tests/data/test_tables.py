@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
+import bz2
+import gzip
+import io
+import lzma
 import time
+import warnings
+import zipfile
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 
-from fedloom.data import columns, read_csv
+from fedloom.data import columns, from_frame, read_csv
 from fedloom.data.roles import Roles, first_repeated
+from fedloom.experiments import catalogue
 
 
 def write(path: Path, *lines: str, end: str = "\n") -> Path:
@@ -36,6 +44,40 @@ def test_features_classes_and_split(tmp_path: Path) -> None:
     assert (train.y.tolist(), test.y.tolist(), train.num_classes, test.num_classes) == ([2, 0, 0], [1], 3, 3)
     assert (train.x.dtype, train.name, owners, held_out) == (torch.float32, "t", None, None)
     assert train.columns == test.columns == ("a", "b")
+
+
+@pytest.mark.parametrize(
+    "other",
+    ["Yes", "YES", "ye\u200bs", "ｙｅｓ", "\u00a0yes", "y e s"],
+    ids=["title", "upper", "no-width", "wide", "nbsp", "3"],
+)
+def test_one_class_in_two_spellings_is_warned_of(tmp_path: Path, other: str) -> None:
+    path = write(tmp_path / "t.csv", "x,label", "1,yes", "2,no", f"3,{other}")
+    with warnings.catch_warnings(record=True) as seen:
+        warnings.simplefilter("always")
+        found = read_csv(path, test_fraction=0).train
+    if other.strip() in ("yes", "y e s"):  # the same once its spaces are gone; another word
+        assert (found.num_classes, seen) == (2 + (other == "y e s"), [])
+        return
+    told = (
+        f"{path}: one word has one spelling, got {' and '.join(map(repr, sorted(['yes', other])))} in 'label', each of "
+    )
+    assert [str(one.message)[: len(told)] for one in seen] == [told]
+    assert found.num_classes == 3
+
+
+def test_clients_groups_and_categories_in_two_spellings_are_warned_of(tmp_path: Path) -> None:
+    rows = ["Kiel,p1,m,1,a", "kiel,P1,M,2,A", "Bonn,p2,m,3,NA", "Bonn,p2,f,4,na"]
+    path = write(tmp_path / "t.csv", "site,patient,sex,x,y", *rows[:3])
+    given: dict[str, Any] = {"client": "site", "group": "patient", "prepare": "standard", "test_fraction": 0}
+    told = "got 'Kiel' and 'kiel' in 'site'; 'P1' and 'p1' in 'patient'; 'M' and 'm' in 'sex', each of which counts"
+    with pytest.warns(UserWarning, match=told):
+        read_csv(path, label="x", drop=["y"], **given)
+    with pytest.warns(UserWarning, match="got 'A' and 'a' in 'y', each"):
+        from_frame(pd.DataFrame({"x": [1.0, 2.0], "y": ["a", "A"]}), label="y", test_fraction=0)
+    twice = ["é", "e\u0301"]
+    with pytest.warns(UserWarning, match=r"got 'e\\u0301' and '\\xe9' in 'y', each"):
+        from_frame(pd.DataFrame({"x": [1.0, 2.0], "y": twice}), label="y", test_fraction=0)
 
 
 def test_integers_may_have_leading_zeros_if_all_are_spelt_alike(tmp_path: Path) -> None:
@@ -154,6 +196,81 @@ def test_a_column_without_a_value_is_warned_of_where_other_clients_decide_on_it(
 def test_a_column_without_a_name_can_be_left_out(tmp_path: Path) -> None:
     path = write(tmp_path / "t.csv", ",x,label", "0,5,a", "1,6,b")
     assert read_csv(path, drop=[""], test_fraction=0).train.x.tolist() == [[5], [6]]
+
+
+def zipped(text: bytes) -> bytes:
+    with zipfile.ZipFile(made := io.BytesIO(), "w") as archive:
+        archive.writestr("t.csv", text)
+    return made.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("name", "packed", "told"),
+    [
+        (
+            "t.csv.gz",
+            gzip.compress,
+            "a file that is compressed by gzip: read it with pandas .* and gunzip t.csv.gz for",
+        ),
+        ("t.csv.bz2", bz2.compress, "compressed by bzip2: .* bunzip2 t.csv.bz2"),
+        ("t.csv.xz", lzma.compress, "compressed by xz: .* unxz t.csv.xz"),
+        ("t.csv.zst", lambda text: b"\x28\xb5\x2f\xfd" + text, "compressed by zstd: .* unzstd t.csv.zst"),
+        (
+            "t.csv.zip",
+            zipped,
+            "a zip archive, which an Excel workbook is too: .* unzip t.csv.zip, or save the workbook",
+        ),
+        ("t.xls", lambda text: b"\xd0\xcf\x11\xe0" + text, "an Excel workbook: .* save it as CSV"),
+        ("t.pq", lambda text: b"PAR1" + text, "that is Parquet: .* name it t.pq.parquet"),
+    ],
+)
+def test_a_file_of_another_kind_is_told_as_what_it_is(name: str, packed: Any, told: str, tmp_path: Path) -> None:
+    """Also where its name says that it is text, and where the command line is given it, alone or by a pattern."""
+    for place in (tmp_path / name, tmp_path / "plain.csv"):
+        place.write_bytes(packed(b"x,label\n1,0\n2,1\n" * 9))
+    with pytest.raises(ValueError, match=f"must be a table as text, got .*{told}"):
+        read_csv(tmp_path / name)
+    with pytest.raises(
+        ValueError,
+        match=f"must be a table as text, got .*{told}".replace(name, "plain.csv").replace("t.pq", "plain.csv"),
+    ):
+        read_csv(tmp_path / "plain.csv")
+    (tmp_path / "plain.csv").unlink()
+    for source in (f"{tmp_path}/{name}?label=y", f"{tmp_path}/*.*", f"{tmp_path}/{name}"):
+        with pytest.raises(
+            ValueError, match=f"tables and arrays end in .csv, .tsv, .parquet, .npz, .npy, got .*{told}"
+        ):
+            catalogue.data(source)
+
+
+def test_a_file_with_another_end_is_to_be_renamed(tmp_path: Path) -> None:
+    write(tmp_path / "t.txt", "x,label", "1,0", "2,1")
+    with pytest.raises(ValueError, match=r"got '.*t.txt\?label=y': rename a table as text to t.csv, or read it in Py"):
+        catalogue.data(f"{tmp_path}/t.txt?label=y")
+
+
+@pytest.mark.parametrize(
+    "lines", [["5.1,3.5,0", "4.9,3.0,1"], ["0,0,7", "1,2,3"], ["5.1,5.1,setosa", "1,2,x"], ["7,3,1", "8,4,0"]]
+)
+def test_a_table_without_a_line_of_names_is_told_as_such(lines: list[str], tmp_path: Path) -> None:
+    path = write(tmp_path / "t.csv", *lines)
+    with pytest.raises(ValueError, match=r"data in line 1"):
+        read_csv(path)
+
+
+def test_names_of_columns_may_be_numbers(tmp_path: Path) -> None:
+    path = write(tmp_path / "t.csv", "0,1,10,label", "1,2,3,0", "1,2,3,1")
+    assert read_csv(path, test_fraction=0).train.columns == ("0", "1", "10")
+    with pytest.raises(ValueError, match="there is no column 'y', got 0, 1, 10, label: name"):
+        read_csv(path, label="y")
+    path = write(tmp_path / "t.csv", "1,1,label", "1,2,0")
+    with pytest.raises(
+        ValueError, match=r"the first line must name the columns, got data in line 1, '1, 1, label': wr"
+    ):
+        read_csv(path)
+    path = write(tmp_path / "t.csv", "a,a,label", "1,2,0")
+    with pytest.raises(ValueError, match="columns must have distinct names, got 'a' twice"):
+        read_csv(path)
 
 
 def test_bytes_that_are_no_text_and_files_that_are_not_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

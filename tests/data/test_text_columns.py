@@ -13,7 +13,7 @@ import pytest
 import torch
 
 import fedloom as fl
-from fedloom.data import Dataset, Tokens, natural, read_csv, read_npy, read_npz, read_sites
+from fedloom.data import Dataset, Tokens, load, natural, read_csv, read_npy, read_npz, read_sites
 from fedloom.data.vocabulary import Vocabulary
 from fedloom.experiments import catalogue
 from fedloom.experiments.named_code import named_code
@@ -168,16 +168,28 @@ def test_a_folder_for_each_class(tmp_path: Path) -> None:
     assert data.test.y.tolist() == [0, 0, 1]
 
 
+def test_folders_that_are_not_read_are_named(tmp_path: Path) -> None:
+    for part in ("train", "dev"):
+        (tmp_path / part / "good").mkdir(parents=True)
+        (tmp_path / part / "good" / "1.txt").write_text("a fine film")
+    with pytest.warns(UserWarning, match=r"train/ and test/ are read, and dev/ not: rename the one"):
+        load("texts", tmp_path)
+    (plain := tmp_path / "plain" / "more").mkdir(parents=True)
+    (plain.parent / "one.txt").write_text("abcdefgh" * 20)
+    with pytest.warns(UserWarning, match=r"files in the folder itself are read, and more/ not: move their files up"):
+        load("texts", plain.parent, length=10)
+
+
 def test_files_whose_names_begin_with_a_dot_are_no_texts(tmp_path: Path) -> None:
     """macOS writes ._NAME beside each file on a share, Jupyter .ipynb_checkpoints."""
     books = plain(tmp_path / "books", one="abcd" * 200, two="dcba" * 200)
     (books / "._two.txt").write_bytes(b"\x00\x05\x16\x07" + bytes(120))
     assert catalogue.data(f"texts:{books}").train.owners == ("one", "two")
     for kind in ("neg", "pos"):
-        (tmp_path / "train").mkdir(exist_ok=True)
-        (plain(tmp_path / "train" / kind, a="a film") / "._a.txt").write_bytes(b"\xb0")
-    plain(tmp_path / "train" / ".ipynb_checkpoints", a="a film")
-    data = catalogue.data(f"texts:{tmp_path}")
+        (train := tmp_path / "films" / "train").mkdir(exist_ok=True, parents=True)
+        (plain(train / kind, a="a film") / "._a.txt").write_bytes(b"\xb0")
+    plain(train / ".ipynb_checkpoints", a="a film")
+    data = catalogue.data(f"texts:{tmp_path / 'films'}")
     assert (data.train.classes, len(data.train)) == (("neg", "pos"), 2)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import pickle
 import struct
@@ -18,7 +19,7 @@ from torch import nn
 
 from fedloom import Model, Weights
 from fedloom.core.errors import CodecError, SettingError, SettingWarning
-from fedloom.experiments.export import module
+from fedloom.experiments.export import export, module
 from fedloom.experiments.weights_file import load_network, load_weights
 
 
@@ -189,6 +190,23 @@ def test_a_network_from_a_file_has_its_frozen_tensors_too(tmp_path: Path) -> Non
         for name, tensor in whole.state_dict().items():
             own = {**found.frozen, **found.init(5).params}[name]
             assert torch.equal(own, tensor)
+
+
+def test_a_network_may_be_given_as_run_takes_it(tmp_path: Path) -> None:
+    made, path = nn.Linear(3, 2), tmp_path / "w.safetensors"
+    save_file(made.state_dict(), path)
+    own = Model(lambda: nn.Linear(3, 2))
+    for given in (lambda: nn.Linear(3, 2), nn.Linear(3, 2), own, functools.partial(nn.Linear, 3, 2)):
+        loaded = load_network(path, given)
+        torch.testing.assert_close(loaded.init(0).params["weight"], made.weight.detach())
+        weights = load_weights(path, given)
+        torch.testing.assert_close(weights.params["bias"], made.bias.detach())
+        torch.testing.assert_close(module(given, weights).state_dict(), made.state_dict())
+        export(given, weights, tmp_path / "again.safetensors", overwrite=True)
+    for wrong in ("mlp", None, {"a": own}):
+        for use in (load_network, load_weights):
+            with pytest.raises(SettingError, match="model must be a module or a function that makes one, got "):
+                use(path, wrong)  # type: ignore[operator]
 
 
 def test_weights_beside_other_frozen_tensors_are_refused(tmp_path: Path) -> None:

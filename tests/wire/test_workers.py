@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import re
 import signal
 import time
 import warnings
@@ -18,7 +19,7 @@ from torch import nn
 
 from fedloom import RunSettings, run
 from fedloom.algorithms import FedAvg, FedNTD, KTpFL, PFedSD, Scaffold
-from fedloom.core.errors import ClientError, EngineWarning, SettingError
+from fedloom.core.errors import ClientError, EngineWarning, SettingError, line_of
 from fedloom.core.model import Model
 from fedloom.core.optimiser import SGD, Local
 from fedloom.engines.engine_options import Options
@@ -223,6 +224,7 @@ def test_an_error_in_a_worker_names_the_client_and_shows_where() -> None:
     with pytest.raises(ClientError, match=r"client \d, round 1, batch 0: RuntimeError: no such luck") as found:
         engine.round(engine.init(), range(6), 0)
     assert "in forward" in found.value.__notes__[0]
+    assert re.fullmatch(rf"{re.escape(__file__)}, line \d+, in forward", line_of(found.value))
     assert not [child for child in engine.children.values() if child.process.exitcode]
     engine.close()
 

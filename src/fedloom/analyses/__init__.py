@@ -31,6 +31,7 @@ from fedloom.analyses.analysis_result import AnalysisResult
 from fedloom.analyses.tsne import joint_tsne
 from fedloom.core.errors import SettingError
 from fedloom.report.style import FIGURES, drawing, rendered
+from fedloom.storage.files import path_of
 from fedloom.storage.output import publish
 
 __all__ = [
@@ -107,4 +108,4 @@ def write_analysis(result: AnalysisResult, name: str, out: str | os.PathLike[str
     with drawing():
         files = {f"{name}.{kind}": rendered(result.figure, kind) for kind in FIGURES}
     files |= {f"{table.name}.csv": table.csv().encode("utf-8") for table in result.tables}
-    return [publish(Path(out), file, data) for file, data in files.items()]
+    return [publish(path_of(out), file, data) for file, data in files.items()]

@@ -22,6 +22,7 @@ from fedloom.core.types import Weights
 from fedloom.data import Examples
 from fedloom.evaluate import classify, rows_right
 from fedloom.experiments.experiment import Experiment
+from fedloom.storage.files import path_of
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
@@ -124,7 +125,7 @@ class AnalysedRun:
         Raises:
             SettingError: there is no run, it has finished no round, or a round is not among its rounds.
         """
-        made = cls(Path(directory), rounds, model, allow_code)
+        made = cls(path_of(directory), rounds, model, allow_code)
         last = made.last_round
         wrong = [t for t in rounds or () if not 1 <= t <= last]
         if wrong:

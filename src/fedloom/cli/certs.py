@@ -8,6 +8,7 @@ from pathlib import Path
 
 from fedloom.core.errors import SettingError
 from fedloom.display.terminal import Terminal
+from fedloom.storage.files import path_of
 from fedloom.wire import certificates, invitations
 from fedloom.wire.invitations import address_of
 
@@ -99,7 +100,7 @@ def _key_text(key: str) -> str:
     if key.startswith("ecdsa-") or (len(key) == 56 and key.isalnum()):
         return key
     try:
-        with Path(key).open(encoding="utf-8", errors="replace") as file:
+        with path_of(key).open(encoding="utf-8", errors="replace") as file:
             return file.read(4096)
     except OSError as error:
         raise SettingError(

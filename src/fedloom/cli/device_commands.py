@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from fedloom.cli.flags import directory
+from fedloom.cli.flags import directory, file
 from fedloom.core.errors import SettingError
 
 _HOST, _PORT = "127.0.0.1", 8443
@@ -39,6 +39,7 @@ def add_device_commands(command: Any) -> None:
     add(
         "--settings",
         required=True,
+        type=file,
         metavar="FILE",
         help="settings of the run, .toml or .json, without the clients' examples",
     )
@@ -92,11 +93,11 @@ def add_device_commands(command: Any) -> None:
     add("--abort-memory", type=float, metavar="MIB", help="lowest free memory to continue with")
     add("--server", metavar="HOST:PORT", help="over Flower and NATS: where the server is")
     add(
-        "--invite", metavar="FILE",
+        "--invite", type=file, metavar="FILE",
         help="what fedloom invite made: says transport, server, authority and name, and registers this device's key",
     )  # fmt: skip
     add(
-        "--authority", metavar="FILE",
+        "--authority", type=file, metavar="FILE",
         help="over Flower and NATS: certificate of the server's authority (default: authority.crt in --state)",
     )  # fmt: skip
     add("--insecure-anywhere", action="store_true", help="over Flower: no encryption and no keys, to any host")
@@ -126,4 +127,4 @@ def add_device_commands(command: Any) -> None:
     invite.add_argument("--server", required=True, metavar="HOST:PORT", help="by which devices reach the server")
     invite.add_argument("--transport", choices=("flower", "nats"), default="flower", help="default: flower")
     invite.add_argument("--days", type=int, default=14, metavar="N", help="how long it is valid (default: 14)")
-    invite.add_argument("--out", metavar="FILE", help="the file (default: NAME.invitation)")
+    invite.add_argument("--out", type=file, metavar="FILE", help="the file (default: NAME.invitation)")

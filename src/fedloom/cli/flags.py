@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import argparse
+import os
 from collections.abc import Callable, Mapping
 from typing import Any
 
 from fedloom.cli.index import INDEX
+from fedloom.wording import local_path
 
 FLAGS: dict[str, dict[str, Any]] = INDEX["settings"]
 """Settings with a flag: the flag, its value and group in the help, default, sentence, choices."""
@@ -14,10 +16,22 @@ _GROUPS = ("data and clients", "training", "engine", "results")
 
 
 def directory(text: str) -> str:
-    """Return the directory of a flag; refuse an empty name, as from an unset variable of a shell."""
+    """Return the directory of a flag; refuse an empty name, as from an unset variable of a shell, and an address."""
+    return _place(text, "a directory")
+
+
+def file(text: str) -> str:
+    """Return the file of a flag; refuse an empty name and an address."""
+    return _place(text, "a file")
+
+
+def _place(text: str, what: str) -> str:
     if not text:
-        raise argparse.ArgumentTypeError("is empty; name a directory")
-    return text
+        raise argparse.ArgumentTypeError(f"is empty; name {what}")
+    try:
+        return os.fspath(local_path(text))
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(f"is not {what} here: {error}") from None
 
 
 def count(text: str) -> int:
@@ -39,7 +53,7 @@ def add_settings(parser: argparse.ArgumentParser, with_seeds: bool = True) -> No
     for group in _GROUPS:
         add = parser.add_argument_group(group).add_argument
         if group == _GROUPS[0]:
-            add("--settings", metavar="FILE", help="a .toml or .json file of settings, which flags override")
+            add("--settings", type=file, metavar="FILE", help="a .toml or .json file of settings, which flags override")
         for key, declaration in FLAGS.items():
             if declaration["group"] == group:
                 _add_flag(add, key, declaration)
@@ -56,6 +70,12 @@ def add_settings(parser: argparse.ArgumentParser, with_seeds: bool = True) -> No
                     metavar="N",
                     help="of everything random; several with commas, one run each (default: 0)",
                 )
+        if group == "engine" and with_seeds:
+            add(
+                "--debug", action="store_true",
+                help="compute the clients one by one in this process, where breakpoint() stops, and show the whole "
+                "traceback of an error",
+            )  # fmt: skip
         if group == "results" and with_seeds:
             add(
                 "--out",

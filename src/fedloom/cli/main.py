@@ -9,11 +9,10 @@ import warnings
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from importlib import import_module
-from pathlib import Path
 from typing import Any
 
 from fedloom.cli.parser import parser
-from fedloom.core.errors import FedloomError, enough_memory
+from fedloom.core.errors import FedloomError, enough_memory, line_of
 from fedloom.core.naming import forbid_imports
 from fedloom.display.terminal import Terminal
 
@@ -30,7 +29,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         parser().print_help()
         return 2
     args = parser().parse_args(words)
-    console, errors = Terminal(), Terminal(stderr=True)
+    debugs = getattr(args, "debug", False)
+    console, errors = Terminal(force_terminal=False if debugs else None), Terminal(stderr=True)  # a bar hides prompts
 
     printed = set[str]()
 
@@ -47,7 +47,9 @@ def main(argv: Sequence[str] | None = None) -> int:
             warnings.showwarning = show
             return do(args, console)
     except (FedloomError, ValueError, OSError) as error:
-        errors.announce("error", "red", str(error) + _error_location(error))
+        if debugs:
+            traceback.print_exception(error)
+        errors.announce("error", "red", str(error) + (f" ({line})" if (line := line_of(error)) else ""))
         return 2
     except KeyboardInterrupt:
         can_resume = hasattr(args, "resume") and args.out is not None
@@ -70,18 +72,3 @@ def _load_function(name: str) -> Callable[[argparse.Namespace, Terminal], int]:
     module, _, function = name.partition(".")
     loaded: Callable[[argparse.Namespace, Terminal], int] = getattr(import_module(f"fedloom.cli.{module}"), function)
     return loaded
-
-
-def _error_location(error: BaseException) -> str:
-    """Return where an error came from in the user's code: its innermost line outside of Python and all packages."""
-    origin = error.__cause__ if isinstance(error, FedloomError) else error
-    frames = [] if origin is None else traceback.extract_tb(origin.__traceback__)
-    packages = (Path(__file__).parents[1], Path(sys.prefix), Path(sys.base_prefix))
-    user_frames = [
-        f for f in frames if Path(f.filename).exists() and not any(map(Path(f.filename).is_relative_to, packages))
-    ]
-    return (
-        f" ({user_frames[-1].filename}, line {user_frames[-1].lineno}, in {user_frames[-1].name})"
-        if user_frames
-        else ""
-    )

@@ -57,7 +57,9 @@ def experiments(args: argparse.Namespace, names: Sequence[str], sections: Sequen
             raise SettingError(f"{where}{error}") from None
         flags = {key: getattr(args, key, None) for key in FLAGS}
         flags = {key: value for key, value in flags.items() if value is not None}
-        out.append(experiment.with_all(flags | settings_of_method(args.set, catalogue.label(name), labels)))
+        experiment = experiment.with_all(flags | settings_of_method(args.set, catalogue.label(name), labels))
+        debugs = getattr(args, "debug", False)
+        out.append(dataclasses.replace(experiment, run=experiment.run.for_debugging()) if debugs else experiment)
     return out
 
 

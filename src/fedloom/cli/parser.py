@@ -8,7 +8,7 @@ from typing import Any
 from fedloom import __version__
 from fedloom.cli.argument_parser import Parser
 from fedloom.cli.device_commands import add_device_commands
-from fedloom.cli.flags import add_settings, count, directory, round_or_best
+from fedloom.cli.flags import add_settings, count, directory, file, round_or_best
 from fedloom.cli.index import INDEX
 from fedloom.papers import STUDIES
 
@@ -153,7 +153,7 @@ def parser() -> argparse.ArgumentParser:
 
     export = command("export", "write a run's global model, or one client's", "runs.export")
     export.add_argument("directory", type=directory, help="a run")
-    export.add_argument("file", help="NAME.safetensors, NAME.pt (a state_dict) or NAME.onnx")
+    export.add_argument("file", type=file, help="NAME.safetensors, NAME.pt (a state_dict) or NAME.onnx")
     export.add_argument("--client", metavar="NAME", help=_CLIENT)
     export.add_argument("--model", metavar="NAME", help="which architecture, where there are several")
     export.add_argument(
@@ -165,7 +165,7 @@ def parser() -> argparse.ArgumentParser:
 
     said = command("predict", "write what a run's model says of new rows", "predict.predict")
     _new_rows(said)
-    said.add_argument("--out", metavar="FILE.csv", help="where predictions go (default: standard output)")
+    said.add_argument("--out", type=file, metavar="FILE.csv", help="where predictions go (default: standard output)")
     evaluate = command("evaluate", "measure a run's model on new rows, with 95 %% intervals", "predict.evaluate")
     _new_rows(evaluate)
     evaluate.epilog = (
@@ -174,18 +174,18 @@ def parser() -> argparse.ArgumentParser:
     )
     evaluate.add_argument("--measures", metavar="NAMES", help="some of the task's measures, with commas (default: all)")
     evaluate.add_argument("--seed", type=int, default=0, metavar="N", help="of the bootstrap (default: 0)")
-    evaluate.add_argument("--out", metavar="FILE.csv", help="where all measures go, by site too")
+    evaluate.add_argument("--out", type=file, metavar="FILE.csv", help="where all measures go, by site too")
 
     data = commands.add_parser("data", help="print the classes of each client, list data sets, download them")
     subjects = data.add_subparsers(dest="about", required=True, metavar="ABOUT")
     shown = command("show", "print or draw the examples by client and class", "data_sets.show", subjects)
     add_settings(shown, with_seeds=False)
     shown.add_argument("--shown", type=count, default=20, metavar="N", help="clients to draw (default: 20)")
-    shown.add_argument("--out", metavar="FILE", help="a figure of the same, .png, .svg or .pdf")
+    shown.add_argument("--out", type=file, metavar="FILE", help="a figure of the same, .png, .svg or .pdf")
     command("sources", "list the values of --data and --partition", "data_sets.list_sources", subjects)
     fetch = command("download", "fetch the published files of a data set", "data_sets.fetch", subjects)
     fetch.add_argument("source", metavar="name", help="a name that `fedloom data sources` lists")
-    fetch.add_argument("folder", help="where they go")
+    fetch.add_argument("folder", type=directory, help="where they go")
 
     add_device_commands(command)
     _sweep(command)

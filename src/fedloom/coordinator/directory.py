@@ -42,7 +42,7 @@ class RunDirectory:
     """Files of one run; see `docs/runs.md` for the layout. Only one process at a time may write in it."""
 
     def __init__(self, path: str | os.PathLike[str], keep_every: int = 10) -> None:
-        self.path = Path(path).absolute()  # wherever a callback of the run's owner goes
+        self.path = files.path_of(path).absolute()  # wherever a callback of the run's owner goes
         self.checkpoints = Checkpoints(self.path / "checkpoints", keep_every)
         self._logs: list[Log] = []
         self._lock: IO[bytes] | None = None

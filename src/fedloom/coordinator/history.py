@@ -8,7 +8,6 @@ import os
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from html import escape
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -23,6 +22,7 @@ from fedloom.core.renamed import OF_HISTORY, keep_old_names
 from fedloom.core.task_measures import TaskMeasure
 from fedloom.display.lines import lines
 from fedloom.evaluate.measure import KNOWN, Measure, lower_is_better, measures_for
+from fedloom.storage import files
 from fedloom.wording import did_you_mean
 
 if TYPE_CHECKING:
@@ -132,7 +132,7 @@ class History:
             StorageError: the run is of another format, a file is not what the run wrote (DamageError), or cannot be
                 read.
         """
-        folder = Path(directory)
+        folder = files.path_of(directory)
         metrics, timing = reading.metrics(folder), reading.timing(folder)
         settings, manifest = reading.mapping(folder / "settings.json"), reading.mapping(folder / "manifest.json")
         if of_a_run := "format" in manifest:

@@ -215,11 +215,25 @@ def describe(value: object) -> str:
 
 def _models(model: Models) -> dict[str, Model]:
     given = model if isinstance(model, Mapping) else {"": model}
-    for m in given.values():
-        if not isinstance(m, Model) and not callable(m):
-            raise SettingError(
-                f"model must be a module or a function that makes one, got {describe(m)}: pass lambda: "
-                "fedloom.models.build('mlp', examples.shape, examples.num_classes), or a module of your own"
-            )
-    made = {n: m if isinstance(m, Model) else Model(m, name=n or None) for n, m in given.items()}
+    made = {n: model_of(m, n or None) for n, m in given.items()}
     return {n or m.name: m for n, m in made.items()}
+
+
+def model_of(given: Model | nn.Module | Callable[[], nn.Module], name: str | None = None) -> Model:
+    """Return the model of a module, or of a function that makes one.
+
+    Args:
+        given: a model stays what it is.
+        name: of the architecture; without it, by what is given.
+
+    Raises:
+        SettingError: it is none of these.
+    """
+    if isinstance(given, Model):
+        return given
+    if not callable(given):
+        raise SettingError(
+            f"model must be a module or a function that makes one, got {describe(given)}: pass lambda: "
+            "fedloom.models.build('mlp', examples.shape, examples.num_classes), or a module of your own"
+        )
+    return Model(given, name=name)

@@ -6,7 +6,6 @@ import functools
 import os
 import warnings
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -31,6 +30,7 @@ from fedloom.display.progress import optional_progress
 from fedloom.engines.attacks import Attack
 from fedloom.engines.engine import Engine
 from fedloom.engines.faults import Faults
+from fedloom.storage.files import path_of
 from fedloom.tasks import Classification
 from fedloom.wire.launched import only_computes
 from fedloom.wire.ranks import Ranks
@@ -179,7 +179,7 @@ class Job(Plan):
         checkpoint = coordinator.restore(files, at, budget=0)  # what does not fit this algorithm shows here
         for client in checkpoint.clients:
             _ = coordinator.engine.states[client]
-        files.branch(checkpoint, Path(directory), coordinator.documents())
+        files.branch(checkpoint, path_of(directory), coordinator.documents())
         return checkpoint.round
 
     @enough_memory()
@@ -266,6 +266,7 @@ def run(
     resume: bool = False,
     on_start: OnHistory | None = None,
     on_round: OnHistory | None = None,
+    debug: bool = False,
     progress: bool | None = None,
 ) -> History:
     """Train `model` on `federation` with `algorithm` and return what was measured.
@@ -285,6 +286,8 @@ def run(
         resume: continue the run in `directory` from its newest checkpoint, bit for bit.
         on_start: called once, when the engine is chosen and nothing is measured yet.
         on_round: called after every round.
+        debug: compute the clients one by one in this process, where `breakpoint()` stops: the engine loop, without
+            graphs, and without a bar unless `progress` asks for one.
         progress: show round, accuracy and time left; None: on a terminal and in a notebook.
 
     Returns:
@@ -299,6 +302,8 @@ def run(
         NonFiniteError: a loss or an upload is not finite (a ClientError), unless `on_nonfinite` is "refuse".
     """
     settings = RunSettings() if settings is None else settings
+    if debug:
+        settings, progress = settings.for_debugging(), bool(progress)
     job = Job(
         algorithm=algorithm,
         federation=federation,

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -22,7 +21,7 @@ from fedloom.core.task_measures import measures_of
 from fedloom.engines.engine import Engine
 from fedloom.engines.population import Population
 from fedloom.storage import codec
-from fedloom.storage.files import digest_of
+from fedloom.storage.files import digest_of, path_of
 from fedloom.wire.processes import threads
 
 
@@ -119,9 +118,9 @@ class RunFacts:
         named = (self.job.described or {}).get("start")
         if named is None:
             return {}
-        if self.stored_start.get("file") == str(named) and not Path(named).is_file():
+        if self.stored_start.get("file") == str(named) and not path_of(named).is_file():
             return {"start": self.stored_start}
-        return {"start": {"file": str(named), "digest": digest_of(Path(named))}}
+        return {"start": {"file": str(named), "digest": digest_of(path_of(named))}}
 
     def _shared(self) -> Record:
         """Return the names of the tensors that are shared, by architecture, where some stay with the clients."""

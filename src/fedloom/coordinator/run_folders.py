@@ -21,10 +21,11 @@ def runs_below(directory: str | os.PathLike[str], *, begun: bool = False) -> lis
         SettingError: there is no such folder.
         StorageError: a folder below it cannot be listed.
     """
-    if not Path(directory).is_dir():
+    directory = files.path_of(directory)
+    if not directory.is_dir():
         raise SettingError(f"{directory} is no folder; name one that holds runs")
     folders = []
-    for folder, below, here in files.walk(Path(directory)):
+    for folder, below, here in files.walk(directory):
         if "metrics.jsonl" in here or (begun and {"manifest.json", "settings.json"} <= set(here)):
             folders.append(folder)
             below.clear()
@@ -33,7 +34,7 @@ def runs_below(directory: str | os.PathLike[str], *, begun: bool = False) -> lis
 
 def check_free(directory: str | os.PathLike[str], *, several: bool = False) -> None:
     """Raise SettingError if a directory holds a run, or several (unless they may), or a part of one, or is a file."""
-    folder = Path(directory)
+    folder = files.path_of(directory)
     if folder.exists() and not folder.is_dir():
         raise SettingError(f"{folder} is a file; name a directory, new or without a run")
     if any(files.exists(folder / name) for name in ("metrics.jsonl", "manifest.json")):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated, Literal
 
 import torch
@@ -135,6 +135,19 @@ class RunSettings(StrictSettings):
                 raise SettingError(f"device = {self.device!r}, but this machine has no CUDA GPU; use device = 'cpu'")
             if (device.index or 0) >= gpus:
                 raise SettingError(f"device = {self.device!r}, but the GPUs here are cuda:0 to cuda:{gpus - 1}")
+
+    def for_debugging(self) -> RunSettings:
+        """Return the same with clients that are computed one by one in this process, where a debugger stops.
+
+        Raises:
+            SettingError: another engine than `loop` is asked for.
+        """
+        if self.engine not in ("auto", "loop"):
+            raise SettingError(
+                f"debugging computes the clients one by one on the engine loop, got engine = {self.engine!r}: leave "
+                "one of both out"
+            )
+        return replace(self, engine="loop", compilation="none", chunk=None, workers=None, deadline=None)
 
     def check_target(self, measure: Measure) -> None:
         """Raise SettingError where the measure that is monitored never has the value of `target`."""

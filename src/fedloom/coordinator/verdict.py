@@ -61,7 +61,7 @@ def verify(directory: str | os.PathLike[str]) -> Verdict:
         What was checked, and what is wrong.
     """
     run = RunDirectory(directory)
-    verdict = Verdict(Path(directory))
+    verdict = Verdict(files.path_of(directory))
     with verdict.attempt():
         _check(run, run.manifest(), verdict)
         verdict.root = _root(run, verdict) if verdict.whole else None
@@ -128,7 +128,7 @@ def _check_start(manifest: Mapping[str, Any], verdict: Verdict) -> None:
     """Note where the file of weights that a run starts from is not here; one that has changed is a problem."""
     if "start" not in manifest:
         return
-    path, digest = Path(manifest["start"]["file"]), manifest["start"]["digest"]
+    path, digest = files.path_of(manifest["start"]["file"]), manifest["start"]["digest"]
     with verdict.attempt():
         if not path.is_file():
             verdict.notes.append(f"{path}, the weights that it started from, is not here")

@@ -4,16 +4,25 @@ from __future__ import annotations
 
 import inspect
 import re
+import sys
+import traceback
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from types import FrameType
 
 _NO_RULE = "There is a performance drop because we have not yet implemented the batching"
 
 
 class FedloomError(Exception):
-    """Base of every error that fedloom raises on purpose."""
+    """Base of every error that fedloom raises on purpose.
+
+    Attributes:
+        line: the line of a person's code that failed, where that was in another process: "FILE, line 7, in loss".
+    """
+
+    line: str = ""
 
 
 class SettingError(FedloomError, ValueError):
@@ -88,6 +97,20 @@ class EngineWarning(UserWarning):
 def first_line(error: Exception) -> str:
     """Return the kind of an exception, and the beginning of its message, for a message of ours."""
     return ": ".join([type(error).__name__, *str(error).strip().splitlines()[:1]])[:160]
+
+
+def line_of(error: BaseException) -> str:
+    """Return the line of a person's code that an error came from, "FILE, line 7, in loss"; "" where there is none.
+
+    It is the innermost one outside of Python and all packages.
+    """
+    if isinstance(error, FedloomError) and error.line:
+        return error.line
+    origin = error.__cause__ if isinstance(error, FedloomError) else error
+    frames = [] if origin is None else traceback.extract_tb(origin.__traceback__)
+    packages = (Path(__file__).parents[1], Path(sys.prefix), Path(sys.base_prefix))
+    own = [f for f in frames if Path(f.filename).exists() and not any(map(Path(f.filename).is_relative_to, packages))]
+    return f"{own[-1].filename}, line {own[-1].lineno}, in {own[-1].name}" if own else ""
 
 
 @contextmanager

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import operator
+import warnings
 from collections.abc import Iterable, Sequence
 from contextlib import nullcontext, suppress
 from dataclasses import replace
@@ -19,6 +20,7 @@ from fedloom.data.folders import pillow
 from fedloom.data.in_memory import from_arrays, missing_classes
 from fedloom.data.normalise import Normalise
 from fedloom.data.tables import from_frame, number
+from fedloom.wording import did_you_mean, local_path, some_of
 
 _TRIED = 16  # items read twice: a flip that half of the items get is missed once in 65,536 data sets
 
@@ -114,7 +116,8 @@ def from_huggingface(
 
     Args:
         source: name on the hub, folder with files that `datasets` reads (Parquet for instance), `datasets.DatasetDict`
-            with `train` and maybe `test`, or `datasets.Dataset`, all of which is to train on.
+            with `train` and maybe `test` (other splits are not read, with a warning), or `datasets.Dataset`, all of
+            which is to train on.
         x: column of images or feature vectors, as of `from_torch`; without it, `image` or `img`.
         label: column of integer labels; without it, `label`.
         client: column of natural clients; only its rows of `train` count.
@@ -123,24 +126,17 @@ def from_huggingface(
         cache: folder in which `datasets` keeps what it fetches and converts; without it, its own.
 
     Raises:
-        ValueError: `datasets` is not installed, a column is missing, or as of `from_torch`.
+        ValueError: `datasets` is not installed, the data are a stream, there is no split `train`, a column is missing,
+            or as of `from_torch`.
     """
-    try:
-        import datasets  # type: ignore[import-untyped]
-    except ImportError:
-        raise ValueError("Hugging Face data sets need datasets: pip install 'fedloom[huggingface]'") from None
     known = HUGGINGFACE.get(source) if isinstance(source, str) else None
     name = source if isinstance(source, str) else "huggingface"
     if known is not None:
         x, label, client, config = x or known.x, label or known.label, client or known.client, config or known.config
         if normalise is None and known.normalise is not None:
             normalise = NORMALISE[known.normalise]
-    if isinstance(source, str):
-        source = datasets.load_dataset(source, config, cache_dir=cache)
-    parts = dict(source) if isinstance(source, dict) else {"train": source}
-    train = parts.get("train")
-    if not isinstance(train, datasets.Dataset):
-        raise ValueError(f"{name} must have a split 'train', got {', '.join(map(str, parts))}: rename the split")
+    parts = _parts(name, source, config, cache)
+    train = parts["train"]
     x = x or next((c for c in ("image", "img") if c in train.column_names), "image")
     label = label or "label"
     missing = [column for column in (x, label, client) if column is not None and column not in train.column_names]
@@ -150,7 +146,7 @@ def from_huggingface(
             "name others as x, label or client"
         )
     classes = getattr(train.features[label], "num_classes", None)
-    read = {part: _split(parts[part], x, label) for part in ("train", "test") if part in parts}
+    read = {part: _split(rows, x, label) for part, rows in parts.items()}
     if classes is None:
         y = np.concatenate([y for _, y in read.values()])
         if y.min() >= 0 and (gap := missing_classes(y)):
@@ -206,20 +202,11 @@ def texts_of_huggingface(
         cache: folder in which `datasets` keeps what it fetches; without it, its own.
 
     Raises:
-        ValueError: `datasets` is not installed, a column is missing, or as of `from_frame`.
+        ValueError: `datasets` is not installed, the data are a stream, there is no split `train`, a column is missing,
+            or as of `from_frame`.
     """
-    try:
-        import datasets
-        import pandas as pd
-    except ImportError:
-        raise ValueError("Hugging Face data sets need datasets: pip install 'fedloom[huggingface]'") from None
     name = source if isinstance(source, str) else "huggingface"
-    if isinstance(source, str):
-        source = datasets.load_dataset(source, config, cache_dir=cache)
-    parts = dict(source) if isinstance(source, dict) else {"train": source}
-    if "train" not in parts:
-        raise ValueError(f"{name} must have a split 'train', got {', '.join(map(str, parts))}: rename the split")
-    parts = {part: parts[part] for part in ("train", "test") if part in parts}
+    parts = _parts(name, source, config, cache)
     there = parts["train"].column_names
     columns = [column for column in (text, label, client) if column is not None]
     if missing := [column for column in columns if column not in there]:
@@ -227,6 +214,8 @@ def texts_of_huggingface(
             f"{name} must have the columns {', '.join(missing)}, got {', '.join(there)}: name others as text, label or "
             "client"
         )
+    import pandas as pd  # which datasets needs
+
     frames = [part.select_columns(columns).to_pandas().assign(**{_PART: which}) for which, part in parts.items()]
     split = _PART if len(frames) > 1 else None
     frame = pd.concat(frames, ignore_index=True)
@@ -238,6 +227,55 @@ def texts_of_huggingface(
     if names is None:
         return made
     return made._replace(train=_as_there(made.train, names), test=made.test and _as_there(made.test, names))
+
+
+def _parts(name: str, source: Any, config: str | None, cache: str | None) -> dict[str, Any]:
+    """Return the splits `train` and, where it is there, `test`; warn of those that are not read.
+
+    Raises:
+        ValueError: `datasets` is not installed, there is no split `train`, or what is given is a stream, or no data set
+            of Hugging Face at all.
+    """
+    try:
+        import datasets  # type: ignore[import-untyped]
+    except ImportError:
+        raise ValueError("Hugging Face data sets need datasets: pip install 'fedloom[huggingface]'") from None
+    if isinstance(source, str):
+        folder = local_path(source)
+        kept = None if cache is None else str(local_path(cache))
+        source = datasets.load_dataset(str(folder) if source[:1] == "~" else source, config, cache_dir=kept)
+    parts = dict(source) if isinstance(source, dict) else {"train": source}
+    for part, rows in parts.items():
+        if isinstance(rows, datasets.Dataset):
+            continue
+        kind = type(source).__name__
+        if isinstance(rows, datasets.IterableDataset):
+            raise ValueError(
+                f"{name} must hold rows that can be read again and by number (datasets.Dataset), got a stream, {kind}: "
+                "load it without streaming=True, or collect it, datasets.Dataset.from_list(list(stream)), with the "
+                "stream.take(N) first rows of a long one"
+            )
+        raise ValueError(
+            f"source must be a name, a folder, a datasets.Dataset or a datasets.DatasetDict, got {kind}"
+            + f" with {type(rows).__name__} as {part!r}" * isinstance(source, dict)
+            + ": use fedloom.from_torch or fedloom.from_arrays for data of other libraries"
+        )
+    if "train" not in parts:
+        listed = ", ".join(map(str, parts)) or "none"
+        close = did_you_mean("train", map(str, parts))
+        raise ValueError(
+            f"{name} must have a split 'train', got {listed}{close}: rename the split, "
+            "datasets.DatasetDict(train=splits[NAME], test=splits[NAME])"
+        )
+    read = {part: parts[part] for part in ("train", "test") if part in parts}
+    if unread := [f"{part} ({len(rows):,} rows)" for part, rows in parts.items() if part not in read]:
+        without = "; without test there is no global test set" * ("test" not in read)
+        warnings.warn(
+            f"of {name} the splits train and test are read, and {some_of(unread, 8)} not{without}: name the split to "
+            "test on, datasets.DatasetDict(train=splits['train'], test=splits[NAME]), or drop the others",
+            stacklevel=3,
+        )
+    return read
 
 
 _PART = "fedloom part"  # the column that says of which split a row is

@@ -15,12 +15,14 @@ import numpy.typing as npt
 import torch
 
 from fedloom.data import formats
+from fedloom.data.columns import warn_of_spellings
 from fedloom.data.examples import MAX_CLASSES, Dataset, Examples
-from fedloom.data.formats import FormatError, refuse
+from fedloom.data.formats import FormatError, refuse, warn_of_unread
 from fedloom.data.hold_out import sizes_held_out
 from fedloom.data.in_memory import from_arrays, missing_classes
 from fedloom.data.inputs import Tokens, next_tokens
 from fedloom.data.vocabulary import narrow
+from fedloom.wording import local_path
 
 NAMES = ("x_train", "y_train", "x_test", "y_test")
 _OWNERS = "clients_train"
@@ -43,10 +45,11 @@ def read_npz(path: str | os.PathLike[str], *, every_class: bool = True) -> Datas
     Raises:
         ValueError: there is no such file, an array is missing, holds anything but numbers, or does not fit the others.
     """
-    path = Path(path)
+    path = local_path(path)
     if _holds_tokens(path):
         return _of_tokens(path)
     arrays = read_arrays(path, [*NAMES, *_owners_in(path)])
+    _warn_of_others(path, [*arrays])
     clients = arrays.pop(_OWNERS, None)
     for name, array in arrays.items():
         if name[0] == "y":
@@ -81,7 +84,7 @@ def read_npy(path: str | os.PathLike[str], *, test_fraction: float = 0.2, seed: 
     Raises:
         ValueError: there is no such file, it holds anything but token ids, or an argument is out of range.
     """
-    path = Path(path)
+    path = local_path(path)
     if not path.is_file():
         raise FormatError(f"there is no file {str(path)!r}; give the path of a .npy file with token ids (N, T)")
     try:
@@ -112,6 +115,7 @@ def _of_tokens(path: Path) -> Dataset:
     if len(targets) == 1:
         refuse(path, "targets are there of both parts or of none", targets[0], "leave both out for the next token")
     found = read_arrays(path, ["x_train", "x_test", *targets, *_owners_in(path)])
+    _warn_of_others(path, [*found])
     parts = {name: found[name] for name in ("x_train", "x_test")}
     if parts["x_train"].shape[1:] != parts["x_test"].shape[1:]:
         shapes = " and ".join(str(x.shape) for x in parts.values())
@@ -141,6 +145,13 @@ def names_in(path: Path) -> set[str]:
         return set()
 
 
+def _warn_of_others(path: Path, read: Sequence[str]) -> None:
+    """Warn of arrays that are not read, such as those of a third split."""
+    others = [name for name in names_in(path) if name not in read]
+    remedy = "save the ones to test on as x_test and y_test, or leave them out"
+    warn_of_unread(path, ", ".join(read), others, remedy)
+
+
 def _owned(path: Path, found: Dataset, clients: npt.NDArray[Any] | None) -> Dataset:
     """Return a data set with the clients that a file names, where it names some."""
     if clients is None:
@@ -149,7 +160,9 @@ def _owned(path: Path, found: Dataset, clients: npt.NDArray[Any] | None) -> Data
     if clients.shape != (len(found.train),):
         refuse(path, f"clients_train must name the client of each of {len(found.train)} rows", clients.shape,
                "save as many names")  # fmt: skip
-    return Dataset(replace(found.train, owners=tuple(map(str, names))), found.test, owners.astype(np.int64))
+    called = tuple(map(str, names))
+    warn_of_spellings(path, {_OWNERS: called})
+    return Dataset(replace(found.train, owners=called), found.test, owners.astype(np.int64))
 
 
 def _size_of_ids(path: Path, parts: Mapping[str, npt.NDArray[Any]]) -> int:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import difflib
 import re
+import unicodedata
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -23,6 +25,7 @@ DATE = re.compile(r"[0-9]{1,4}([-./])[0-9]{1,2}\1[0-9]{1,4}([ T].*)?")
 MOST_CATEGORIES = 1000  # of a column, and in at least two rows each on average: more are names of things
 _FEW = 20  # which any column may have
 _SHOWN = 12  # bad columns in a message
+_SPELT = 3  # words of a column with several spellings in it
 
 
 @dataclass
@@ -53,13 +56,21 @@ class NoColumnError(FormatError):
             said.append(f"{name!r} (did you mean {known[close[0]]!r}?)" if close else f"{name!r}")
         self.columns = columns
         self.rule = f"{path}: there is no column {', '.join(said)}, got {', '.join(header)[:200] or 'nothing'}"
+        self.rule += " (data in line 1, without a line of names before it?)" if _look_like_data(header) else ""
         unsaid = "label" in columns  # what `read_csv` takes where nobody says another
         remedy = "say which one is the label (label=NAME)" if unsaid else "name columns as the first line does"
         super().__init__(f"{self.rule}: {remedy}")
 
 
 def check_header(path: Path, header: Sequence[str], others: Sequence[str], features: Sequence[str]) -> None:
-    if (twice := first_repeated(header)) is not None:
+    twice = first_repeated(header)
+    if twice is not None and _look_like_data(header):
+        refuse(
+            path, "the first line must name the columns", f"data in line 1, {', '.join(header)[:100]!r}",
+            "write a line of names before it, or read it with pandas (header=None) and fedloom.from_frame, where "
+            "columns are called 0, 1, ...",
+        )  # fmt: skip
+    if twice is not None:
         refuse(path, "columns must have distinct names", f"{twice!r} twice", "rename one in the first line")
     there = set(header)
     if missing := [name for name in dict.fromkeys([*others, *features]) if name not in there]:
@@ -73,6 +84,14 @@ def check_header(path: Path, header: Sequence[str], others: Sequence[str], featu
         )
     if not there - set(others):
         refuse(path, "a table must have a column of features", ", ".join(header)[:200], "drop fewer columns")
+
+
+def _look_like_data(header: Sequence[str]) -> bool:
+    """Return whether half of the names of columns are numbers, and not rising ones, as pandas counts columns."""
+    numbers = [name for name in header if _is_number(name)]
+    whole = [int(name) for name in numbers if _INTEGER.fullmatch(name)]
+    counts = len(whole) == len(numbers) and all(a < b for a, b in pairwise(whole))
+    return 2 * len(numbers) >= len(header) > 0 and not counts
 
 
 def most_words(rows: int) -> int:
@@ -139,6 +158,42 @@ def check_columns(path: Path, read: Columns, prepared: bool, bad: Mapping[str, s
         ]
     remedies += ["make numbers of dates, such as days since the first (pandas, then fedloom.from_frame)"] * dates
     refuse(path, rule, listed, ", ".join([*remedies, "mend them"]) + f", or leave them out: drop={','.join(found)}")
+
+
+def same_word(word: str) -> str:
+    """Return what spellings of one word have in common.
+
+    They may differ in case, spaces, full or half width, composed or decomposed letters, and signs without width.
+    """
+    if not word.isascii():
+        word = "".join(c for c in unicodedata.normalize("NFKC", word) if unicodedata.category(c) != "Cf")
+    return " ".join(unicodedata.normalize("NFC", word.casefold()).split())
+
+
+def warn_of_spellings(place: Path, columns: Mapping[str, Iterable[str]]) -> None:
+    """Warn of words that look like one word in several spellings, and count as several.
+
+    `columns`: the words of each column, in which gaps do not count.
+    """
+    found = []
+    for column, words in columns.items():
+        spellings: dict[str, list[str]] = {}
+        for word in sorted(set(words) - MISSING):
+            spellings.setdefault(same_word(word), []).append(word)
+        several = [" and ".join(_shown(some)) for some in spellings.values() if len(some) > 1]
+        found += [f"{some_of(several, _SPELT)[:200]} in {column!r}"] if several else []
+    if found:
+        warnings.warn(
+            f"{place}: one word has one spelling, got {some_of(found, _SHOWN, '; ')}, each of which counts as another: "
+            "write them alike, if they mean the same",
+            stacklevel=4,
+        )
+
+
+def _shown(words: Sequence[str]) -> Iterable[str]:
+    """Return words in quotes, by the numbers of their letters where they look the same."""
+    same = len({unicodedata.normalize("NFC", word) for word in words}) < len(words)
+    return map(ascii if same else repr, words)
 
 
 def _is_number(cell: str) -> bool:

@@ -14,9 +14,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from fedloom.data.columns import warn_of_spellings
 from fedloom.data.constants import CLASSES, NORMALISE
 from fedloom.data.examples import Dataset, Examples
-from fedloom.data.formats import Bytes, FormatError, check_link, memory, read_whole, refuse
+from fedloom.data.formats import Bytes, FormatError, check_link, memory, read_whole, refuse, warn_of_folders
 from fedloom.data.in_memory import from_arrays
 from fedloom.wording import some_of
 
@@ -55,12 +56,14 @@ def images(folder: Path) -> Dataset:
     """
     if not (folder / "train").is_dir():
         refuse(folder, "the folder must hold train/<class>/ with images", "no train/", "make one folder for each class")
+    warn_of_folders(folder)
     listed = {part: _list(folder, part) for part in ("train", "test") if (folder / part).is_dir()}
     classes = listed["train"]
     if extra := sorted(listed.get("test", classes).keys() - classes.keys()):
         refuse(
             folder / "test", f"test/ must hold classes of train/, {_few(classes)}", _few(extra), "rename the folders"
         )
+    warn_of_spellings(folder, {"train": classes})
     total = sum(len(files) for part in listed.values() for files in part.values())
     parts: dict[str, Examples] = {}
     for part, files in listed.items():

@@ -11,6 +11,7 @@ from fedloom.data.examples import Dataset
 from fedloom.data.formats import FormatError, refuse
 from fedloom.data.tables import from_frame
 from fedloom.data.vocabulary import Tokeniser, TokenKind
+from fedloom.wording import local_path
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -62,7 +63,7 @@ def read_parquet(
             `from_frame` refuses.
     """
     return from_frame(
-        read_frame(Path(path)),
+        read_frame(local_path(path)),
         label=label,
         target=target,
         client=client,

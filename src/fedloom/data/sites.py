@@ -13,16 +13,16 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from fedloom.data.columns import Columns
+from fedloom.data.columns import Columns, same_word
 from fedloom.data.examples import Dataset
 from fedloom.data.formats import FormatError, refuse
 from fedloom.data.parquet import is_parquet, read_frame
-from fedloom.data.preparation import MISSING, asked
+from fedloom.data.preparation import MISSING, Gaps, asked
 from fedloom.data.roles import Roles, first_repeated
 from fedloom.data.tables import columns_of_frame, dataset_of
 from fedloom.data.text_table import TextTable, read_columns
 from fedloom.data.vocabulary import Tokeniser, TokenKind
-from fedloom.wording import some_of
+from fedloom.wording import local_path, some_of
 
 TABLES = (".csv", ".tsv", ".parquet")
 _SHOWN = 20  # differences in a message
@@ -41,7 +41,7 @@ def read_sites(
     group: str | None = None,
     drop: Sequence[str] = (),
     categories: Sequence[str] = (),
-    gaps: Sequence[str] = (),
+    gaps: Any = (),
     prepare: Any = None,
     least: int = 1,
     least_clients: int = 1,
@@ -66,7 +66,7 @@ def read_sites(
         group: column of groups. Equal names are one group, also at several sites.
         drop: columns that are left out, of the files that have them.
         categories: columns of numbers that are names; also those that hold numbers in one file and words in another.
-        gaps: more words that mean a gap, in text files.
+        gaps: more words or numbers that mean a gap, in text files.
         prepare: "standard", "federated" or a transformer of scikit-learn; fitted on the training rows of all sites.
         least: of "federated", how many rows of a site must have a word for the site to name it; of a text, how often it
             must have a token.
@@ -86,16 +86,17 @@ def read_sites(
     names = site_names(paths)
     roles = Roles.of(label, target, None, split, group, drop, categories, text)
     how = asked(prepare, least, least_clients, roles.text, tokens=tokens, length=length, most=most)
-    words = frozenset([gaps] if isinstance(gaps, str) else gaps)
+    means_gap = Gaps.of(gaps)
+    words = sorted(means_gap.words)
     is_text = not is_parquet(paths[0])
     if not is_text and words:
-        raise ValueError(f"gaps are words in text files, got gaps={','.join(sorted(words))} for Parquet: leave it out")
+        raise ValueError(f"gaps are words in text files, got gaps={','.join(words)} for Parquet: leave it out")
     place = Path(str(files)) if isinstance(files, str | os.PathLike) else paths[0].parent
     headers: dict[str, tuple[str, ...]] = {}
     texts, frames = dict[str, TextTable](), dict[str, Any]()
     for name, path in zip(names, paths, strict=True):
         if is_text:
-            texts[name] = replace(TextTable.recognised(path, (), ()), gaps=words)
+            texts[name] = replace(TextTable.recognised(path, (), ()), gaps=means_gap)
             headers[name] = texts[name].header
         else:
             frames[name] = read_frame(path)
@@ -120,11 +121,12 @@ def read_sites(
     if differences.noted:
         warnings.warn(f"{place}: {'; '.join(differences.noted[:_SHOWN])}", stacklevel=2)
     said: dict[str, Any] = {"files": len(paths), "dropped": list(roles.drop)}
-    said |= {"gaps": sorted(words)} if words else {}
+    said |= {"gaps": words} if words else {}
     if is_text:
         joined = _Joined([texts[name] for name in names], shared)
         read = read_columns(joined, {*roles.words, *roles.categories}, set())
         lengths = joined.lengths
+        means_gap.warn_of_unmet(place, {word for text in texts.values() for word in text.met})
         said |= {"thousands": read.grouped} if read.grouped else {}
         bad = {}
     else:
@@ -147,7 +149,7 @@ def read_sites(
 
 def is_pattern(source: str) -> bool:
     """Return whether the path of a table names several files: a pattern, or a list with commas."""
-    return not Path(source).exists() and (
+    return not local_path(source).exists() and (
         any(mark in source for mark in "*[") or all(part.endswith(TABLES) for part in source.split(",")[:-1] or [""])
     )
 
@@ -159,13 +161,13 @@ def site_files(files: str | os.PathLike[str] | Sequence[str | os.PathLike[str]])
         ValueError: there are fewer than two, one is missing or there twice, or they are of several kinds.
     """
     if isinstance(files, str | os.PathLike):
-        text = os.fspath(files)
+        text = str(local_path(files))
         if any(mark in text for mark in "*["):
             found = sorted({Path(one) for one in glob.glob(text, recursive=True) if Path(one).is_file()})
         else:
-            found = sorted(Path(part) for part in text.split(","))
+            found = sorted(local_path(part) for part in text.split(","))
     else:
-        found = sorted(map(Path, files))
+        found = sorted(map(local_path, files))
     shown = str(files)[:200]
     if len(found) < 2:
         got = f"{found[0]} alone" if found else "none"
@@ -307,7 +309,7 @@ class _Differences:
             lacks = [site for site in headers if site not in has[name]]
             if name in roles.named or len(has[name]) > len(lacks):
                 near = {
-                    site: next((n for n in headers[site] if n.casefold() == name.casefold()), None) for site in lacks
+                    site: next((n for n in headers[site] if same_word(n) == same_word(name)), None) for site in lacks
                 }
                 instead = "".join(f" ({site} has {other!r})" for site, other in near.items() if other)
                 out._add(f"{name!r} is missing in {_listed(lacks)}{instead}", "name columns alike in all files")
@@ -345,9 +347,9 @@ class _Differences:
             alone = own - together
             if not alone or not together:
                 continue
-            folded = {name.casefold() for name in together}
+            spelt = {same_word(name) for name in together}
             counted = all(name.isdecimal() for name in own | together)
-            if any(name.casefold() in folded for name in alone) or (len(own) > 1 and own == alone and not counted):
+            if any(same_word(name) in spelt for name in alone) or (len(own) > 1 and own == alone and not counted):
                 self._add(f"{label!r} is {_some(own)} in {site} and {_some(together)} elsewhere", "spell classes alike")
             else:
                 self.noted.append(f"only {site} has the class {_some(alone)}")

@@ -25,6 +25,7 @@ from fedloom.data.mnist_files import emnist_download, idx_download, idx_pair, le
 from fedloom.data.shakespeare import shakespeare
 from fedloom.data.stand_ins import vehicle_like
 from fedloom.data.text_files import texts
+from fedloom.wording import local_path
 
 
 @dataclass(frozen=True)
@@ -247,7 +248,7 @@ def load(name: str, folder: str | os.PathLike[str], **said: Any) -> Dataset:
     if unknown := [name for name in said if name not in SOURCES[key].says]:
         told = f"some of {', '.join(SOURCES[key].says)}" if SOURCES[key].says else "nothing"
         raise ValueError(f"of {key} one says {told}, got {unknown[0]!r}: leave it out")
-    return SOURCES[key].load(Path(folder), **said)
+    return SOURCES[key].load(local_path(folder), **said)
 
 
 def download(name: str, folder: str | os.PathLike[str], *, progress: Callable[[str], Bar] | None = None) -> list[Path]:
@@ -275,4 +276,4 @@ def download(name: str, folder: str | os.PathLike[str], *, progress: Callable[[s
             f"name must be a data set with a published checksum, got {name!r}: use one of {offered}, or fetch it "
             "yourself"
         )
-    return fetch(source.download.files, Path(folder), progress)
+    return fetch(source.download.files, local_path(folder), progress)

@@ -15,7 +15,15 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from fedloom.data.columns import Columns, check_columns, check_gaps, check_header, class_labels, test_rows
+from fedloom.data.columns import (
+    Columns,
+    check_columns,
+    check_gaps,
+    check_header,
+    class_labels,
+    test_rows,
+    warn_of_spellings,
+)
 from fedloom.data.examples import Dataset, Examples
 from fedloom.data.formats import FormatError, refuse
 from fedloom.data.groups import split_whole_groups
@@ -24,12 +32,13 @@ from fedloom.data.in_memory import from_arrays
 from fedloom.data.inputs import Tokens
 from fedloom.data.normalise import Normalise
 from fedloom.data.partition import pooled
-from fedloom.data.preparation import MISSING, Preparation, asked, spelt
+from fedloom.data.preparation import MISSING, Gaps, Preparation, asked, spelt
 from fedloom.data.roles import Roles
 from fedloom.data.statistics import CommonPreparation
 from fedloom.data.targets import take_targets
 from fedloom.data.text_table import TextTable, read_columns
 from fedloom.data.vocabulary import Tokeniser, TokenKind
+from fedloom.wording import local_path
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -47,7 +56,7 @@ def read_csv(
     group: str | None = None,
     drop: Sequence[str] = (),
     categories: Sequence[str] = (),
-    gaps: Sequence[str] = (),
+    gaps: Any = (),
     prepare: Any = None,
     least: int = 1,
     least_clients: int = 1,
@@ -81,7 +90,8 @@ def read_csv(
             `federate`.
         drop: columns that are left out.
         categories: columns of numbers that are names, such as postcodes; prepared as words.
-        gaps: more words that mean a gap, such as "k.A.".
+        gaps: more words or numbers that mean a gap, such as "k.A." or -999, one or several. A number means one however
+            a cell writes it, -999.0 too; a word that no cell has is warned of.
         prepare: "standard": numbers are standardised, gaps are the median, words become one column of 0 and 1 each;
             "federated": the same of what clients count and add up (`fedloom.data.statistics`), the median to 1/1024 of
             the range; or a transformer of scikit-learn, which is given a data frame of the features.
@@ -104,18 +114,19 @@ def read_csv(
         ValueError: a column is missing, a row has another number of cells than the header, columns do not hold what
             they need to (all of them in one message), or there is no row to train on.
     """
-    path = Path(path)
+    path = local_path(path)
     if not path.is_file():
         raise FormatError(f"there is no file {str(path)!r}; give the path of a .csv file with a header line")
     roles = Roles.of(label, target, client, split, group, drop, categories, text)
     how = asked(prepare, least, least_clients, roles.text, tokens=tokens, length=length, most=most)
     table = TextTable.recognised(path, roles.others, roles.features)
-    table = replace(table, gaps=frozenset([gaps] if isinstance(gaps, str) else gaps))
+    table = replace(table, gaps=Gaps.of(gaps))
     dropped = roles.dropped(table.header)
     read = read_columns(table, {*roles.words, *roles.categories}, set(dropped))
     said: dict[str, Any] = {"separator": table.separator, "encoding": table.encoding, "dropped": list(dropped)}
-    if table.gaps:
-        said["gaps"] = sorted(table.gaps)
+    if table.gaps.words:
+        said["gaps"] = sorted(table.gaps.words)
+        table.gaps.warn_of_unmet(path, table.met)
     if read.grouped:
         said["thousands"] = read.grouped
     return dataset_of(path, read, roles, path.stem, how, said, test_fraction, seed)
@@ -243,6 +254,8 @@ def dataset_of(
         if column is not None and cells is not None:
             check_gaps(path, read, column, cells)
     y, classes = (targets, ()) if labels is None else class_labels(path, roles.label or "", labels)
+    named = {roles.label: classes, roles.client: of_cells, roles.group: grouped, **read.words}
+    warn_of_spellings(path, {name: words for name, words in named.items() if name != roles.text and name and words})
     assert y is not None
     groups = None if grouped is None else number(grouped)
     if parts is None:

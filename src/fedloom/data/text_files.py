@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 from fedloom.data.examples import Dataset, Examples
-from fedloom.data.formats import check_link, read_whole, refuse, visible
+from fedloom.data.formats import check_link, read_whole, refuse, refuse_other_kinds, visible, warn_of_folders
 from fedloom.data.inputs import IGNORED, Tokens
 from fedloom.data.preparation import Preparation
 from fedloom.data.tables import from_frame
@@ -55,6 +55,7 @@ def texts(
         )  # fmt: skip
     if not isinstance(tokens or "characters", str):
         refuse(folder, "the next token of plain texts is a character or a word", repr(tokens), "tokens=words")
+    warn_of_folders(folder, ())
     how = TextPreparation("text", tokens or "characters", (length or 80) + 1, most, least, least_clients=least_clients)
     return _plain(folder, files, how)
 
@@ -63,6 +64,7 @@ def _of_classes(folder: Path, tokens: Any, length: int, most: int, least: int, l
     import pandas as pd
 
     rows: list[tuple[str, str, str]] = []
+    warn_of_folders(folder)
     for part in ("train", "test"):
         if (folder / part).is_dir():
             check_link(folder / part, folder)
@@ -124,6 +126,7 @@ def _plain(folder: Path, files: Sequence[Path], how: TextPreparation) -> Dataset
 
 def _text(path: Path, folder: Path) -> str:
     check_link(path, folder)
+    refuse_other_kinds(path, "a text must be in UTF-8")
     try:
         return read_whole(path).decode("utf-8-sig")
     except UnicodeDecodeError as error:

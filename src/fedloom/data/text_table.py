@@ -7,7 +7,7 @@ import re
 from array import array
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -16,8 +16,8 @@ import numpy.typing as npt
 
 from fedloom.data import formats
 from fedloom.data.columns import Columns, check_header
-from fedloom.data.formats import refuse
-from fedloom.data.preparation import MISSING
+from fedloom.data.formats import refuse, refuse_other_kinds
+from fedloom.data.preparation import MISSING, Gaps
 
 _DECIMAL_COMMA = re.compile(r"[+-]?[0-9]*,[0-9]+")
 _GROUPED = [  # 66.981,87 and 66,981.87: what whole columns must look like, what tells it from a decimal mark, the marks
@@ -35,7 +35,8 @@ class TextTable:
     encoding: str
     separator: str
     header: tuple[str, ...]
-    gaps: frozenset[str] = frozenset()  # words that mean one, beside those that always do
+    gaps: Gaps = field(default_factory=Gaps)
+    met: set[str] = field(default_factory=set, compare=False)  # words of `gaps` that cells had
 
     @classmethod
     def recognised(cls, path: Path, others: Sequence[str], features: Sequence[str]) -> TextTable:
@@ -45,6 +46,7 @@ class TextTable:
         """
         if (size := path.stat().st_size) > formats.LIMIT:
             refuse(path, f"the file must be at most {formats.LIMIT} bytes", size, "use a .npz file")
+        refuse_other_kinds(path, "the file must be a table as text")
         encoding = _encoding(path)
         headers = {separator: _header(path, encoding, separator) for separator in _SEPARATORS}
         wanted = {*others, *features}
@@ -65,9 +67,15 @@ class TextTable:
                         rule = f"line {reader.line_num} must have {len(self.header)} cells"
                         refuse(self.path, rule, len(row), f"quote cells that hold {self.separator!r}")
                     cells = [cell.strip() for cell in row]
-                    yield reader.line_num, ["" if cell in self.gaps else cell for cell in cells]
+                    yield reader.line_num, self._without_gaps(cells) if self.gaps.words else cells
         except csv.Error as error:
             refuse(self.path, "the file must be a table as text", error, "write it again as CSV in UTF-8")
+
+    def _without_gaps(self, cells: list[str]) -> list[str]:
+        """Return the cells of a row, "" where a word of `gaps` stands."""
+        words = [self.gaps.word(cell, self.number) for cell in cells]
+        self.met.update(word for word in words if word is not None)
+        return [cell if word is None else "" for cell, word in zip(cells, words, strict=True)]
 
     def number(self, cell: str) -> float:
         """Return the number in a cell.

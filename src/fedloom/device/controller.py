@@ -62,11 +62,11 @@ class Controller(Service):
         self._last_check = 0.0
 
     def describe_error(self, error: Exception) -> dict[str, Any]:
-        """Describe an error by its kind and words; a trace would show paths and code of this device."""
+        """Describe an error by its kind and words; a trace or a line would show paths and code of this device."""
         description = {
             name: value[:_LONGEST] if isinstance(value, str) else value for name, value in problem(error).items()
         }
-        return {**description, "trace": ""}
+        return {**description, "trace": "", "line": ""}
 
     def __call__(self, data: bytes | memoryview) -> bytes:
         """Return the answer to any message."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -17,6 +16,7 @@ from fedloom.data.statistics import CommonPreparation, Spread, Summary, target_c
 from fedloom.data.vocabulary import TextPreparation
 from fedloom.experiments import catalogue
 from fedloom.experiments.sections import DataSettings
+from fedloom.storage.files import path_of
 from fedloom.wire.device_statistics import CommonTotals, FirstStatistics, SecondStatistics, TextCounts
 from fedloom.wire.registration import Registration, check_device_name, check_names
 
@@ -162,7 +162,7 @@ def default_name(source: str) -> str:
     "" where its examples are not one file, or the file's name is no name of a device.
     """
     try:
-        path = Path(_resolve_source(source).partition("?")[0])
+        path = path_of(_resolve_source(source).partition("?")[0])
         return check_device_name(path.stem) if path.is_file() else ""
     except (RefusedError, SettingError):
         return ""
@@ -220,9 +220,9 @@ def _with_least_clients(examples: Examples, least_clients: int) -> Examples:
 
 def _resolve_source(source: str) -> str:
     """Return the source of a folder: the file in it, or its images."""
-    folder = Path(source)
+    folder = path_of(source)
     if not folder.is_dir():
-        if "/" in source and ":" not in source and not Path(source.partition("?")[0]).exists():
+        if "/" in source and ":" not in source and not path_of(source.partition("?")[0]).exists():
             raise SettingError(
                 f"--data takes a file, a folder or a name of data, and there is no {source}: name another"
             )

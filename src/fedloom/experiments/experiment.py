@@ -29,6 +29,7 @@ from fedloom.experiments.sections import SECTIONS, TOP, ClientSettings, DataSett
 from fedloom.experiments.settings_file import flat
 from fedloom.experiments.weights_file import load_network
 from fedloom.experiments.words import coerce
+from fedloom.storage.files import path_of
 from fedloom.wire.device_registry import Registry
 from fedloom.wording import did_you_mean
 
@@ -112,7 +113,7 @@ class Experiment(TopSettings):
                 f"the settings of the run in {directory} name code to import, {', '.join(code)}: read it, and allow it "
                 "with --allow-code (in Python allow_code=True) if you trust it"
             )
-        return dataclasses.replace(cls.of(described), directory=Path(directory))
+        return dataclasses.replace(cls.of(described), directory=path_of(directory))
 
     @classmethod
     def code_of(cls, directory: str | Path) -> tuple[str, ...]:
@@ -126,8 +127,9 @@ class Experiment(TopSettings):
     @staticmethod
     def _described_in(directory: str | Path) -> dict[str, Any]:
         """Return the settings from which `from_directory` makes an experiment."""
-        if not (Path(directory) / "settings.json").exists():
-            if below := runs_below(directory) if Path(directory).is_dir() else []:
+        directory = path_of(directory)
+        if not (directory / "settings.json").exists():
+            if below := runs_below(directory) if directory.is_dir() else []:
                 raise SettingError(
                     f"{directory} holds {len(below)} runs and is none itself: name one, such as "
                     f"{' or '.join(map(str, below[:3]))}"
@@ -228,7 +230,7 @@ class Experiment(TopSettings):
         """
         d, seed = self.data, self.partition_seed
         if d.source.startswith("devices:"):
-            registry = Registry.read(Path(d.source.removeprefix("devices:")))
+            registry = Registry.read(path_of(d.source.removeprefix("devices:")))
             whole = registry.federation(self._test_of_server(registry))
             arrives, drift = catalogue.changes(d.arrives, d.drift, seed)
             whole = dataclasses.replace(whole, arrives=arrives, drift=drift)
@@ -319,7 +321,7 @@ class Experiment(TopSettings):
         if len(made) > 1:
             raise SettingError(f"start takes the weights of one model, and model = {self.model!r} names {len(made)}")
         file, only, seed = self.start, self.start_only, derive(self.run.seed, "init")
-        if self.directory is not None and not Path(file).is_file():
+        if self.directory is not None and not path_of(file).is_file():
             kept = RunDirectory(self.directory).initial(file)
             file, only = (file, only) if kept is None else (str(kept), "*")
         return {n: load_network(file, m, only=only, seed=seed) for n, m in made.items()}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Literal
 
@@ -12,6 +12,7 @@ import safetensors.torch
 import torch
 from torch import Tensor, nn
 
+from fedloom.coordinator.job import model_of
 from fedloom.core.batch import Prepare
 from fedloom.core.errors import SettingError
 from fedloom.core.model import Model
@@ -20,9 +21,11 @@ from fedloom.core.task import Task
 from fedloom.core.types import Weights
 from fedloom.data.preparation import Preparation
 from fedloom.experiments.onnx_file import as_onnx
+from fedloom.storage.files import path_of
 from fedloom.storage.output import check_new, publish
 from fedloom.wording import some_of
 
+Network = Model | nn.Module | Callable[[], nn.Module]
 Format = Literal["safetensors", "state_dict", "onnx"]
 _FORMATS: dict[str, Format] = {
     ".safetensors": "safetensors", ".pt": "state_dict", ".pth": "state_dict", ".onnx": "onnx",
@@ -30,7 +33,7 @@ _FORMATS: dict[str, Format] = {
 
 
 def export(
-    model: Model,
+    model: Network,
     weights: Weights,
     path: str | os.PathLike[str],
     *,
@@ -71,7 +74,7 @@ def export(
             missing, or the network cannot be written as ONNX.
         StorageError: the disk does not take the file.
     """
-    path = Path(path)
+    path, model = path_of(path), model_of(model)
     format = file_format(path, format)
     check_new(path, overwrite)
     alone = {"normalise": normalise, "input_dtype": input_dtype, "preparation": preparation, "task": task}
@@ -110,18 +113,19 @@ def export(
     return publish(path.parent, path.name, data)
 
 
-def module(model: Model, weights: Weights) -> nn.Module:
+def module(model: Network, weights: Weights) -> nn.Module:
     """Return the network as a plain `nn.Module` in evaluation mode on the CPU, with a copy of these weights.
 
     For PyTorch code outside fedloom, and to start another run: a module that is passed to `run` keeps its weights.
 
     Args:
-        model: of the run.
+        model: of the run; or a module, or a function that makes one, as `fedloom.run` takes them.
         weights: such as `model.init(0)`, or those that `Job.restore` gives.
 
     Raises:
         SettingError: the weights are not those of this model; names the tensors.
     """
+    model = model_of(model)
     places, frozen = dict(tensors_of(model.skeleton())), model.frozen
     given = {**weights.params, **weights.buffers, **frozen}
     kinds = {name: isinstance(tensor, nn.Parameter) for name, tensor in places.items()}

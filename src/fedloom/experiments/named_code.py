@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
-from pathlib import Path
 from typing import Any
 
 from fedloom.algorithms import ALGORITHMS
@@ -16,6 +15,7 @@ from fedloom.experiments.sections import SECTIONS, TOP
 from fedloom.experiments.settings_file import flat
 from fedloom.models import MODELS
 from fedloom.models.torchvision_networks import PREFIX
+from fedloom.storage.files import path_of
 from fedloom.wire.device_registry import Registry
 
 
@@ -46,7 +46,7 @@ def _code_at(key: str, value: Any) -> Iterator[str]:
                 yield name
     elif key == "data.source" and value.startswith("devices:"):
         with suppress(FedloomError):  # of a registry that cannot be read, whoever needs it says so
-            yield from _code_at(key, Registry.read(Path(value.removeprefix("devices:"))).test)
+            yield from _code_at(key, Registry.read(path_of(value.removeprefix("devices:"))).test)
     elif key in ("data.source", "data.public_source"):
         if catalogue.is_own_data(value):
             yield value

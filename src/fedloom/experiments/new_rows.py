@@ -24,6 +24,7 @@ from fedloom.experiments.experiment import Experiment
 from fedloom.experiments.new_tables import RunTable, TableRows, check_names, class_names, class_places, some_names
 from fedloom.experiments.training_rows import TrainedOn, count_trained
 from fedloom.experiments.unknown_words import warn_of_unknown
+from fedloom.storage.files import path_of
 from fedloom.wire.device_registry import RemoteExamples
 
 _Places = npt.NDArray[np.int64]
@@ -103,13 +104,13 @@ class RowReader:
         path, _, written = source.partition("?")
         if catalogue.is_table(source):
             return self._of_table(self._table.read(path, self._table.arguments(source, written), with_targets))
-        if path.endswith(".npz") and ":" not in path and not Path(path).is_file():
+        if path.endswith(".npz") and ":" not in path and not path_of(path).is_file():
             raise SettingError(
                 f"there is no file {path!r}; give the path of a .npz file with the array x, and y to evaluate"
             )
-        if path.endswith(".npz") and (held := names_in(Path(path))):
+        if path.endswith(".npz") and (held := names_in(path_of(path))):
             if "x" in held:
-                return self._of_arrays(Path(path), with_targets)
+                return self._of_arrays(path_of(path), with_targets)
             if "x_train" not in held:
                 refuse(
                     Path(path), "new rows are the array x, with their targets y where they are to be evaluated",

@@ -15,12 +15,13 @@ from fedloom.data import Examples
 from fedloom.data.columns import DATE, Columns, NoColumnError, class_labels
 from fedloom.data.formats import refuse
 from fedloom.data.parquet import is_parquet, read_frame
-from fedloom.data.preparation import MISSING, Preparation
+from fedloom.data.preparation import MISSING, Gaps, Preparation
 from fedloom.data.roles import Roles
 from fedloom.data.sites import is_pattern, site_files, site_names
 from fedloom.data.statistics import CommonPreparation
 from fedloom.data.tables import columns_of_frame
 from fedloom.data.text_table import TextTable, read_columns, ungrouped
+from fedloom.storage.files import path_of
 from fedloom.wording import did_you_mean, some_of
 
 _ROLES = ("label", "target", "client", "split", "group", "drop", "gaps")  # of columns that are no features
@@ -88,7 +89,7 @@ class RunTable:
             out[key] = value
         return out
 
-    def _roles(self, given: Mapping[str, str]) -> tuple[Roles, frozenset[str]]:
+    def _roles(self, given: Mapping[str, str]) -> tuple[Roles, Gaps]:
         """Return the roles of columns, and the words that mean a gap: as of the run where nothing else is given."""
         said = self._said()
 
@@ -106,7 +107,7 @@ class RunTable:
         read = {} if self.preparation is None else self.preparation.read
         gaps = {*(of("gaps") or "").split(","), *read.get("gaps", ())} - {""}
         roles = Roles(label, targets, of("client"), of("split"), of("group"), tuple(sorted(drop)), ())
-        return roles, frozenset(gaps)
+        return roles, Gaps.of(gaps)
 
     def read(self, path: str, given: Mapping[str, str], with_targets: bool) -> TableRows:
         """Return the rows of a file, or of the files of a pattern, each of which is a site then.
@@ -114,7 +115,7 @@ class RunTable:
         `given`: what is said of the columns of these files, where it is not as in the run's table.
         """
         several = is_pattern(path)
-        files = site_files(path) if several else [Path(path)]
+        files = site_files(path) if several else [path_of(path)]
         sites = site_names(files)
         roles, gaps = self._roles(given)
         if "client" in given and several:
@@ -147,7 +148,7 @@ class RunTable:
         """Return the rows of a data frame of pandas."""
         return self._of_frame(Path("data frame"), frame, self._roles({})[0], with_targets)
 
-    def _of_text(self, path: Path, roles: Roles, gaps: frozenset[str], with_targets: bool, named: bool) -> TableRows:
+    def _of_text(self, path: Path, roles: Roles, gaps: Gaps, with_targets: bool, named: bool) -> TableRows:
         if not path.is_file():
             raise SettingError(f"there is no file {str(path)!r}; give the path of a table with a header line")
         if not path.stat().st_size:
@@ -235,7 +236,7 @@ class RunTable:
         source = self.source.partition("?")[0]
         out: dict[str, str] = dict(known or {})
         if source and names:
-            for file in site_files(source) if is_pattern(source) else [Path(source)]:
+            for file in site_files(source) if is_pattern(source) else [path_of(source)]:
                 if not is_parquet(file):
                     text = TextTable.recognised(file, (), self.columns)
                     out |= read_columns(text, set(), {*text.header} - names).grouped

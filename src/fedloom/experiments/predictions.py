@@ -22,6 +22,7 @@ from fedloom.evaluate.accuracy import evaluate_rows
 from fedloom.experiments.experiment import Experiment
 from fedloom.experiments.new_rows import RowReader
 from fedloom.experiments.trained_model import ModelAfterRound, job_of, task_of, trained_model
+from fedloom.storage.files import path_of
 from fedloom.storage.output import as_csv, check_new, publish
 from fedloom.tasks import Hinge
 
@@ -94,8 +95,8 @@ def write_table(path: str | os.PathLike[str], rows: Iterator[list[object]], over
     Raises:
         SettingError: the file exists, unless `overwrite`.
     """
+    path = path_of(path)
     check_new(path, overwrite)
-    path = Path(path)
     return publish(path.parent, path.name, as_csv(rows).encode())
 
 
@@ -138,7 +139,7 @@ def opened(run: str | os.PathLike[str], job: Job | None, allow_code: bool) -> tu
     """Return the job of a run, and how it was asked for: by words, or None where `job` is given."""
     if job is not None:
         return job, None
-    experiment = Experiment.from_directory(Path(run), allow_code=allow_code)
+    experiment = Experiment.from_directory(run, allow_code=allow_code)
     return job_of(experiment, run), experiment
 
 

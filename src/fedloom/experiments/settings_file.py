@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from fedloom.core.errors import SettingError
+from fedloom.storage.files import path_of
 from fedloom.storage.strict_json import SETTINGS, check_depth, parse
 
 _DEEPEST = 32  # of settings within settings
@@ -22,7 +23,7 @@ def read_settings(path: str | Path) -> dict[str, Any]:
     Raises:
         SettingError: the file is missing, of another kind, too long, or not well-formed; names the place.
     """
-    path = Path(path)
+    path = path_of(path)
     readers: dict[str, Callable[[bytes], Any]] = {".toml": _toml, ".json": parse}
     if path.suffix not in readers:
         raise SettingError(f"a settings file is .toml or .json, got {str(path)!r}")

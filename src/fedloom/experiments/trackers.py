@@ -14,6 +14,7 @@ from fedloom.coordinator.facts import plain
 from fedloom.coordinator.history import History, Record
 from fedloom.coordinator.settings import RunSettings
 from fedloom.core.errors import FedloomError, SettingError, warn
+from fedloom.storage.files import path_of
 
 T = TypeVar("T")
 Status = Literal["finished", "failed"]
@@ -41,7 +42,7 @@ class TensorBoard:
 
     def __init__(self, directory: str | Path) -> None:
         self._tensorboard = _import("torch.utils.tensorboard", "tensorboard")
-        self.directory = Path(directory)
+        self.directory = path_of(directory)
 
     def start(self, settings: Mapping[str, Any]) -> None:
         self._writer = self._tensorboard.SummaryWriter(str(self.directory))

@@ -191,7 +191,7 @@ class Sweep:
                 or another sweep than this.
             StorageError: a file cannot be written, or one of a run is damaged.
         """
-        folder, federations = Path(directory), Federations()
+        folder, federations = files.path_of(directory), Federations()
         asked = self._asked()
         check_sweep(folder, asked, resume)
         for trial in self._shown:  # what is wrong with any of them shows before the first is run

@@ -11,16 +11,18 @@ import safetensors
 import torch
 from torch import Tensor, nn
 
+from fedloom.coordinator.job import model_of
 from fedloom.core import patterns
 from fedloom.core.errors import CodecError, SettingError, SettingWarning, warn
 from fedloom.core.model import Model
 from fedloom.core.network_copies import tensors_of
 from fedloom.core.types import Weights
-from fedloom.experiments.export import file_format, filled
+from fedloom.experiments.export import Network, file_format, filled
+from fedloom.storage.files import path_of
 from fedloom.wording import some_of
 
 
-def load_weights(path: str | os.PathLike[str], model: Model, *, dtype: torch.dtype = torch.float32) -> Weights:
+def load_weights(path: str | os.PathLike[str], model: Network, *, dtype: torch.dtype = torch.float32) -> Weights:
     """Return the weights in a safetensors or state_dict file (.pt, .pth), for a warm start of `model`.
 
     Nothing in the file is executed. Names and shapes are compared with the model's before a tensor is copied.
@@ -29,14 +31,15 @@ def load_weights(path: str | os.PathLike[str], model: Model, *, dtype: torch.dty
 
     Args:
         path: the file.
-        model: whose weights they must be.
+        model: whose weights they must be; or a module, or a function that makes one, as `fedloom.run` takes them.
         dtype: of floating-point tensors; others must have the model's type.
 
     Raises:
         SettingError: there is no such file, or its suffix is not one of these.
         CodecError: the file is damaged, holds something else than tensors, or does not fit the model; says what.
     """
-    tensors = _read(Path(path), model, dtype)
+    model = model_of(model)
+    tensors = _read(path_of(path), model, dtype)
     for name, own in model.frozen.items():
         if not torch.equal(tensors[name].to(own.dtype), own.cpu()):
             raise CodecError(
@@ -46,19 +49,20 @@ def load_weights(path: str | os.PathLike[str], model: Model, *, dtype: torch.dty
     return Weights({n: tensors[n] for n in model.params}, {n: tensors[n] for n in model.buffers})
 
 
-def load_network(path: str | os.PathLike[str], model: Model, *, only: str = "*", seed: int = 0) -> Model:
+def load_network(path: str | os.PathLike[str], model: Network, *, only: str = "*", seed: int = 0) -> Model:
     """Return a network that begins with the tensors of a file, its frozen tensors included.
 
     What may stand in the file, and what is raised: as for `load_weights`.
 
     Args:
         path: the file.
-        model: the architecture.
+        model: the architecture; or a module, or a function that makes one, as `fedloom.run` takes them.
         only: words that choose what is taken from the file (`core/patterns.py`): "* !last:1" leaves out a last layer
             for other classes. What else the file has is named in a warning.
         seed: of the values that are not taken, as of `model.init`.
     """
-    network = filled(model, _read(Path(path), model, torch.float32, only, seed))
+    model = model_of(model)
+    network = filled(model, _read(path_of(path), model, torch.float32, only, seed))
     return Model(network, name=model.name, factors="both")  # requires_grad says which of them are trained
 
 

@@ -36,6 +36,7 @@ from fedloom.report.over_seeds import (
 )
 from fedloom.report.printable import printable
 from fedloom.report.problems import Problem
+from fedloom.storage.files import path_of
 from fedloom.storage.output import as_csv, publish
 from fedloom.wording import did_you_mean
 
@@ -284,7 +285,7 @@ class Summary:
 
     def write(self, folder: str | os.PathLike[str]) -> list[Path]:
         """Write summary.tex, summary.md and summary.csv into a folder, and return their paths."""
-        return [publish(Path(folder), name, data) for name, data in self.files().items()]
+        return [publish(path_of(folder), name, data) for name, data in self.files().items()]
 
     def files(self) -> dict[str, bytes]:
         """Return the files that `write` writes, by name."""

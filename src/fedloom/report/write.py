@@ -23,6 +23,7 @@ from fedloom.report.printable import class_names, client_names, several_of, with
 from fedloom.report.several_seeds import Summary, rename_methods
 from fedloom.report.sweeps import sweeps
 from fedloom.report.tuned_methods import describe_tuning, tuning_table
+from fedloom.storage.files import path_of
 from fedloom.storage.output import path_below, publish
 
 if TYPE_CHECKING:
@@ -58,7 +59,7 @@ def write_report(
     folders = [directories] if isinstance(directories, (str, os.PathLike)) else list(directories)
     if not folders or (out is None and len(folders) > 1):
         raise SettingError(f"a report on {len(folders)} directories needs a folder to go to: out = 'reports/first'")
-    target = Path(out) if out is not None else path_below(Path(folders[0]), "report")
+    target = path_of(out) if out is not None else path_below(path_of(folders[0]), "report")
     methods, remarks = read_methods(folders)
     page = _page(rename_methods(methods, names or {}), remarks, folders)
     for name, data in (page.files | {"report.html": page.html().encode("utf-8")}).items():

@@ -10,7 +10,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
-from fedloom.core.errors import DamageError, StorageError, StorageWarning, warn
+from fedloom.core.errors import DamageError, SettingError, StorageError, StorageWarning, warn
+from fedloom.wording import local_path
 
 
 class File(NamedTuple):
@@ -58,12 +59,26 @@ def digest_of(path: Path) -> str:
     return running.digest
 
 
+def path_of(place: str | os.PathLike[str]) -> Path:
+    """Return the path of a folder or file as a person writes it, ~ for the home folder.
+
+    Raises:
+        SettingError: it is an address of another machine, or begins with what a shell would have replaced.
+    """
+    try:
+        return local_path(place)
+    except ValueError as error:
+        raise SettingError(str(error)) from None
+
+
 def make(folder: Path) -> None:
     """Make a folder, and those above it, unless they are there.
 
     Raises:
+        SettingError: its path is an address of another machine.
         StorageError: the system refuses.
     """
+    path_of(folder)
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:

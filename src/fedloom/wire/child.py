@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import io
 import mmap
 import multiprocessing
 import os
@@ -13,8 +14,11 @@ import warnings
 import weakref
 from collections.abc import Callable
 from multiprocessing.connection import Connection
+from typing import NoReturn
 
 import torch
+
+from fedloom.core.errors import SettingError
 
 SHARED = 64 << 20  # bytes of memory that a process shares with its parent; the system gives them when they are used
 _LENGTH = 8
@@ -107,6 +111,19 @@ def _get(pipe: Connection, shared: mmap.mmap) -> memoryview:
     return memoryview(data) if len(data) > _LENGTH else memoryview(shared)[: int.from_bytes(data, "little")]
 
 
+class _NoTerminal(io.TextIOBase):
+    """Standard input of a process that no terminal reaches, where a debugger would read."""
+
+    @staticmethod
+    def refuse(*_: object, **__: object) -> NoReturn:
+        raise SettingError(
+            "a debugger or input() needs a terminal, got a process of the engine workers, which has none: compute the "
+            "clients one by one in this process with --debug (fedloom.run(..., debug=True))"
+        )
+
+    readline = read = fileno = refuse  # type: ignore[assignment]
+
+
 def _serve(pipe: Connection, shared: mmap.mmap, answer: Callable[[memoryview], bytes]) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
@@ -116,6 +133,9 @@ def _serve(pipe: Connection, shared: mmap.mmap, answer: Callable[[memoryview], b
     os.closerange(3, ours)
     os.closerange(ours + 1, os.sysconf("SC_OPEN_MAX"))
     torch.set_num_threads(1)
+    sys.stdin = _NoTerminal()
+    if os.environ.get("PYTHONBREAKPOINT") != "0":  # which turns breakpoints off
+        sys.breakpointhook = _NoTerminal.refuse
     with contextlib.suppress(EOFError, OSError):  # the parent has closed the pipe, or is gone
         while True:
             _put(pipe, shared, answer(_get(pipe, shared)))

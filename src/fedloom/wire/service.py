@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 from fedloom.core import errors, tree
-from fedloom.core.errors import ClientError, CodecError, FedloomError, warn
+from fedloom.core.errors import ClientError, CodecError, FedloomError, line_of, warn
 from fedloom.engines.accounting import PayloadSize
 from fedloom.engines.finite import mean_losses, not_finite
 from fedloom.engines.message import EVALUATING, Answer, Call, Request, Summed
@@ -259,6 +259,7 @@ def problem(error: Exception) -> dict[str, Any]:
         "text": str(error),
         "what": f"{type(error).__name__}: {error}",
         "trace": trace,
+        "line": line_of(error),
     }
     location = (
         {"batch": error.batch, "what": error.what, "client": error.client} if isinstance(error, ClientError) else {}
@@ -279,6 +280,7 @@ def raise_problem(reported: Mapping[str, Any], request: Request) -> None:
         )
     else:
         error = kind(str(reported.get("text")))
+    error.line = str(reported.get("line") or "")
     if reported.get("trace"):
         error.add_note(f"In the process of the client:\n{reported['trace']}")
     raise error

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from glob import glob
 from importlib.util import find_spec
 from inspect import signature
 from pathlib import Path
@@ -22,11 +23,11 @@ from fedloom.data import (
     texts_of_huggingface,
 )
 from fedloom.data.columns import NoColumnError
-from fedloom.data.formats import FormatError
+from fedloom.data.formats import FormatError, refuse_other_kinds
 from fedloom.data.parquet import is_parquet
 from fedloom.data.sites import TABLES, is_pattern
 from fedloom.data.sources import SOURCES
-from fedloom.wording import did_you_mean
+from fedloom.wording import did_you_mean, local_path
 
 
 def data(source: str, *, whole: bool = False) -> Dataset:
@@ -53,6 +54,7 @@ def data(source: str, *, whole: bool = False) -> Dataset:
     if name == "huggingface" and rest:
         return from_huggingface(rest)
     path, question, arguments = source.partition("?")
+    folder = local_path(path)
     if is_table(source):
         return _table(path, arguments if question else None, whole)
     if source.endswith(".npz"):
@@ -71,12 +73,18 @@ def data(source: str, *, whole: bool = False) -> Dataset:
         )
     if source in SOURCES:
         raise SettingError(f"data {source!r} needs the folder with its files: {source}:FOLDER")
-    if Path(source).is_dir() and (kind := next((k for k in TABLES if any(Path(source).glob(f"*{k}"))), None)):
+    for file in [path for path in map(Path, sorted(glob(str(folder)))) if path.is_file()][:1]:
+        refuse_other_kinds(file, f"tables and arrays end in {', '.join(_ENDS)}")
+        raise SettingError(
+            f"tables and arrays end in {', '.join(_ENDS)}, got {source!r}: rename a table as text to {file.stem}.csv, "
+            "or read it in Python and pass its arrays"
+        )
+    if folder.is_dir() and (kind := next((k for k in TABLES if any(folder.glob(f"*{k}"))), None)):
         raise SettingError(
             f"tables of a folder are read by a pattern, a client for each file, got {source!r}: write "
             f"'{source.rstrip('/')}/*{kind}?label=NAME'"
         )
-    if Path(source).is_dir():
+    if folder.is_dir():
         raise SettingError(
             f"a folder is read as NAME:FOLDER, where NAME says what is in it, got {source!r}: write images:{source} "
             "for {train,test}/<class>/*.png; `fedloom data sources` lists the others; of clients that another library "
@@ -91,6 +99,9 @@ def data(source: str, *, whole: bool = False) -> Dataset:
 
 def _named(folder: bool) -> str:
     return ", ".join(name for name, source in SOURCES.items() if bool(source.files) == folder)
+
+
+_ENDS = (*TABLES, ".npz", ".npy")
 
 
 def is_own_data(source: str) -> bool:
@@ -126,7 +137,7 @@ def names_clients(source: str) -> bool:
 
 def _published(name: str, folder: str) -> Dataset:
     said, says = dict[str, Any](), SOURCES[name].says
-    if says and not Path(folder).exists():
+    if says and not local_path(folder).exists():
         folder, _, written = folder.partition("?")
         for pair in written.split("&") if written else ():
             key, _, value = pair.partition("=")
@@ -230,6 +241,6 @@ def _table(path: str, written: str | None, whole: bool) -> Dataset:
             f"{form}"
         ) from error
     except ValueError as error:
-        if written is not None or not Path(path).exists():
+        if written is not None or not local_path(path).exists():
             raise
         raise SettingError(f"{error}; what columns are is said as {form}") from error

@@ -6,7 +6,6 @@ import dataclasses
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any, Literal, get_type_hints
 
 import numpy as np
@@ -30,7 +29,7 @@ from fedloom.data import (
     shards,
 )
 from fedloom.experiments.words import coerce
-from fedloom.wording import did_you_mean
+from fedloom.wording import did_you_mean, local_path
 
 Values = Mapping[str, Any]
 
@@ -206,7 +205,7 @@ def _values(text: str) -> dict[str, Any]:
 
 def _lists(path: str) -> list[list[int]]:
     try:
-        found = json.loads(Path(path).read_bytes())
+        found = json.loads(local_path(path).read_bytes())
     except (OSError, ValueError, RecursionError) as error:
         raise SettingError(
             f"partition lists:FILE.json must name a file of lists of rows, got {path!r}: {error}"
