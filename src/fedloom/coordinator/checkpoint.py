@@ -350,7 +350,7 @@ class Checkpoints:
         for path in self.unfinished():
             match = _INDEX.fullmatch(path.stem)
             if match and int(match[1]) < newest:
-                with suppress(ValueError):
+                with suppress(ValueError, DamageError):  # which may be deleted by now
                     yield self._checked(int(match[1]), files.load(path))
 
     def _stays(self, round: int) -> bool:
