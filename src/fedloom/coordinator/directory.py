@@ -262,6 +262,14 @@ class RunDirectory:
                     "results may differ in the last bits",
                     SettingWarning,
                 )
+            if key.startswith("code.") and new is not None:
+                warn(
+                    f"{key.removeprefix('code.')}, code that the settings name, was changed since the run in "
+                    f"{self.path} began, so its rounds may be computed otherwise from here on: bring "
+                    "it back, or begin a new run if the change is meant (fedloom replay says whether a past round "
+                    "still comes out the same)",
+                    SettingWarning,
+                )
         may_differ = BESIDE | (_OWN if branch else set())
         unfit = [c for c in changes if c[0].partition(".")[0] not in may_differ]
         if weights := [c for c in unfit if c[0].startswith("initial.")]:
