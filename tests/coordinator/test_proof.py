@@ -63,7 +63,7 @@ def test_logs_of_another_run_are_not_taken_with_their_checkpoints(done: Path, tm
         shutil.copy(tmp_path / "other" / name, done / name)
     shutil.rmtree(done / "checkpoints")
     shutil.copytree(tmp_path / "other/checkpoints", done / "checkpoints")
-    with pytest.raises(DamageError, match=r"00000006\.json is not a checkpoint of this run.*it belongs to another run"):
+    with pytest.raises(DamageError, match=r"00000000\.json is not a checkpoint of this run.*it belongs to another run"):
         History.read(done)
 
 
@@ -106,7 +106,7 @@ def test_a_run_that_was_killed_early_is_read(tmp_path: Path) -> None:
 def test_a_run_that_goes_on_while_it_is_read_is_read(done: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its newest index may be deleted between the moments in which it is listed and read."""
     rounds, listed = Checkpoints.rounds, [[0, 3, 5], [0, 3, 5, 6]]
-    (done / "checkpoints/00000005.json").unlink()
+    (done / "checkpoints/00000005.json").rename(done / "checkpoints/00000005.json.part")
     monkeypatch.setattr(Checkpoints, "rounds", lambda self: listed.pop(0) if listed else rounds(self))
     assert History.read(done).unproved == ""
     assert listed == []

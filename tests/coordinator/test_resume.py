@@ -452,7 +452,10 @@ def test_a_replay_notices_that_the_code_has_changed(tmp_path: Path) -> None:
     with pytest.raises(SettingError, match="round 5 came out otherwise than in the run: the code"):
         changed.replay(tmp_path, 5)
     (tmp_path / "checkpoints/00000005.json").unlink()
-    with pytest.raises(SettingError, match=r"round 5 came out otherwise than in the run \(train_loss\)"):
+    with (
+        pytest.raises(SettingError, match=r"round 5 came out otherwise than in the run \(train_loss\)"),
+        pytest.warns(StorageWarning, match="an index is missing"),
+    ):
         changed.replay(tmp_path, 5)
 
 

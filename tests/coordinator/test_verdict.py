@@ -4,18 +4,25 @@ from __future__ import annotations
 
 import dataclasses
 import random
+import re
 import shutil
+import tempfile
+import threading
 import warnings
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from test_resume import everything, same_end
 
-from fedloom import PFedSD, RunSettings, verify
-from fedloom.coordinator import Job
+from fedloom import History, PFedSD, RunSettings, verify
+from fedloom.coordinator import Job, reading
 from fedloom.coordinator.verdict import Verdict, root_of
-from fedloom.core.errors import FedloomError, StorageWarning
+from fedloom.core.errors import DamageError, FedloomError, StorageWarning
+from fedloom.report import summary, write_report
+from fedloom.storage import files
 from tiny import LOCAL, federation, linear
 
 JOB = Job(
@@ -61,6 +68,30 @@ def damage(directory: Path, rng: random.Random) -> tuple[str, set[str]]:
     return kind, {str(p.relative_to(directory)) for p in touched}
 
 
+def speaks(use: Callable[[Path], Any], run: Path) -> bool:
+    """Whether a use of a run refuses it, warns of it or marks what it reads."""
+    with warnings.catch_warnings(record=True) as warned:
+        warnings.simplefilter("always")
+        try:
+            out = use(run)
+        except FedloomError:
+            return True
+    return any(one.category is StorageWarning for one in warned) or bool(getattr(out, "unproved", ""))
+
+
+def _branch(run: Path) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        JOB.branch(run, Path(folder, "branch"))
+
+
+USES: dict[str, Callable[[Path], Any]] = {
+    "reading": History.read,
+    "restoring": JOB.restore,  # for export, predict and evaluate
+    "branching": _branch,
+    "replaying": lambda run: JOB.replay(run, 6),
+}
+
+
 def tried(count: int, seed: int, folder: Path) -> Counter[str]:
     """How damages of a run came out; an assertion fails where one was silent or cost an intact file."""
     JOB.run(folder / "whole")
@@ -74,6 +105,10 @@ def tried(count: int, seed: int, folder: Path) -> Counter[str]:
         damaged = everything(run)
         verdict = verify(run)
         assert everything(run) == damaged, told
+        if not verdict.whole:
+            silent = [name for name, use in USES.items() if not speaks(use, run)]
+            assert not silent, f"{told}, of which {', '.join(silent)} say nothing"
+            assert everything(run) == damaged, told
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", StorageWarning)
             try:
@@ -94,6 +129,88 @@ def tried(count: int, seed: int, folder: Path) -> Counter[str]:
             assert verdict.notes, f"{told}, of which verify says nothing"
         shutil.rmtree(run)
     return outcomes
+
+
+# ---- whatever verify finds, all that reads a run says
+
+
+def reseal(run: Path, name: str) -> None:
+    """Give the newest index the digest of a log as it is now."""
+    index = sorted((run / "checkpoints").glob("*.json"))[-1]
+    content, data = reading.unsealed(index.read_bytes()), (run / name).read_bytes()
+    content["logs"][name] = [len(data), files.digest(data)]
+    index.write_bytes(reading.sealed(content))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["metrics.jsonl", "timing.jsonl", "clients.jsonl"])
+def test_a_number_of_an_early_round_is_proved_by_its_own_checkpoint(name: str, tmp_path: Path) -> None:
+    """Where the newest index was sealed anew, it fits the log; those before it do not."""
+    job, run = dataclasses.replace(JOB, settings=dataclasses.replace(JOB.settings, per_client=True)), tmp_path / "run"
+    job.run(run)
+    lines = (run / name).read_text().splitlines(keepends=True)
+    lines[2] = re.sub(r"0\.\d+", "0.5", lines[2], count=1)
+    (run / name).write_text("".join(lines))
+    reseal(run, name)
+    message = rf"{name} was changed: its first [\d,]+ bytes are not those of which the checkpoint of round 3 has the"
+    assert [re.search(message, problem) is not None for problem in verify(run).problems] == [True]
+    before = everything(run)
+    refusing: list[Callable[[], Any]] = [
+        lambda: History.read(run), lambda: summary(run), lambda: write_report(run, tmp_path / "page"),
+        lambda: job.run(run, resume=True), lambda: job.branch(run, tmp_path / "branch"), lambda: job.replay(run, 6),
+    ]  # fmt: skip
+    for use in refusing:
+        with pytest.raises(DamageError, match=message):
+            use()
+    with pytest.warns(StorageWarning, match=f"the run in .* is damaged: .*{message}.*; fedloom verify lists all"):
+        job.restore(run)  # the model is what it was
+    assert everything(run) == before
+    assert not (tmp_path / "page").exists()
+    assert not (tmp_path / "branch").exists()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "name", ["checkpoints/00000003-server.safetensors", "checkpoints/00000003.json", "timing.jsonl"]
+)
+def test_what_is_missing_and_not_shown_is_a_mark(name: str, tmp_path: Path) -> None:
+    JOB.run(tmp_path / "runs/one")
+    (tmp_path / "runs/one" / name).unlink()
+    assert History.read(tmp_path / "runs/one").unproved.startswith("it is damaged: ")
+    found = summary(tmp_path / "runs")
+    assert [m.label for m in found.methods] == ["PFedSD (unproved)"]
+    assert "one: it is damaged: " in found.remarks[0]
+    assert verify(tmp_path / "runs/one").problems[0] in found.remarks[0]
+
+
+@pytest.mark.slow
+def test_large_states_are_looked_for_and_read_by_verify_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = tmp_path / "run"
+    JOB.run(run)
+    old = run / "checkpoints/00000003-server.safetensors"
+    old.write_bytes(old.read_bytes()[:-1] + b"!")
+    assert old.name in History.read(run).unproved
+    monkeypatch.setattr("fedloom.coordinator.verdict.FEW_BYTES", 100)
+    assert History.read(run).unproved == ""
+    assert not verify(run).whole
+    old.unlink()
+    assert old.name in History.read(run).unproved
+
+
+@pytest.mark.slow
+def test_a_run_that_goes_on_is_not_damaged(tmp_path: Path) -> None:
+    """Whatever it writes and deletes between the moments in which its files are listed and read."""
+    settings = dataclasses.replace(JOB.settings, rounds=80, checkpoint_every=1, keep_every=100)
+    running = threading.Thread(target=dataclasses.replace(JOB, settings=settings).run, args=(tmp_path / "run",))
+    running.start()
+    found: Counter[str] = Counter()
+    while running.is_alive():
+        if (tmp_path / "run/metrics.jsonl").exists() and (tmp_path / "run/manifest.json").exists():
+            found[re.sub(r"\d+", "N", History.read(tmp_path / "run").unproved)] += 1
+            assert verify(tmp_path / "run").problems == []
+    running.join()
+    assert found.keys() <= {"", "no checkpoint proves its rounds after N yet", "no checkpoint proves its logs"}
+    assert sum(found.values()) > 3
 
 
 # ---- the root, and the weights that a run starts from

@@ -49,6 +49,28 @@ def test_metadata_stand_in_the_header(tmp_path: Path) -> None:
         assert file.metadata() == {"algorithm": "FedAvg"}
 
 
+@pytest.mark.parametrize("suffix", [".safetensors", ".pt", pytest.param(".onnx", marks=pytest.mark.slow, id="onnx")])
+def test_equal_models_are_equal_files(suffix: str, tmp_path: Path) -> None:
+    """Whatever the order of the metadata, so that a published file can be compared with one's own export."""
+    model, facts = Model(BUILDERS["mlp"]), {name: f"{name} é" for name in ("round", "algorithm", "model", "é", "whose")}
+    orders = [facts, dict(reversed(facts.items())), *[facts] * 3]
+    written = [
+        export(
+            model,
+            model.init(0),
+            tmp_path / f"{i}{suffix}",
+            metadata=None if suffix == ".pt" else order,
+            example=SHAPE if suffix == ".onnx" else None,
+        )
+        for i, order in enumerate(orders)
+    ]
+    assert len({path.read_bytes() for path in written}) == 1
+    if suffix == ".safetensors":
+        with safetensors.safe_open(written[0], framework="pt") as file:
+            assert file.metadata() == facts
+        assert int.from_bytes(written[0].read_bytes()[:8], "little") % 8 == 0  # tensors begin at a multiple of 8
+
+
 def test_the_format_can_be_named(tmp_path: Path) -> None:
     model = Model(BUILDERS["mlp"])
     path = export(model, model.init(0), str(tmp_path / "weights.bin"), format="safetensors")

@@ -27,7 +27,7 @@ LOGS = ("metrics.jsonl", "timing.jsonl")  # of every run
 PER_CLIENT = "clients.jsonl"  # where that is asked for
 MAY_DIFFER = {f"run.{name}" for name in may_differ(RunSettings, "resumed")}
 # of a manifest, what does not make a run; `chained` is written no longer
-BESIDE = {"format", "versions", "engine_reason", "documents", "chained", "shared", "branch", "start", "front"}
+BESIDE = {"format", "versions", "engine_reason", "documents", "chained", "shared", "branch", "start", "front", "code"}
 _ANY = 1 << 62
 _INDEX = re.compile(r"([0-9]{8,})\.json")
 _SERVER = re.compile(r"([0-9]{8,})-server\.safetensors")
@@ -350,7 +350,7 @@ class Checkpoints:
         for path in self.unfinished():
             match = _INDEX.fullmatch(path.stem)
             if match and int(match[1]) < newest:
-                with suppress(ValueError):
+                with suppress(ValueError, DamageError):  # which may be deleted by now
                     yield self._checked(int(match[1]), files.load(path))
 
     def _stays(self, round: int) -> bool:

@@ -6,7 +6,7 @@ import errno
 import json
 import os
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import IO, Any
@@ -23,8 +23,9 @@ from fedloom.coordinator.checkpoint import (
 )
 from fedloom.coordinator.facts import completed, differences, plain
 from fedloom.coordinator.history import History, Record
-from fedloom.coordinator.proof import ALONE, BRING_BACK, check_named, check_start
-from fedloom.coordinator.run_log import FIRST, Log, left_by_a_kill
+from fedloom.coordinator.proof import ALONE, check_beginning, check_named, read_log
+from fedloom.coordinator.run_log import Log, left_by_a_kill
+from fedloom.coordinator.verdict import warn_unless_whole
 from fedloom.core.errors import DamageError, SettingError, SettingWarning, StorageError, StorageWarning, warn
 from fedloom.engines.engine import Engine
 from fedloom.storage import files
@@ -98,26 +99,9 @@ class RunDirectory:
         Raises:
             DamageError: the directory holds more than a process leaves that was killed before its first checkpoint.
         """
-        self.check_beginning()
+        check_beginning(self.path, self.checkpoints)
         self._write(documents, documents["manifest"])
         self._open(dict.fromkeys(self.logs, b""), "wb")
-
-    def check_beginning(self) -> None:
-        """Raise DamageError if there is more than a process leaves that was killed before its first checkpoint."""
-        for name in (*LOGS, PER_CLIENT):
-            path = self.path / name
-            data = files.load(path) if files.exists(path) else b""
-            if len(data.splitlines()) > 1 or not data.startswith(FIRST[: len(data)]):
-                raise DamageError(
-                    f"{path} holds more than round 0, but {self.checkpoints.folder} holds no checkpoint: bring the "
-                    "checkpoints back (were they moved, or is their disk not there?), or begin in another directory; "
-                    "nothing was changed"
-                )
-        if later := [path for path, round in self.checkpoints.unnamed(()) if round > 0]:
-            raise DamageError(
-                f"{later[0]} is of a later round, but {self.checkpoints.folder} holds no checkpoint: bring its .json "
-                "files back, or begin in another directory; nothing was changed"
-            )
 
     def update(self, documents: Mapping[str, Any]) -> None:
         """Write down settings that may differ when a run goes on, such as its number of rounds."""
@@ -278,6 +262,14 @@ class RunDirectory:
                     "results may differ in the last bits",
                     SettingWarning,
                 )
+            if key.startswith("code.") and new is not None:
+                warn(
+                    f"{key.removeprefix('code.')}, code that the settings name, was changed since the run in "
+                    f"{self.path} began, so its rounds may be computed otherwise from here on: bring "
+                    "it back, or begin a new run if the change is meant (fedloom replay says whether a past round "
+                    "still comes out the same)",
+                    SettingWarning,
+                )
         may_differ = BESIDE | (_OWN if branch else set())
         unfit = [c for c in changes if c[0].partition(".")[0] not in may_differ]
         if weights := [c for c in unfit if c[0].startswith("initial.")]:
@@ -316,8 +308,9 @@ class RunDirectory:
         with tempfile.TemporaryDirectory(prefix=".branch-", dir=path.parent) as folder:
             with RunDirectory(Path(folder, "run")) as branch:
                 branch._write(documents, {**documents["manifest"], "branch": origin})
+                earlier = self.checkpoints.split_at(checkpoint)[0].values()
                 for name in branch.logs:
-                    files.write(branch.path, name, self.log(name, checkpoint)[1])
+                    files.write(branch.path, name, self.log(name, checkpoint, earlier)[1])
                 branch.checkpoints.take_over(self.checkpoints, checkpoint)
             files.rename(branch.path, path)
         files.sync(path.parent)
@@ -330,10 +323,10 @@ class RunDirectory:
         """
         records, starts, cut = dict[str, list[Record]](), dict[str, bytes](), False
         every = self.manifest()["run"]["checkpoint_every"]
-        for name in self.logs:
-            records[name], starts[name], tail = self.log(name, checkpoint)
-            cut |= not left_by_a_kill(name, starts[name], tail, every)
         remaining, others = self.checkpoints.split_at(checkpoint)
+        for name in self.logs:
+            records[name], starts[name], tail = self.log(name, checkpoint, remaining.values())
+            cut |= not left_by_a_kill(name, starts[name], tail, every)
         cut |= any(t > checkpoint.round for t in others)
         aside = files.Quarantine(self.path)
         for name in self.logs:
@@ -345,27 +338,15 @@ class RunDirectory:
         history.per_client[:] = records.get(PER_CLIENT, [])
         aside.say(f"are of no use to a run that goes on from round {checkpoint.round}")
 
-    def log(self, name: str, checkpoint: Checkpoint) -> tuple[list[Record], bytes, bytes]:
-        """Return the records of a log up to a checkpoint, their bytes, and what comes after.
+    def log(
+        self, name: str, checkpoint: Checkpoint, earlier: Iterable[Checkpoint] = ()
+    ) -> tuple[list[Record], bytes, bytes]:
+        """Return the records of a log up to a checkpoint, their bytes, and what comes after; see `read_log`."""
+        return read_log(self.path / name, checkpoint, earlier)
 
-        Raises:
-            DamageError: the log is not what it was when the checkpoint was made.
-            StorageError: it cannot be read.
-        """
-        path, size = self.path / name, checkpoint.logs[name].size
-        data = files.load(path)
-        start = data[:size]
-        try:
-            lines = list(reading.records(name, start.splitlines(keepends=True)))
-        except ValueError as error:
-            raise DamageError(f"{path}, {error}; {BRING_BACK}") from None
-        if len(start) < size or [r["round"] for r in lines] != list(range(checkpoint.round + 1)):
-            raise DamageError(
-                f"{path} must hold rounds 0 to {checkpoint.round} in its first {size:,} bytes, but does not: it was "
-                f"cut or changed; {BRING_BACK}"
-            )
-        check_start(path, data, checkpoint.logs[name], checkpoint.round)
-        return lines, start, data[size:]
+    def warn_unless_whole(self) -> None:
+        """Warn of what `verify` finds wrong here, beside the checkpoint that is used."""
+        warn_unless_whole(self.path, self.manifest())
 
     def _open(self, starts: Mapping[str, bytes], mode: str) -> None:
         try:

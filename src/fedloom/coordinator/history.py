@@ -16,7 +16,7 @@ import numpy.typing as npt
 from fedloom.coordinator import reading
 from fedloom.coordinator.chosen_rounds import measures_of_task, newest, validated_round
 from fedloom.coordinator.class_rows import ClassRows
-from fedloom.coordinator.proof import unproved
+from fedloom.coordinator.verdict import unproved
 from fedloom.core.errors import SettingError
 from fedloom.core.renamed import OF_HISTORY, keep_old_names
 from fedloom.core.task_measures import TaskMeasure
@@ -121,7 +121,7 @@ class History:
         """Return what a run directory holds, finished or not; `server` and `clients` stay empty.
 
         A last line that was cut off when the run was killed is left out. Logs and documents are compared with the
-        digests that the newest checkpoint and the manifest have of them. A directory that was made by hand needs
+        digests that all checkpoints and the manifest have of them. A directory that was made by hand needs
         metrics.jsonl alone; a manifest that names no format is of such a directory, and proves nothing.
 
         Args:
@@ -137,7 +137,6 @@ class History:
         settings, manifest = reading.mapping(folder / "settings.json"), reading.mapping(folder / "manifest.json")
         if of_a_run := "format" in manifest:
             manifest = reading.manifest(folder)
-        last = metrics[-1]["round"] if metrics else 0
 
         def fact(name: str) -> str:
             return str(manifest.get(name) or settings.get(name) or "")
@@ -152,7 +151,7 @@ class History:
             settings=settings,
             manifest=manifest,
             federation=reading.federation(folder / "federation.json"),
-            unproved=unproved(folder, manifest, last) if of_a_run else "",
+            unproved=unproved(folder, manifest, metrics) if of_a_run else "",
         )
 
     def __repr__(self) -> str:

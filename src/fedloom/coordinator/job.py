@@ -35,8 +35,8 @@ Models = Model | nn.Module | Callable[[], nn.Module] | Mapping[str, Model | nn.M
 class Plan:
     """Everything that determines a run; the arguments of `run`, which explains them.
 
-    `described`: how the run was asked for, kept as settings.json of its directory. `fleet`: the devices that are its
-    clients, whose examples are theirs.
+    `described`: how the run was asked for, kept as settings.json of its directory. `code`: the digests of the files of
+    code that it names, by path. `fleet`: the devices that are its clients, whose examples are theirs.
     """
 
     algorithm: Algorithm[Any, Any]
@@ -49,6 +49,7 @@ class Plan:
     attack: Attack | None = None
     new: NewClients | None = None
     described: Mapping[str, Any] | None = None
+    code: Mapping[str, str] = field(default_factory=dict)
     fleet: Fleet | None = None
 
     def __post_init__(self) -> None:

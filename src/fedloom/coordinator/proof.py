@@ -1,56 +1,19 @@
-"""Compare the logs and documents of a run with the digests that its newest checkpoint and its manifest have."""
+"""Compare the documents and logs of a run with the digests that its manifest and its checkpoints have of them."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
 
-from fedloom.coordinator.checkpoint import LOGS, PER_CLIENT, Checkpoint, Checkpoints, Prefix, identity
+from fedloom.coordinator import reading
+from fedloom.coordinator.checkpoint import LOGS, PER_CLIENT, Checkpoint, Checkpoints
+from fedloom.coordinator.run_log import FIRST
 from fedloom.core.errors import DamageError
 from fedloom.storage import files
+from fedloom.storage.strict_json import Object
 
-_SHOWN = ("settings.json", "federation.json", *LOGS, PER_CLIENT)
 ALONE = {"devices.json"}  # documents that nothing else tells
 BRING_BACK = "the checkpoints are untouched: bring the log back, or export the model"
-
-
-def unproved(folder: Path, manifest: Mapping[str, Any], last: int) -> str:
-    """Return in words what nothing proves of a run's logs, "" where all is proved. No state is read.
-
-    `last`: the last round in the logs.
-
-    Raises:
-        DamageError: a document or a log is not what the run wrote; names it.
-        StorageError: a file cannot be read.
-    """
-    named = manifest["documents"]
-    for name in _SHOWN:
-        if name in named and files.exists(folder / name):
-            check_named(folder / name, named[name])
-    checkpoints = Checkpoints(folder / "checkpoints")
-    checkpoints.identity = identity(manifest)
-    newest = _newest(checkpoints)
-    if newest is None:
-        return "" if last < 1 else "no checkpoint proves its logs"
-    for name, prefix in newest.logs.items():
-        if files.exists(folder / name):  # what is missing shows nothing
-            check_start(folder / name, files.load(folder / name), prefix, newest.round)
-    return "" if last <= newest.round else f"no checkpoint proves its rounds after {newest.round} yet"
-
-
-def _newest(checkpoints: Checkpoints) -> Checkpoint | None:
-    """Return the newest checkpoint of a run, None if there is none.
-
-    The run may go on meanwhile: an index that is listed may be gone when it is read.
-    """
-    while rounds := checkpoints.rounds():
-        try:
-            return checkpoints.read(rounds[-1])
-        except DamageError:
-            if files.exists(checkpoints.index(rounds[-1])):
-                raise
-    return None
 
 
 def check_named(path: Path, digests: list[str]) -> None:
@@ -63,11 +26,57 @@ def check_named(path: Path, digests: list[str]) -> None:
         )
 
 
-def check_start(path: Path, data: bytes, prefix: Prefix, round: int) -> None:
-    """Raise DamageError if a log does not begin as it did when the checkpoint of a round was made."""
-    size, digest = prefix
-    if digest != files.digest(data[:size]):
+def check_beginning(folder: Path, checkpoints: Checkpoints) -> None:
+    """Raise DamageError if there is more than a process leaves that was killed before its first checkpoint."""
+    for name in (*LOGS, PER_CLIENT):
+        path = folder / name
+        data = files.load(path) if files.exists(path) else b""
+        if len(data.splitlines()) > 1 or not data.startswith(FIRST[: len(data)]):
+            raise DamageError(
+                f"{path} holds more than round 0, but {checkpoints.folder} holds no checkpoint: bring the "
+                "checkpoints back (were they moved, or is their disk not there?), or begin in another directory; "
+                "nothing was changed"
+            )
+    if later := [path for path, round in checkpoints.unnamed(()) if round > 0]:
         raise DamageError(
-            f"{path} was changed: its first {size:,} bytes are not those of which the checkpoint of round {round} has "
-            f"the digest; {BRING_BACK}"
+            f"{later[0]} is of a later round, but {checkpoints.folder} holds no checkpoint: bring its .json "
+            "files back, or begin in another directory; nothing was changed"
         )
+
+
+def read_log(path: Path, checkpoint: Checkpoint, earlier: Iterable[Checkpoint]) -> tuple[list[Object], bytes, bytes]:
+    """Return the records of a log up to a checkpoint, their bytes, and what comes after.
+
+    `earlier`: checkpoints of rounds up to this one, in order, of which each must have the digest of the log's start.
+
+    Raises:
+        DamageError: the log is not what it was when one of the checkpoints was made.
+        StorageError: it cannot be read.
+    """
+    size, data = checkpoint.logs[path.name].size, files.load(path)
+    start = data[:size]
+    try:
+        lines = list(reading.records(path.name, start.splitlines(keepends=True)))
+    except ValueError as error:
+        raise DamageError(f"{path}, {error}; {BRING_BACK}") from None
+    if len(start) < size or [r["round"] for r in lines] != list(range(checkpoint.round + 1)):
+        raise DamageError(
+            f"{path} must hold rounds 0 to {checkpoint.round} in its first {size:,} bytes, but does not: it was "
+            f"cut or changed; {BRING_BACK}"
+        )
+    check_log(path, data, (*earlier, checkpoint))
+    return lines, start, data[size:]
+
+
+def check_log(path: Path, data: bytes, checkpoints: Iterable[Checkpoint]) -> None:
+    """Raise DamageError if a log does not begin as it did when each of some checkpoints, in order, was made."""
+    running, done = files.RunningDigest(), 0
+    for checkpoint in checkpoints:
+        prefix = checkpoint.logs[path.name]
+        running.add(data[done : prefix.size])
+        done = max(done, prefix.size)
+        if prefix.digest != running.digest:
+            raise DamageError(
+                f"{path} was changed: its first {prefix.size:,} bytes are not those of which the checkpoint of round "
+                f"{checkpoint.round} has the digest; {BRING_BACK}"
+            )

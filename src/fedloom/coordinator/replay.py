@@ -73,6 +73,7 @@ class RoundReplay:
         self.coordinator = Coordinator(self.job, self.files)
         self.files.compare(self.coordinator.facts())
         self.records = History.read(self.files.path).metrics
+        self.files.warn_unless_whole()
         # whom the run did not wait for is lost again, and everybody else is waited for
         engine = self.coordinator.engine
         o = engine.options

@@ -120,6 +120,7 @@ class Job(Plan):
                 _warn_of_kept(files, self.settings.keep_every, at)
                 coordinator.resume_from(files, at)
                 files.update(coordinator.documents())
+                files.warn_unless_whole()
             else:
                 files.begin(coordinator.documents())
             return coordinator.run(files, on_start, on_round)
@@ -180,6 +181,7 @@ class Job(Plan):
         for client in checkpoint.clients:
             _ = coordinator.engine.states[client]
         files.branch(checkpoint, path_of(directory), coordinator.documents())
+        files.warn_unless_whole()
         return checkpoint.round
 
     @enough_memory()
@@ -218,6 +220,7 @@ class Job(Plan):
         coordinator = Coordinator(self, files, trains=False)
         files.compare(coordinator.facts())
         coordinator.restore(files, round)
+        files.warn_unless_whole()
         return Restored(*coordinator.state, coordinator.engine)
 
 

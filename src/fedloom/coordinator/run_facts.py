@@ -93,6 +93,7 @@ class RunFacts:
             **self._shared(),
             **self._measures(),
             "federation": facts.parts(p.federation),
+            **({"code": job.code} if job.code else {}),
             "versions": facts.versions(),
         }
 

@@ -23,7 +23,7 @@ from fedloom.core.random import derive
 from fedloom.data import Dataset, Examples, Federation, federate
 from fedloom.engines.faults import Unreliable
 from fedloom.experiments import catalogue
-from fedloom.experiments.named_code import named_code, with_files
+from fedloom.experiments.named_code import digests, named_code, with_files
 from fedloom.experiments.parts import parts, with_parts
 from fedloom.experiments.sections import SECTIONS, TOP, ClientSettings, DataSettings, TopSettings
 from fedloom.experiments.settings_file import flat
@@ -358,7 +358,8 @@ class Experiment(TopSettings):
             faults=faults if c.declined or c.lost or c.late else None,
             attack=catalogue.attack(c.attack, c.attackers, seed),
             new=c.newcomers(),
-            described=self.described(),
+            described=(described := self.described()),
+            code=digests(named_code(described)),
         )
 
 

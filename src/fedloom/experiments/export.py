@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 import os
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
@@ -66,7 +67,7 @@ def export(
             the order and the lists.
         task: of the network: where it learns numbers, the ONNX output is `prediction`, in the unit of the targets;
             with `Binary`, `logits` [B, 1] are the log-odds of class 1.
-        metadata: text that goes into the header; a state_dict has no place for it.
+        metadata: text that goes into the header, in the order of its names; a state_dict has no place for it.
         overwrite: replace a file that is there.
 
     Raises:
@@ -96,21 +97,33 @@ def export(
             f"weights must be Weights, got {type(weights).__name__}: history.server has the server's state by "
             "architecture, (weights,) = history.server.values() where there is one and it is a model"
         )
-    network = module(model, weights)
+    facts, network = dict(sorted((metadata or {}).items())), module(model, weights)
     if format == "onnx":
-        data = as_onnx(model, network, example, input_dtype, normalise, metadata or {}, columns, task)
+        data = as_onnx(model, network, example, input_dtype, normalise, facts, columns, task)
     else:
         tensors = network.state_dict()
         for name, value in tensors.items():
             if not isinstance(value, Tensor):
                 raise SettingError(f"{model.name} keeps {name!r}, which is no tensor; only tensors can be exported")
         if format == "safetensors":  # which refuses tensors that share memory
-            data = safetensors.torch.save({n: t.clone() for n, t in tensors.items()}, dict(metadata or {}))
+            data = _with_metadata(safetensors.torch.save({n: t.clone() for n, t in tensors.items()}), facts)
         else:
             buffer = io.BytesIO()
             torch.save(tensors, buffer)
             data = buffer.getvalue()
     return publish(path.parent, path.name, data)
+
+
+def _with_metadata(data: bytes, metadata: Mapping[str, str]) -> bytes:
+    """Return a safetensors file with metadata in its header, in their order.
+
+    The library writes them in an order that differs from process to process, and equal models are to be equal files.
+    """
+    end = 8 + int.from_bytes(data[:8], "little")
+    head = {"__metadata__": metadata, **json.loads(data[8:end])}
+    text = json.dumps(head, ensure_ascii=False, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % 8)
+    return len(text).to_bytes(8, "little") + text + data[end:]
 
 
 def module(model: Network, weights: Weights) -> nn.Module:

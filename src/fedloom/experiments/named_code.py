@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import ast
+import sys
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 from fedloom.algorithms import ALGORITHMS
@@ -15,7 +18,7 @@ from fedloom.experiments.sections import SECTIONS, TOP
 from fedloom.experiments.settings_file import flat
 from fedloom.models import MODELS
 from fedloom.models.torchvision_networks import PREFIX
-from fedloom.storage.files import path_of
+from fedloom.storage import files
 from fedloom.wire.device_registry import Registry
 
 
@@ -46,7 +49,7 @@ def _code_at(key: str, value: Any) -> Iterator[str]:
                 yield name
     elif key == "data.source" and value.startswith("devices:"):
         with suppress(FedloomError):  # of a registry that cannot be read, whoever needs it says so
-            yield from _code_at(key, Registry.read(path_of(value.removeprefix("devices:"))).test)
+            yield from _code_at(key, Registry.read(files.path_of(value.removeprefix("devices:"))).test)
     elif key in ("data.source", "data.public_source"):
         if catalogue.is_own_data(value):
             yield value
@@ -54,6 +57,55 @@ def _code_at(key: str, value: Any) -> Iterator[str]:
             yield tokens
     elif section not in (*SECTIONS, *TOP) and is_python_name(value) and not packaged(value):  # of an algorithm
         yield value
+
+
+def digests(code: Iterable[str]) -> dict[str, str]:
+    """Return the digests of the files of named code and of the files beside these that they import, by their paths.
+
+    Paths begin where Python finds the modules, as in `own/network.py`. Nothing is imported.
+    """
+    out, waiting, seen = dict[str, str](), [name.partition(":")[0] for name in code], set[str]()
+    while waiting:
+        module = waiting.pop()
+        if module in seen or (path := _file(module)) is None:
+            continue
+        seen.add(module)
+        inside = path.name == "__init__.py"
+        root = path.parents[module.count(".") + inside]
+        out[path.relative_to(root).as_posix()] = files.digest_of(path)
+        package = module if inside else module.rpartition(".")[0]
+        for other in _imports(path, package):
+            beside, first = _file(other), other.partition(".")[0]
+            own = first == module.partition(".")[0]
+            if beside is not None and beside.is_relative_to(root) and (own or not _is_installed(first, beside)):
+                waiting.append(other)
+    return dict(sorted(out.items()))
+
+
+def _is_installed(module: str, path: Path) -> bool:
+    """Return whether a module comes with Python, with fedloom, or was installed: it changes with its version."""
+    here = {"site-packages", "dist-packages"} & set(path.parts)
+    return module in sys.stdlib_module_names or module == "fedloom" or bool(here)
+
+
+def _file(module: str) -> Path | None:
+    found = source_file(f"{module}:NAME")
+    return Path(found) if found is not None and found.endswith(".py") and Path(found).is_file() else None
+
+
+def _imports(path: Path, package: str) -> Iterator[str]:
+    """Yield the modules that a file may import; those of `from module import name` may be modules in a package."""
+    try:
+        nodes = list(ast.walk(ast.parse(path.read_bytes())))
+    except (SyntaxError, ValueError):  # whoever imports it is told
+        return
+    for node in nodes:
+        if isinstance(node, ast.Import):
+            yield from (one.name for one in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            above = package.split(".")[: max(0, package.count(".") + 2 - node.level)] if node.level else []
+            module = ".".join([*above, *([node.module] if node.module else [])])
+            yield from (name for name in (module, *(f"{module}.{one.name}" for one in node.names)) if name)
 
 
 def with_files(code: list[str]) -> tuple[str, ...]:
