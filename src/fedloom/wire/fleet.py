@@ -14,8 +14,8 @@ from pathlib import Path
 
 from fedloom.core.errors import RankError, RefusedError, SettingError
 from fedloom.engines.faults import NOT_WITHIN
-from fedloom.wire.certificates import INVITED
 from fedloom.wire.communication import LOOK, Connections
+from fedloom.wire.device_names import INVITED
 from fedloom.wire.start import Start, Transfer
 from fedloom.wire.transport import pack
 
