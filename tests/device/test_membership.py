@@ -18,17 +18,20 @@ import numpy as np
 import pytest
 import torch
 
+import fedloom
 from fedloom.core.errors import RankError, RefusedError, SettingError, SettingWarning, StorageError
 from fedloom.data import Examples, LabelDrift, Normalise, Window, from_arrays
-from fedloom.device import DataManager, Membership, take_part
+from fedloom.device import DataManager, Membership, membership, take_part
 from fedloom.device.membership import FIRST, device_id
 from fedloom.experiments.experiment import Experiment
 from fedloom.experiments.sections import DataSettings
 from fedloom.testing.in_process import InProcess
+from fedloom.wire import registration
 from fedloom.wire.communication import CLOSED, CommunicationManager
 from fedloom.wire.device_registry import Registry
 from fedloom.wire.fleet import Audit, NoResponse, RankFleet
 from fedloom.wire.reception import read_public, register_devices, send_public
+from fedloom.wire.registration import versions
 from fedloom.wire.transport import pack, unpack, with_checksum
 from hospitals import write_hospitals
 
@@ -101,19 +104,71 @@ def test_who_is_refused_hears_why_and_the_others_go_on(tmp_path: Path) -> None:
 
     def stranger(message: bytes) -> bytes:
         said.append(message)
-        return b'{"id": "me"}'
+        return json.dumps({"id": "me", "versions": versions()}).encode()
 
     fleet = fleet_of([good, twin, hangs_up, stranger, lambda message: b"\xff" * 9], tmp_path)
     registry = register_devices(fleet, tmp_path / "devices.json", settings(), ["logistic"], wait=0.2, min_devices=1)
     assert registry.names == (good.id,)
     refused = [line["why"] for line in log(tmp_path) if line["event"] == "refused"]
-    assert [why.partition(" ")[0] for why in refused] == ["device", "a", "it"]  # who hangs up may come again
-    assert refused[0] == f"device {good.id} has joined at another rank"
+    assert [why.partition(" ")[0] for why in refused] == ["a", "it", "device"]  # who hangs up may come again
+    assert refused[2] == f"device {good.id} has joined at another rank"
+    assert [line["device"] for line in log(tmp_path) if line["event"] == "refused"] == ["me", "rank 5", good.id]
     assert "a device registers with an id" in json.loads(said[1])["refused"]
-    assert [end for end in ended(fleet) if end] == [f"the server does not take this device: {refused[0]}"]
+    assert [end for end in ended(fleet) if end] == [f"the server does not take this device: {refused[2]}"]
     late = fleet_of([other], tmp_path)
     register_devices(late, tmp_path / "devices.json", settings(), ["logistic"])
     assert ended(late) == [f"the server does not take this device: the run has begun without device {other.id}"]
+
+
+@pytest.mark.parametrize(
+    ("name", "there", "words"),
+    [
+        ("fedloom", "0.3.0", "fedloom 0.3.0, and the server fedloom 0.2.0"),
+        ("PyTorch", "1", "PyTorch 1, and the server PyTorch 2"),
+        ("fedloom", None, "a version of fedloom that it does not say, and the server fedloom 0.2.0"),
+    ],
+)
+def test_a_device_with_another_version_is_refused_at_once_and_both_are_named(
+    name: str, there: str | None, words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Before it looks at the settings, which its version may not know; the run goes on. None: of an earlier version."""
+    good, other = members(tmp_path)
+    ours = {"fedloom": "0.2.0", "PyTorch": "2"}
+    monkeypatch.setattr(registration, "versions", lambda: ours)
+    theirs = {n: v for n, v in {**ours, name: there}.items() if v is not None}
+
+    def device(data: bytes) -> bytes:
+        with monkeypatch.context() as patch:
+            patch.setattr(membership, "versions", lambda: theirs)
+            patch.setattr(other, "_prepare", lambda message: pytest.fail("it looks at the settings"))
+            return other(data)
+
+    fleet = fleet_of([good, device], tmp_path)
+    monkeypatch.setattr(membership, "versions", lambda: ours)
+    began = time.monotonic()
+    registry = register_devices(fleet, tmp_path / "devices.json", settings(), ["logistic"], wait=60.0)
+    assert time.monotonic() - began < 30  # the other is not waited for
+    assert registry.names == (good.id,)
+    why = f"this device has {words}: both sides need the same, so install one of them on both"
+    (line,) = (line for line in log(tmp_path) if line["event"] == "refused")
+    assert (line["why"], line["device"]) == (why, other.id)
+    assert [end for end in ended(fleet) if end] == [f"the server does not take this device: {why}"]
+
+
+def test_a_device_joins_no_server_that_does_not_say_its_version(tmp_path: Path) -> None:
+    """One of an earlier version would not refuse it."""
+    (one,) = members(tmp_path, 1)
+    words = (
+        r"the server has a version of fedloom that it does not say, and this device fedloom \S+: both sides need the"
+    )
+    with pytest.raises(RefusedError, match=words):
+        one(json.dumps({"run": "a" * 32, "settings": settings()}).encode())
+
+
+def test_versions_are_those_of_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fedloom, "__version__", "9.9")
+    monkeypatch.setattr(torch, "__version__", "7.1.0+cpu")
+    assert versions() == {"fedloom": "9.9", "PyTorch": "7"}
 
 
 class Keyed(InProcess):
@@ -136,8 +191,8 @@ def test_a_device_has_the_name_of_its_key(tmp_path: Path) -> None:
     assert {device.id: device.name for device in registry.devices} == {ours[0].id: "Kiel", ours[1].id: "Jena"}
     why = "the key of this device is registered with the name 'Ulm', and it says 'Kiel': join with --name Ulm"
     assert [(line["device"], line["why"]) for line in log(tmp_path) if line["event"] == "refused"] == [
-        ("rank 3", why),
-        ("rank 4", f"device {ours[3].id} has no key that is registered any more: register it again"),
+        ("Ulm", why),
+        (ours[3].id, f"device {ours[3].id} has no key that is registered any more: register it again"),
     ]
     assert [line.get("key") for line in log(tmp_path) if line["event"] == "refused"] == ["Ulm", None]
     ours[1].name = "Kiel"
@@ -241,7 +296,7 @@ def test_devices_hear_why_a_run_does_not_begin(tmp_path: Path) -> None:
 
 def test_fuzzed_registrations_never_join(tmp_path: Path) -> None:
     (one,) = members(tmp_path, 1)
-    sound, rng = one(json.dumps({"run": "a" * 32, "settings": settings()}).encode()), Random(4)
+    sound, rng = one(json.dumps({"run": "a" * 32, "versions": versions(), "settings": settings()}).encode()), Random(4)
     for number in range(300):
         data = bytearray(sound)
         for _ in range(rng.choice((1, 2, 8))):
@@ -264,7 +319,7 @@ def test_a_device_imports_nothing_that_a_server_names(named: dict[str, Any], tmp
     (one,) = members(tmp_path, 1)
     named = {**settings(), **named}
     with pytest.raises(SettingError, match=r"a device imports no code that a server names, .* 'os:system'"):
-        one(json.dumps({"run": "a" * 32, "settings": named}).encode())
+        one(json.dumps({"run": "a" * 32, "versions": versions(), "settings": named}).encode())
 
 
 @pytest.mark.parametrize(
@@ -299,7 +354,7 @@ def test_a_welcome_comes_after_settings_and_names_a_model_of_these(tmp_path: Pat
     welcome = json.dumps({"client": 0, "model": "logistic", "token": "t"}).encode()
     with pytest.raises(RefusedError, match="welcomes a device before it has sent settings"):
         one(welcome)
-    one(json.dumps({"run": "a" * 32, "settings": settings()}).encode())
+    one(json.dumps({"run": "a" * 32, "versions": versions(), "settings": settings()}).encode())
     with pytest.raises(RefusedError, match="the server gives the architecture 'mlp', and its settings have none such"):
         one(welcome.replace(b"logistic", b"mlp"))
 
@@ -309,7 +364,7 @@ def test_what_a_welcome_breaks_is_refused_in_words(tmp_path: Path, monkeypatch: 
         raise RuntimeError("can't allocate memory")
 
     (one,) = members(tmp_path, 1)
-    one(json.dumps({"run": "a" * 32, "settings": settings()}).encode())
+    one(json.dumps({"run": "a" * 32, "versions": versions(), "settings": settings()}).encode())
     monkeypatch.setattr("fedloom.device.membership.catalogue.algorithm", no_memory)
     with pytest.raises(RefusedError, match=r"settings of the server cannot be run here: .*can't allocate memory"):
         one(json.dumps({"client": 0, "model": "logistic", "token": "t"}).encode())
@@ -330,7 +385,7 @@ def test_what_a_welcome_breaks_is_refused_in_words(tmp_path: Path, monkeypatch: 
 def test_settings_of_a_server_that_cannot_be_read_are_refused_in_words(wrong: Any, tmp_path: Path) -> None:
     (one,) = members(tmp_path, 1)
     with pytest.raises((RefusedError, SettingError)):
-        one(json.dumps({"run": "a" * 32, "settings": {**settings(), **wrong}}).encode())
+        one(json.dumps({"run": "a" * 32, "versions": versions(), "settings": {**settings(), **wrong}}).encode())
 
 
 @pytest.mark.parametrize(
@@ -348,8 +403,10 @@ def test_settings_of_a_server_that_cannot_be_read_are_refused_in_words(wrong: An
 def test_a_device_takes_so_much_work_and_no_more(wrong: dict[str, Any], words: str, tmp_path: Path) -> None:
     (one,) = members(tmp_path, 1)
     with pytest.raises(SettingError, match=words):
-        one(json.dumps({"run": "a" * 32, "settings": settings(**wrong)}).encode())
-    sound = json.dumps({"run": "a" * 32, "settings": settings(**{"local.steps": 100_000})}).encode()
+        one(json.dumps({"run": "a" * 32, "versions": versions(), "settings": settings(**wrong)}).encode())
+    sound = json.dumps(
+        {"run": "a" * 32, "versions": versions(), "settings": settings(**{"local.steps": 100_000})}
+    ).encode()
     assert "train" in json.loads(one(sound))
     with pytest.raises(SettingError, match="a device takes at least 1 training step, got 0: raise --most-steps"):
         Membership(one.source, one.folder, steps=0)
@@ -357,7 +414,7 @@ def test_a_device_takes_so_much_work_and_no_more(wrong: dict[str, Any], words: s
 
 def test_a_server_names_no_folder(tmp_path: Path) -> None:
     (one,) = members(tmp_path, 1)
-    one(json.dumps({"run": "../../elsewhere", "settings": settings()}).encode())
+    one(json.dumps({"run": "../../elsewhere", "versions": versions(), "settings": settings()}).encode())
     with pytest.raises(RefusedError, match=r"the id of a run is 32 hexadecimal digits, got '../../elsewhere'"):
         one(json.dumps({"client": 0, "model": "logistic", "token": "t"}).encode())
 
@@ -738,7 +795,7 @@ class Rank(CommunicationManager):
 
 def joined(folder: Path) -> tuple[Rank, Membership]:
     rank, (one,) = Rank(), members(folder, 1)
-    rank.coming.put(json.dumps({"run": "a" * 32, "settings": settings()}).encode())
+    rank.coming.put(json.dumps({"run": "a" * 32, "versions": versions(), "settings": settings()}).encode())
     rank.coming.put(json.dumps({"client": 0, "model": "logistic", "token": "t"}).encode())
     return rank, one
 

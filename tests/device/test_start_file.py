@@ -26,6 +26,7 @@ from fedloom.testing.in_process import InProcess
 from fedloom.wire.communication import CLOSED
 from fedloom.wire.fleet import Audit, NoResponse, RankFleet
 from fedloom.wire.reception import register_devices, send_public
+from fedloom.wire.registration import versions
 from fedloom.wire.start import Offer, Start
 from fedloom.wire.transport import pack
 
@@ -472,12 +473,12 @@ def test_a_server_names_no_file_of_a_device(tmp_path: Path) -> None:
     (tmp_path / "w.safetensors").write_bytes(Start.of(started()).data)
     named_file = settings(start=str(tmp_path / "w.safetensors"))
     with pytest.raises(SettingError, match=r"a device opens no file that a server names, .* '.*w\.safetensors'"):
-        one(json.dumps({"run": "a" * 32, "settings": named_file}).encode())
+        one(json.dumps({"run": "a" * 32, "versions": versions(), "settings": named_file}).encode())
 
 
 def test_a_start_is_of_a_network_of_the_settings(tmp_path: Path) -> None:
     (one,) = members(tmp_path, 1)
-    one(json.dumps({"run": "a" * 32, "settings": settings()}).encode())
+    one(json.dumps({"run": "a" * 32, "versions": versions(), "settings": settings()}).encode())
     one(json.dumps({"client": 0, "model": "lenet", "token": "t", "start": True}).encode())
     with pytest.raises(RefusedError, match="the server gives the architecture 'lenet', and its settings have"):
         one(Start.of(started()).offer())
@@ -485,7 +486,7 @@ def test_a_start_is_of_a_network_of_the_settings(tmp_path: Path) -> None:
 
 def test_requests_are_no_part_of_a_start(tmp_path: Path) -> None:
     (one,) = members(tmp_path, 1)
-    one(json.dumps({"run": "a" * 32, "settings": settings()}).encode())
+    one(json.dumps({"run": "a" * 32, "versions": versions(), "settings": settings()}).encode())
     one(json.dumps({"client": 0, "model": "logistic", "token": "t", "start": True}).encode())
     one(Start.of(started()).offer())
     for data in (b"{}", b"x" * 30, pack({"method": "local_update"}, {}), Start.of(started()).offer()):

@@ -67,9 +67,13 @@ def test_what_is_secret_is_its_users_alone(tmp_path: Path) -> None:
     private.chmod(0o640)
     with pytest.raises(SettingError, match=r"key is secret, and others may read it: chmod 600 "):
         device_key(tmp_path / "state")
-    (tmp_path / "certs" / "server.key").chmod(0o644)
-    with pytest.raises(SettingError, match=r"server.key is secret"):
-        server_files(tmp_path / "certs")
+    (tmp_path / "certs" / "nats.nk").touch(mode=0o600)  # as an earlier version made it
+    for name in ("server.key", "authority.key", "nats.nk"):
+        (tmp_path / "certs" / name).chmod(0o640)
+        with pytest.raises(SettingError, match=rf"{name} is secret, and others may read it: chmod 600"):
+            server_files(tmp_path / "certs")
+        (tmp_path / "certs" / name).chmod(0o600)
+    server_files(tmp_path / "certs")
 
 
 def test_a_device_keeps_its_key(tmp_path: Path) -> None:
@@ -102,10 +106,31 @@ def test_devices_are_added_and_removed(tmp_path: Path) -> None:
         remove_device(tmp_path, "Kiel")
 
 
-@pytest.mark.parametrize("name", ["", "../x", "a b", "x" * 65, "-x", "\x1b[31m", "a\n"])
+@pytest.mark.parametrize("name", ["", "../x", "a b", "x" * 61, "-x", "\x1b[31m", "a\n", "a.b", "é", "server"])
 def test_a_device_has_a_plain_name(name: str, tmp_path: Path) -> None:
-    with pytest.raises(SettingError, match="a device's name has up to 64 letters"):
-        add_device(tmp_path, name, device_key(tmp_path)[1])
+    """One that every transport takes, and by which no transport calls anybody else."""
+    words = "a device's name has 1 to 60 ASCII letters, digits, - and _, does not begin with - or invitation-, and is"
+    for key in (device_key(tmp_path)[1], NKEY):
+        with pytest.raises(SettingError, match=words):
+            add_device(tmp_path, name, key)
+
+
+def test_a_list_with_a_name_that_no_device_may_have_is_refused_until_that_is_removed(tmp_path: Path) -> None:
+    """An earlier version took more for a key of Flower, and such devices stay; not so the server's own name."""
+    of_flower = device_key(tmp_path)[1]
+    for name, key, stays in (
+        ("server", NKEY, False), ("server", of_flower, False), ("a.b", NKEY, False), ("a.b", of_flower, True),
+        ("é", of_flower, True),
+    ):  # fmt: skip
+        (tmp_path / "devices.json").write_text(json.dumps({"devices": {name: {"key": key, "added": "2026-01-01"}}}))
+        if stays:
+            assert keys(tmp_path) == {name: key}
+            continue
+        for read in (registered, keys, lambda folder: WatchedKeys(folder, print)):
+            with pytest.raises(SettingError, match=rf"and remove this entry \(fedloom devices remove \S+ '{name}'\)"):
+                read(tmp_path)
+        remove_device(tmp_path, name)
+        assert registered(tmp_path) == {}
 
 
 @pytest.mark.parametrize(

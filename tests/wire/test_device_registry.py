@@ -126,6 +126,29 @@ def test_who_returns_keeps_its_name() -> None:
         registry.admit(replace(one, train=(1, 1)))
 
 
+@pytest.mark.parametrize(
+    ("entry", "value", "words"),
+    [
+        ("train", (3, 3), "training examples by class were (3, 2) and are (3, 3)"),
+        ("val", (1, 0), "validation examples by class were (0, 0) and are (1, 0)"),
+        ("shape", (5,), "shapes of an example were (4,) and are (5,)"),
+        ("dtype", "float64", "types of values were 'float32' and are 'float64'"),
+        ("columns", ("a", "b", "c", "d"), "columns were () and are ('a', 'b', 'c', 'd')"),
+        ("classes", ("no", "yes"), "classes were () and are ('no', 'yes')"),
+        ("statistics_digest", "a" * 32, f"digests of the statistics were '' and are '{'a' * 32}'"),
+    ],
+)
+def test_who_returns_with_other_examples_hears_what_differs(entry: str, value: Any, words: str) -> None:
+    one, other = registered("Kiel", "Bremen")
+    registry = Registry.of(RUN, [one, other], ["net"])
+    with pytest.raises(RefusedError) as caught:
+        registry.admit(replace(one, **{entry: value}))
+    assert str(caught.value) == (
+        f"device {one.id} (Kiel) has registered with other examples when the run began: {words}; bring them back as "
+        "they were, or begin a new run"
+    )
+
+
 @pytest.mark.parametrize("name", ["a" * 65, "a\x1b[31m", "a\nb", "a\u202eb", " a", "a ", "0" * 32, 3, None, ["a"]])
 def test_hostile_names_are_refused(name: object) -> None:
     described = registered("Kiel")[0].described()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import os
+import socket
 import stat
 import subprocess
 import sys
@@ -16,7 +17,7 @@ import pytest
 
 from connected import until
 from fedloom.core.errors import RankError, SettingError
-from fedloom.wire import flower_processes
+from fedloom.wire import communication, flower_processes
 from fedloom.wire.flower_commands import END
 from fedloom.wire.flower_processes import SuperLink, SuperNode, _why_it_ended, free_port, private_folder
 from fedloom.wire.flower_relay import SOCKET
@@ -158,9 +159,13 @@ def test_a_superlink_that_does_not_start_says_why(
     with pytest.raises(RankError, match="a command to Flower's SuperLink failed: "):
         SuperLink(tmp_path / "log", 1234, tmp_path / "server", lambda: True)
     assert all(process.has_ended for process in started)
-    monkeypatch.setattr(flower_processes, "_is_open", lambda port: True)
-    with pytest.raises(SettingError, match=r"port 1234 of 127.0.0.1 is in use: choose another \(--port\)"):
-        SuperLink(tmp_path / "log", 1234, tmp_path / "server", lambda: True)
+    monkeypatch.setattr(communication, "_LEAVES_WITHIN", 0.0)
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        port, count = other.getsockname()[1], len(started)
+        words = rf"port {port} of 127.0.0.1 is taken \(address already in use\), .* choose another port \(--port\)"
+        with pytest.raises(SettingError, match=words):
+            SuperLink(tmp_path / "log", port, tmp_path / "server", lambda: True)
+    assert len(started) == count
 
 
 def test_a_supernode_finds_our_client_app_and_no_other_program(tmp_path: Path, started: list[Started]) -> None:

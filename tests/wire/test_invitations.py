@@ -161,8 +161,10 @@ def test_what_is_refused_in_words(certs: Path, tmp_path: Path) -> None:
 
     refused("got those of Jena", "Jena")
     refused("valid for 1 to 365 days, got 0", days=0)
-    refused("over NATS a device's name has up to 60", "a.b", "nats")
-    refused("does not begin with invitation-", "invitation-Kiel")
+    for transport in ("flower", "nats"):
+        for name in ("a.b", "server", "é", "invitation-x"):
+            refused("a device's name has 1 to 60 ASCII letters, digits, - and _", name, transport)
+    refused('does not begin with - or invitation-, .*, got "invitation-Kiel": choose another', "invitation-Kiel")
     refused("exists, and may be the invitation of a device", out=certs / "authority.crt")
     invite(certs, "Kiel", "h:1", "flower", 3, file)
     refused("got those of the invitation of Kiel", out=tmp_path / "another")

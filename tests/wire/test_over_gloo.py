@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -10,8 +11,8 @@ from datetime import timedelta
 import pytest
 import torch.distributed as dist
 
-from fedloom.core.errors import EngineWarning, RankError
-from fedloom.wire import over_gloo
+from fedloom.core.errors import EngineWarning, RankError, SettingError
+from fedloom.wire import communication, over_gloo
 from fedloom.wire.over_gloo import GlooManager
 
 Made = Callable[..., GlooManager]
@@ -149,3 +150,21 @@ def test_ranks_that_cannot_be_connected_hear_what_to_set(monkeypatch: pytest.Mon
         RankError, match=r"could not be connected \(Gloo connect.* and GLOO_SOCKET_IFNAME=eth0 to the network"
     ):
         GlooManager(1, 3, dist.HashStore())
+
+
+def test_a_port_that_another_program_holds_is_named_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """So a second server does not wait for devices, and the first one's ranks are not told of it."""
+    monkeypatch.setattr(communication, "_LEAVES_WITHIN", 0.0)
+    for host in ("127.0.0.1", "0.0.0.0"):
+        with socket.create_server((host, 0)) as other:
+            port = str(other.getsockname()[1])
+            for name, value in (
+                ("RANK", "0"),
+                ("WORLD_SIZE", "3"),
+                ("MASTER_ADDR", "127.0.0.1"),
+                ("MASTER_PORT", port),
+            ):
+                monkeypatch.setenv(name, value)
+            words = rf"port {port} is taken \(address already in use\), .*, or choose another port \(MASTER_PORT\)"
+            with pytest.raises(SettingError, match=words):
+                over_gloo.over_gloo()

@@ -22,6 +22,7 @@ from fedloom.testing.compare import same
 from fedloom.testing.in_process import InProcess
 from fedloom.wire.device_registry import Registry
 from fedloom.wire.device_statistics import FirstStatistics
+from fedloom.wire.registration import versions
 from fedloom.wire.statistics_exchange import aligned
 from hospitals import SIZES
 from site_devices import (
@@ -232,7 +233,11 @@ def test_a_device_counts_a_few_times_and_no_more(tmp_path: Path) -> None:
     with pytest.raises(RefusedError, match="a device counts its columns after the settings, and at most 8 times"):
         one(asked)
     one, *_ = members(tmp_path)
-    one(json.dumps({"run": "a" * 32, "settings": Experiment().with_all(settings("fedavg")).described()}).encode())
+    one(
+        json.dumps(
+            {"run": "a" * 32, "versions": versions(), "settings": Experiment().with_all(settings("fedavg")).described()}
+        ).encode()
+    )
     for _ in range(8):
         assert json.loads(one(asked))["spread"]["numbers"] == {}
     with pytest.raises(RefusedError, match="at most 8 times, got one more: start all ranks again"):
@@ -387,7 +392,11 @@ def test_the_server_prepares_its_test_examples_alike(where: str, tmp_path: Path)
 def test_a_server_that_prepares_nothing_is_refused(tmp_path: Path) -> None:
     write_sites(tmp_path)
     one, *_ = members(tmp_path)
-    one(json.dumps({"run": "a" * 32, "settings": Experiment().with_all(settings("fedavg")).described()}).encode())
+    one(
+        json.dumps(
+            {"run": "a" * 32, "versions": versions(), "settings": Experiment().with_all(settings("fedavg")).described()}
+        ).encode()
+    )
     with pytest.raises(RefusedError, match=r"the server has no preparation for this table, .* install a newer fedloom"):
         one(json.dumps({"client": 0, "model": "mlp", "token": "t"}).encode())
 

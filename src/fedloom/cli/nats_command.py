@@ -6,7 +6,6 @@ import argparse
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from functools import partial
 from pathlib import Path
 
 from fedloom.cli.certs import who_may_connect
@@ -15,11 +14,11 @@ from fedloom.core.errors import EngineWarning, RankError, SettingError, warn
 from fedloom.device import Membership, take_part
 from fedloom.display.terminal import Terminal
 from fedloom.wire import certificates
-from fedloom.wire.certificates import INVITED
+from fedloom.wire.device_names import INVITED, SERVER, check_name
 from fedloom.wire.fleet import Audit
 from fedloom.wire.invitations import Enrolment, Joining, address_of
 from fedloom.wire.nats_server import NatsServer, make_key
-from fedloom.wire.over_nats import SERVER, Door, NatsManager
+from fedloom.wire.over_nats import Door, NatsManager
 from fedloom.wire.watched_keys import WatchedKeys
 
 _PAUSE = 2.0  # seconds between two tries to connect
@@ -37,22 +36,21 @@ def nats_connections(args: argparse.Namespace, out: Path, console: Terminal, aud
     (authority, *own), warning = certificates.server_files(folder)
     if warning:
         warn(warning, EngineWarning)
-    key = folder / "nats.nk"
-    public = make_key(key)
     console.print(who_may_connect(folder))
     its = WatchedKeys(folder, console.print, over_nats=True)
+
+    def refused(who: str, why: str) -> None:
+        audit("refused", who, why)
+        console.print(f"refused: {who}: {why}", highlight=False)
+
     with ExitStack() as stack, sigterm_interrupts():
-        server = NatsServer(
-            out / "nats", args.host, args.port,
-            lambda: {SERVER: public} | its(), (own[0], own[1]),
-            partial(audit, "refused"), console.print,
-        )  # fmt: skip
+        server = NatsServer(out / "nats", args.host, args.port, its, (own[0], own[1]), refused, console.print)
         stack.callback(server.close)
         here = "127.0.0.1" if args.host == "0.0.0.0" else args.host
         certified = certificates.name_of_server(folder)
-        connections = NatsManager(Door(f"tls://{here}:{args.port}", SERVER, key, authority, certified))
+        connections = NatsManager(Door(f"tls://{here}:{args.port}", SERVER, server.key, authority, certified))
         stack.callback(connections.end)
-        connections.registered = its
+        connections.registered, connections.flooded = its, server.shut_out
         console.print(
             f"waiting for {args.least} devices at {args.host}:{args.port}, {args.wait:g} s at most (--wait)",
         )
@@ -65,6 +63,7 @@ def join_over_nats(
     """Take part over NATS until the run is over; return True if the device leaves before (SIGTERM)."""
     host, port = address_of(args.server, args.transport)
     authority, key, own = authority_of(args), Path(args.state) / "nats.nk", member()
+    check_name(own.name, remedy="give the one by which it is registered (--name)")
     url, public = f"tls://{host}:{port}", make_key(key)
     console.print(f"key of this device: {public}")
     said = set[str]()

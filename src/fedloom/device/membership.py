@@ -36,7 +36,7 @@ from fedloom.wire.communication import CLOSED, ServerConnection
 from fedloom.wire.device_statistics import MAX_BYTES, read_moments, read_preparation, to_bytes
 from fedloom.wire.processes import threads
 from fedloom.wire.reception import read_public
-from fedloom.wire.registration import check_device_name, check_id
+from fedloom.wire.registration import check_device_name, check_id, check_versions, versions
 from fedloom.wire.service import LIMIT
 
 FIRST = 1 << 20  # bytes of the server's settings
@@ -117,7 +117,7 @@ class Membership:
         message = _parse_message(data, MAX_BYTES + FIRST if self._offer else FIRST)
         if "settings" in message:
             self._offer = message
-            return self._register(message)
+            return self._register(message) if self._has_versions_of(message) else self._introduce()
         if "common" in message:
             return self._count(message["common"])
         if message.get("refused") is not None:
@@ -166,13 +166,27 @@ class Membership:
             )
         return str(welcome["model"])
 
+    def _has_versions_of(self, message: dict[str, Any]) -> bool:
+        """Return whether this device has the server's versions; without them its settings are not looked at.
+
+        Raises:
+            RefusedError: the server does not say any, and so would not refuse a device with others.
+        """
+        if "versions" not in message:
+            check_versions(None, "the server", "this device")
+        return bool(message["versions"] == versions())
+
+    def _introduce(self) -> bytes:
+        """Return who this device is, without examples, for a server that will refuse it."""
+        return to_bytes({"id": self.id, "name": self.name, "versions": versions()})
+
     def _register(self, message: dict[str, Any]) -> bytes:
         """Return the registration of this device, with the statistics that the server's settings ask for."""
         self._prepare(message)
         registration = replace(self.data.registration(self.id, self.model), name=self.name).described()
         statistics = self.data.statistics(needs_moments(self.task))
         own = {} if statistics is None else {"statistics": statistics.described()}
-        return to_bytes({**registration, "start": True, **own})  # "start": it can take one
+        return to_bytes({**registration, "start": True, "versions": versions(), **own})  # "start": it can take one
 
     def _count(self, totals: Any) -> bytes:
         """Return what the columns of this device add to the second exchange."""
@@ -262,7 +276,7 @@ class Membership:
 
 _SCHEMA: dict[str, type] = {  # of the server's messages before requests
     "run": str, "settings": dict, "client": int, "model": str, "token": str, "public": bool, "start": bool,
-    "refused": str, "common": dict, "preparation": dict, "moments": dict,
+    "refused": str, "common": dict, "preparation": dict, "moments": dict, "versions": dict,
 }  # fmt: skip
 _MESSAGES = (("run", "settings"), ("common",), ("client", "model", "token"), ("refused",))  # required entries of each
 

@@ -15,7 +15,6 @@ import binascii
 import fcntl
 import hashlib
 import ipaddress
-import json
 import os
 import re
 import stat
@@ -28,16 +27,16 @@ from typing import Any
 from fedloom.core.errors import SettingError
 from fedloom.storage import files
 from fedloom.storage.strict_json import parse, pretty
+from fedloom.wire.device_names import INVITED, check_name
 
 AUTHORITY, SERVER, DEVICES, KEY = "authority", "server", "devices.json", "key"
 SOON = 30  # days before the end of a certificate in which the server warns
-_NAME = re.compile(r"[\w][\w.-]{0,63}")
 _PUBLIC = re.compile(r"ecdsa-sha2-nistp384 ([A-Za-z0-9+/=]{100,400})(?: .*)?")
 _NKEY = re.compile(r"U[A-Z2-7]{55}")  # a device's public key over NATS
 _USER = 20 << 3  # the first byte of such a key
 _DEVICES = 1 << 24  # bytes of the file of devices
 _LOCK = "devices.lock"
-INVITED = "invitation-"  # before the name of a device, in the name under which its invitation connects
+_SECRET = ("*.key", "*.nk")  # files of the folder that its user alone may read
 
 
 def make_authority(folder: Path, days: int) -> Path:
@@ -90,7 +89,7 @@ def server_files(folder: Path) -> tuple[tuple[Path, Path, Path], str | None]:
     """Return (authority's certificate, server's certificate, its key), and a warning if one ends soon.
 
     Raises:
-        SettingError: one is missing, has ended, has not begun, or can be read by others.
+        SettingError: one is missing, has ended, has not begun, or a private key can be read by others.
     """
     from cryptography import x509
 
@@ -106,7 +105,8 @@ def server_files(folder: Path) -> tuple[tuple[Path, Path, Path], str | None]:
             )
         if end - now < timedelta(days=SOON):
             warning = f"{path} ends on {end:%Y-%m-%d}: renew it ({remedy} {folder})"
-    check_private(folder / f"{SERVER}.key")
+    for path in sorted(found for pattern in _SECRET for found in folder.glob(pattern)):
+        check_private(path)
     _read(folder / f"{SERVER}.key", "fedloom certs server")
     return (folder / f"{AUTHORITY}.crt", folder / f"{SERVER}.crt", folder / f"{SERVER}.key"), warning
 
@@ -214,7 +214,7 @@ def add_device(folder: Path, name: str, public: str) -> str:
 
 def remove_device(folder: Path, name: str) -> None:
     """Let a device connect no longer, also in a run that goes on; its invitation ends too."""
-    with changed(folder) as lists:
+    with changed(folder, any_names=True) as lists:
         if not any(name in its for its in lists.values()):
             raise SettingError(
                 f"no device {name!r:.80} is registered in {folder}; there are {', '.join(lists['devices']) or 'none'}"
@@ -319,22 +319,25 @@ def write_file(path: Path, data: bytes, mode: int) -> None:
 
 
 @contextmanager
-def changed(folder: Path) -> Iterator[dict[str, dict[str, Any]]]:
-    """Let the lists of devices and of invitations be changed, by one process at a time, and write them."""
+def changed(folder: Path, *, any_names: bool = False) -> Iterator[dict[str, dict[str, Any]]]:
+    """Let the lists of devices and of invitations be changed, by one process at a time, and write them.
+
+    `any_names`: whether they may hold names that no device may have, so that these can be removed.
+    """
     files.make(folder)
     with (folder / _LOCK).open("ab") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        lists = _read_devices(folder)
+        lists = _read_devices(folder, any_names=any_names)
         yield lists
         its = {name: each for name, each in lists.items() if each or name == "devices"}
         write_file(folder / DEVICES, (pretty({"format": 1, **its}) + "\n").encode(), 0o600)
 
 
-def _read_devices(folder: Path) -> dict[str, dict[str, Any]]:
+def _read_devices(folder: Path, *, any_names: bool = False) -> dict[str, dict[str, Any]]:
     """Return the list of devices and that of invitations, by the names of devices.
 
     Raises:
-        SettingError: the file does not hold them.
+        SettingError: the file does not hold them, or a name is that of no device, unless `any_names`.
     """
     path = folder / DEVICES
     if not path.exists():
@@ -350,13 +353,25 @@ def _read_devices(folder: Path) -> dict[str, dict[str, Any]]:
             for name, each in its.items():
                 if not isinstance(each, dict) or not all(isinstance(each.get(word), str) for word in words):
                     raise ValueError(f"{name!r:.80} has no {' or no '.join(words)}")
-                check_name(name)
                 if (its_key := fingerprint(each["key"])) in seen:
                     raise ValueError(f"{name} has the key of another entry, {its_key}")
                 seen.add(its_key)
     except ValueError as error:
         raise SettingError(f"{path} does not name devices ({error}): bring it back") from None
+    if not any_names:
+        _check_names(folder, lists)
     return lists
+
+
+def _check_names(folder: Path, lists: Mapping[str, Mapping[str, Any]]) -> None:
+    for its in lists.values():
+        for name, each in its.items():
+            try:
+                check_name(name, registered_for_flower=not is_of_nats(each["key"]))
+            except SettingError as error:
+                raise SettingError(
+                    f"{folder / DEVICES}: {error}, and remove this entry (fedloom devices remove {folder} {name!r:.80})"
+                ) from None
 
 
 def _read(path: Path, remedy: str) -> bytes:
@@ -369,12 +384,3 @@ def _read(path: Path, remedy: str) -> bytes:
 def _check_days(days: int) -> None:
     if not 1 <= days <= 36_500:
         raise SettingError(f"a certificate is valid for 1 to 36500 days, got {days}")
-
-
-def check_name(name: str) -> None:
-    """Raise SettingError unless a device may be called so."""
-    if not _NAME.fullmatch(name) or name.startswith(INVITED):
-        raise SettingError(
-            f"a device's name has up to 64 letters, digits and . _ -, and does not begin with {INVITED}, got "
-            f"{json.dumps(name)[:80]}"
-        )

@@ -8,11 +8,17 @@ machine of the network must be trusted.
 
 from __future__ import annotations
 
+import contextlib
+import errno
+import socket
 import threading
+import time
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Collection
 from typing import Literal
+
+from fedloom.core.errors import SettingError
 
 Transport = Literal["gloo", "mpi"]
 CLOSED = b""  # the last message, and its answer
@@ -20,6 +26,39 @@ LARGEST = 16 << 30  # bytes of a message, by default
 PATIENCE = 5.0  # seconds that an end waits for a rank
 UNLISTED = "its key is not registered any more"  # why a rank is gone
 LOOK = 0.05  # seconds between two checks for new ranks
+_LEAVES_WITHIN = 2.0  # seconds that a server which was killed just now has to leave its port
+
+
+def check_port(host: str, port: int, option: str) -> None:
+    """Raise SettingError if a server could not listen at a port. `host`: "" for all addresses; `option`: names it."""
+    end, where = time.monotonic() + _LEAVES_WITHIN, f"port {port}" + f" of {host}" * bool(host)
+    while True:
+        try:
+            return _try_to_listen(host, port)
+        except OSError as error:
+            if error.errno == errno.EACCES:  # another program may be allowed to
+                return None
+            if error.errno != errno.EADDRINUSE:
+                raise SettingError(
+                    f"a server listens at an address of its own host, got {host}:{port} ({error.strerror or error}): "
+                    f"choose another ({option})"
+                ) from None
+            if time.monotonic() > end:
+                raise SettingError(
+                    f"{where} is taken (address already in use), perhaps by another fedloom serve: end that program, "
+                    f"or choose another port ({option})"
+                ) from None
+        time.sleep(LOOK)
+
+
+def _try_to_listen(host: str, port: int) -> None:
+    family, kind, protocol, _, address = socket.getaddrinfo(
+        host or None, port, type=socket.SOCK_STREAM, family=0 if host else socket.AF_INET, flags=socket.AI_PASSIVE
+    )[0]
+    with contextlib.closing(socket.socket(family, kind, protocol)) as trial:
+        trial.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # connections that have ended do not count
+        trial.bind(address)
+        trial.listen()
 
 
 class Wires(ABC):

@@ -179,8 +179,11 @@ class Registry:
                         f"on {device.label}: prepare the files alike"
                     )
         chosen = [replace(d, model=d.model or models[k % len(models)]) for k, d in enumerate(devices)]
-        if unknown := {d.model for d in chosen} - set(models):
-            raise SettingError(f"devices must have an architecture of the settings, {', '.join(models)}, got {unknown}")
+        if unknown := [d for d in chosen if d.model not in models]:
+            raise SettingError(
+                f"devices must have an architecture of the settings, {', '.join(models)}, got {unknown[0].model!r:.80} "
+                f"on {unknown[0].label}: leave --model out there, or name one of these"
+            )
         return replace(made, devices=tuple(chosen))
 
     def _with_features(self, registration: Registration) -> Registration:
@@ -208,13 +211,16 @@ class Registry:
         """Return the entry of a device that joins this run again, under the name that it had when the run began.
 
         Raises:
-            RefusedError: it has not joined before, or has other examples now.
+            RefusedError: it has not joined before, or has other examples now; says which entries differ.
         """
         entry = next((device for device in self.devices if device.id == registration.id), None)
         if entry is None:
             raise RefusedError(f"the run has begun without device {registration.label}")
-        if replace(self._with_features(registration), model=entry.model, name=entry.name) != entry:
-            raise RefusedError(f"device {entry.label} has registered with other examples when the run began")
+        if (now := replace(self._with_features(registration), model=entry.model, name=entry.name)) != entry:
+            raise RefusedError(
+                f"device {entry.label} has registered with other examples when the run began: "
+                f"{entry.differences(now)}; bring them back as they were, or begin a new run"
+            )
         return entry
 
     def described(self) -> dict[str, Any]:

@@ -14,13 +14,15 @@ from pathlib import Path
 
 from fedloom.core.errors import RankError, RefusedError, SettingError
 from fedloom.engines.faults import NOT_WITHIN
-from fedloom.wire.certificates import INVITED
+from fedloom.storage.strict_json import parse
 from fedloom.wire.communication import LOOK, Connections
+from fedloom.wire.device_names import INVITED
 from fedloom.wire.start import Start, Transfer
 from fedloom.wire.transport import pack
 
 TRUSTED = "for trusted networks only: nothing is encrypted, and anyone who can reach the server's port can join"
 _STALE = 8  # answers of one device that are dropped before a request
+_CLAIM, _LONGEST_CLAIM = 1 << 21, 40  # bytes of a registration, characters of a name or an id in it
 _LONGEST = 300  # characters of a device's words, in the audit log
 
 
@@ -88,6 +90,17 @@ class Fleet(ABC):
         """
 
 
+def _claimed(said: bytes) -> str:
+    """Return the id and the name that a device claims to have, as far as it says any; "" for none."""
+    try:
+        message = parse(said, _CLAIM)
+        id, name = (message.get(entry) for entry in ("id", "name"))
+    except ValueError:
+        return ""
+    words = [each[:_LONGEST_CLAIM] for each in (name, id) if isinstance(each, str) and each.isprintable() and each]
+    return " ".join(words)
+
+
 class RankFleet(Fleet):
     """Devices over the connections of a transport, each with its own data and state.
 
@@ -116,9 +129,12 @@ class RankFleet(Fleet):
         manager.at_work = True
 
     def handshake(
-        self, hello: bytes, seconds: float | None, enough: Callable[[Mapping[int, bytes]], bool]
+        self, hello: bytes, seconds: float | None, enough: Callable[[dict[int, bytes]], bool]
     ) -> dict[int, bytes]:
-        """Return the answers of ranks to the first message, once they are `enough` or after `seconds` seconds."""
+        """Return the answers of ranks to the first message, once they are `enough` or after `seconds` seconds.
+
+        `enough` may take answers out.
+        """
         self.hello, answers = hello, dict[int, bytes]()
         end = None if seconds is None else time.monotonic() + seconds
         is_complete = enough(answers)
@@ -185,9 +201,15 @@ class RankFleet(Fleet):
             reply = {"refused": "the server cannot read or write its list of devices: tell its owner, and come again"}
         self.send_notice(rank, json.dumps(reply).encode())
 
-    def note_refusal(self, rank: int, why: str) -> None:
-        """Write into the audit log that a rank is refused, with the name of its key where it has one."""
-        self.audit("refused", f"rank {rank}", why, **({"key": name} if (name := self.manager.name_of(rank)) else {}))
+    def refuse(self, rank: int, why: str, said: bytes) -> None:
+        """Write into the audit log that a rank is refused, and send it the reason. `said`: what it registered."""
+        self.note_refusal(rank, why, said)
+        self.send_notice(rank, json.dumps({"refused": why}).encode())
+
+    def note_refusal(self, rank: int, why: str, said: bytes = b"") -> None:
+        """Write into the audit log that a rank is refused: by the name of its key, or as it calls itself in `said`."""
+        name = self.manager.name_of(rank)
+        self.audit("refused", name or _claimed(said) or f"rank {rank}", why, **({"key": name} if name else {}))
 
     def admit_arrivals(self) -> None:
         self._drop_stale()

