@@ -100,7 +100,7 @@ def serve(folder: Path, words: dict[str, Any], manager: CommunicationManager, te
         jobs.append(experiment.changed("data.source", f"devices:{path}").job())
 
     register_devices(
-        fleet, path, experiment.described(), [experiment.model], test=test,
+        fleet, path, experiment.described(), experiment.model.split(","), test=test,
         moments=needs_moments(catalogue.task(experiment.task)), check_fit=check_fit, **more,
     )  # fmt: skip
     return dataclasses.replace(jobs[0], fleet=fleet)

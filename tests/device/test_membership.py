@@ -19,10 +19,12 @@ import pytest
 import torch
 
 import fedloom
+import site_devices
 from fedloom.core.errors import RankError, RefusedError, SettingError, SettingWarning, StorageError
 from fedloom.data import Examples, LabelDrift, Normalise, Window, from_arrays
 from fedloom.device import DataManager, Membership, membership, take_part
 from fedloom.device.membership import FIRST, device_id
+from fedloom.experiments import catalogue
 from fedloom.experiments.experiment import Experiment
 from fedloom.experiments.sections import DataSettings
 from fedloom.testing.in_process import InProcess
@@ -948,3 +950,89 @@ def test_a_server_that_goes_once_it_has_said_that_it_is_over_is_not_gone(tmp_pat
     rank, (one,) = Gone(), members(tmp_path, 1)
     rank.coming.put(CLOSED)
     assert take_part(rank, one) is False
+
+
+# ---- networks, of which a device has one
+
+
+TEACH: dict[str, dict[str, Any]] = {
+    "dense": {"T_G": 2, "ngf": 4, "nz": 4, "synthesis.batch_size": 8},
+    "fed_dafl": {"steps": 2, "ngf": 4, "nz": 4, "synthesis.batch_size": 8},
+    "fed_adi": {"steps": 2, "synthesis.batch_size": 8},
+    "feddf": {"steps": 2},
+    "pfedsd": {"teacher_store": "soft_predictions"},
+}
+
+
+def images(file: Path, count: int, classes: int) -> str:
+    """Write some images, of the first classes alone, two thirds of them to train on."""
+    file.parent.mkdir(parents=True, exist_ok=True)
+    x = np.random.default_rng(count).normal(size=(count, 1, 8, 8)).astype(np.float32)
+    y, cut = np.arange(count) % classes, 2 * count // 3
+    np.savez(file, x_train=x[:cut], y_train=y[:cut], x_test=x[cut:], y_test=y[cut:])
+    return str(file)
+
+
+def taught(folder: Path, algorithm: str, **more: Any) -> Any:
+    """Return the job of three devices with the networks mlp, logistic and mlp, and their connections."""
+    own = {f"{algorithm}.{name}": value for name, value in TEACH[algorithm].items()}
+    words: dict[str, Any] = {
+        "algorithm": algorithm, "model": "mlp,logistic", "data.classes": 4, "run.rounds": 2, "run.cohort_size": 3,
+        "local.epochs": 1, "local.batch_size": 8, "run.compilation": "none",
+    }  # fmt: skip
+    ours = site_devices.members_of(folder, [images(folder / f"{k}.npz", 12 + 3 * k, 2 + k) for k in range(3)])
+    manager, test = InProcess(ours), images(folder / "test.npz", 24, 4)
+    public = {"data.public_source": images(folder / "public.npz", 15, 4), "data.public": 10} | more
+    needs_public = catalogue.kind(algorithm).needs_public
+    job = site_devices.serve(folder, {**words, **own, **(public if needs_public else more)}, manager, test, wait=0.2)
+    if needs_public:
+        send_public(job.fleet, job.federation.public, labels=False)
+    return job, manager
+
+
+@pytest.mark.some(2)
+@pytest.mark.filterwarnings(
+    "ignore:lambda1 = 1.0 weighs.* in mlp, logistic,", "ignore:alpha_f = 10.0 .* mlp, logistic,"
+)
+@pytest.mark.parametrize("algorithm", ["dense", "fed_dafl", "fed_adi", "feddf"])
+def test_a_device_knows_every_network_of_the_run(algorithm: str, tmp_path: Path) -> None:
+    """The student is one of the run's networks, which a device need not have; what it lacks is no warning of it."""
+    job, manager = taught(tmp_path, algorithm, **{f"{algorithm}.student": "logistic"})
+    history = job.run(tmp_path / "out")
+    assert manager.failures == {}
+    assert [record.get("failed", {}) for record in history.metrics] == [{}, {}, {}]
+    for member in manager.answering:
+        population = member.controller.runtime.population
+        assert list(population.models) == ["mlp", "logistic"]
+        assert population.assignment == (("mlp", "logistic", "mlp")[population.first],)
+
+
+def test_states_that_travel_are_as_large_as_those_of_the_largest_device(tmp_path: Path) -> None:
+    job, manager = taught(tmp_path, "pfedsd", **{"run.stateless": True, "model": "logistic"})
+    history = job.run(tmp_path / "out")
+    assert [record.get("failed", {}) for record in history.metrics] == [{}, {}, {}]
+    tables = {member.controller.runtime.algorithm.table for member in manager.answering}
+    assert tables == {(12, 4)}  # two thirds of 18
+
+
+def test_models_that_are_sent_once_come_from_as_many_devices_as_a_run_begins_with(tmp_path: Path) -> None:
+    """A device that fails then would be missed for the rest of the run: it stops, and goes on with fewer if told so."""
+    job, manager = taught(tmp_path, "dense", **{"dense.lambda1": 0.0, "dense.student": "mlp"})
+    registry = Registry.read(tmp_path / "devices.json")
+    assert job.fleet.least == registry.least == 3
+    manager.failures[2] = "gone"
+    words = (
+        r"DENSE is taught by the models of at least 3 devices \(--least\), got 2 in round 1: continue with --resume "
+        "--least 3, which waits for the others, or without them with --resume --least 2"
+    )
+    with pytest.raises(RankError, match=words):
+        job.run(tmp_path / "out")
+    for given, least in ((None, 3), (2, 2)):
+        there = [Membership(m.source, m.folder) for m in (manager.answering[0], manager.answering[2])]
+        fleet, described = fleet_of([*there], tmp_path), manager.answering[0].experiment.described()
+        register_devices(
+            fleet, tmp_path / "devices.json", described, ["mlp", "logistic"], test=registry.test, wait=0.2,
+            min_devices=given,
+        )  # fmt: skip
+        assert fleet.least == least
+    assert Registry.read(tmp_path / "devices.json") == registry

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import shutil
 import signal
 import sys
 import time
@@ -160,6 +161,38 @@ def test_public_examples_are_the_servers(algorithm: str, tmp_path: Path) -> None
     assert (tmp_path / "out" / "metrics.jsonl").read_bytes() == of_loop(tmp_path, whole)
     if algorithm == "feddf":
         assert main(["export", str(tmp_path / "out"), str(tmp_path / "model.safetensors")]) == 0
+
+
+@pytest.mark.slow
+def test_a_student_that_one_device_lacks_is_taught_by_both(tmp_path: Path) -> None:
+    """Two networks over Gloo; then one of both declines the upload, which is of both or of none."""
+    rng, y = np.random.default_rng(0), np.arange(24) % 3
+    for k in range(2):
+        x = rng.normal(size=(24, 1, 8, 8)).astype(np.float32)
+        (tmp_path / f"data{k}").mkdir()
+        np.savez(tmp_path / f"data{k}" / "mine.npz", x_train=x[:18], y_train=y[:18], x_test=x[18:], y_test=y[18:])
+        (tmp_path / f"state{k}").mkdir()
+        (tmp_path / f"state{k}" / "id").write_text(IDS[k])
+        np.savez(tmp_path / "test.npz", x_train=x, y_train=y, x_test=x, y_test=y)
+    (tmp_path / "fed.toml").write_text(
+        SETTINGS.replace('"pfedsd"', '"dense"').replace('"logistic"', '"mlp,logistic"') % 2
+        + 'dense = {student = "logistic", T_G = 2, ngf = 4, nz = 4, synthesis.batch_size = 8}\n'
+    )
+    found = launching.ended(launching.gloo(commands(tmp_path, [0, 1])))
+    assert [status for status, _ in found] == [0, 0, 0], found
+    assert not any("lambda1 = 1" in text for _, text in found[1:])
+    records = [json.loads(line) for line in (tmp_path / "out" / "metrics.jsonl").read_text().splitlines()]
+    assert [record.get("failed", {}) for record in records] == [{}, {}, {}]
+    assert records[-1]["server_teachers"] == 2
+    shutil.rmtree(tmp_path / "out")
+    server, one, other = commands(tmp_path, [0, 1])
+    found = launching.ended(launching.gloo([server, one, [*other, "--memory", "1e9"]]))
+    assert found[0][0] != 0
+    assert "DENSE is taught by the models of at least 2 devices (--least), got 1 in round 1" in found[0][1]
+    server, one, other = commands(tmp_path, [0, 1], "--resume", "--least", "1")
+    found = launching.ended(launching.gloo([server, one, [*other, "--memory", "1e9"]]))
+    assert found[0][0] == 0, found
+    assert json.loads((tmp_path / "out" / "metrics.jsonl").read_text().splitlines()[-1])["server_teachers"] == 1
 
 
 @pytest.mark.slow

@@ -175,20 +175,30 @@ def test_a_supernode_finds_our_client_app_and_no_other_program(tmp_path: Path, s
     )
     node._closing.set()
     node._thread.join()
-    (process,) = started
+    process, executor = started
     assert "--insecure" not in process.command
     assert process.command[1:7] == [
         "--root-certificates", f"{tmp_path}/ca", "--auth-supernode-private-key", f"{tmp_path}/key", "--superlink",
         "fed.example.org:443",
     ]  # fmt: skip
-    assert process.command[7:9] == ["--host", "127.0.0.1"]
+    assert process.command[7:11] == ["--isolation", "process", "--host", "127.0.0.1"]
+    assert Path(executor.command[0]).name == "flower-superexec"
+    assert executor.command[2:4] == ["--runtime-api-address", f"127.0.0.1:{process.command[12]}"]
+    assert process.command[13:] == executor.command[4:] == ["--superexec-auth-secret-file", str(node._secret)]
+    assert stat.S_IMODE(node._secret.stat().st_mode) == 0o600
+    assert len(node._secret.read_bytes()) == 32
     (programs,) = process.env["PATH"].split(os.pathsep)
-    assert {path.name for path in Path(programs).iterdir()} == {"flower-superexec", "flwr-clientapp"}
+    assert {path.name for path in Path(programs).iterdir()} == {"flwr-clientapp"}
     assert "fedloom.wire.flower_app" in (Path(programs) / "flwr-clientapp").read_text()
     (tmp_path / "log").write_text("ApiError:2001")
     process.has_ended, node._started = True, float("-inf")
     node._look()
-    assert len(started) == 2
+    assert len(started) == 4
+    assert executor.has_ended  # which asked at the port of the SuperNode that has ended
+    started[3].has_ended, node._started = True, float("-inf")
+    node._look()
+    assert len(started) == 6
+    assert started[2].has_ended
     assert "the server does not let this device in" in said[0]
     assert stat.S_IMODE((tmp_path / "log").stat().st_mode) == 0o600
     node.close()

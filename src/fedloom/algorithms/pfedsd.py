@@ -131,7 +131,7 @@ class SelfDistilled(KeepsModel):
                 "soft predictions are of inputs that stay what they are, and the examples drift by data.drift: set "
                 'teacher_store="model"'
             )
-        return made.with_context(table=(int(federation.partition.sizes.max()), federation.num_classes))
+        return made.with_context(table=(federation.largest, federation.num_classes))
 
     def init(self, model: fl.Model, key: int, *, num_clients: int) -> fl.Weights:
         if self.teacher_store == "soft_predictions" and model.by_batch:

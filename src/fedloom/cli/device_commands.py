@@ -69,7 +69,8 @@ def add_device_commands(command: Any) -> None:
     add(
         "--least", type=int, metavar="K",
         help="the fewest devices to begin with (default: WORLD_SIZE - 1, minus those that are refused); over Flower "
-        "the run begins once so many have registered",
+        "and NATS the run begins once so many have registered; a one-shot method stops if fewer have sent their models "
+        "(with --resume, as when the run began)",
     )  # fmt: skip
     add("--host", default=_HOST, metavar="A", help="over NATS: address to listen at (default: 127.0.0.1)")
     add("--port", type=int, default=_PORT, metavar="N", help="over Flower and NATS: port (default: 8443)")

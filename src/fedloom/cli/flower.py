@@ -72,8 +72,8 @@ def flower_connections(
         if tls is not None:
             connections.registered = lambda: link.registered
         console.print(
-            f"waiting for {args.least} devices at 127.0.0.1:{args.port}, {args.wait:g} s at most (--wait); devices on "
-            "other hosts reach it through a proxy (docs/flower.md)",
+            f"waiting for {args.least or 1} devices at 127.0.0.1:{args.port}, {args.wait:g} s at most (--wait); "
+            "devices on other hosts reach it through a proxy (docs/flower.md)",
         )
         yield connections
 

@@ -52,7 +52,7 @@ def nats_connections(args: argparse.Namespace, out: Path, console: Terminal, aud
         stack.callback(connections.end)
         connections.registered, connections.flooded = its, server.shut_out
         console.print(
-            f"waiting for {args.least} devices at {args.host}:{args.port}, {args.wait:g} s at most (--wait)",
+            f"waiting for {args.least or 1} devices at {args.host}:{args.port}, {args.wait:g} s at most (--wait)",
         )
         yield connections
 

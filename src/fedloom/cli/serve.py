@@ -44,8 +44,7 @@ def serve(args: argparse.Namespace, console: Terminal) -> int:
     """Wait for the devices, run the rounds, and dismiss the devices."""
     check_flags(args)
     if (carrier := TRANSPORTS.get(args.transport)) is not None:
-        args.least = args.least or (1 if args.resume else None)
-        if args.least is None:
+        if args.least is None and not args.resume:
             raise SettingError(
                 f"over {carrier} devices come when they like: say with how many the run begins (--least N)"
             )

@@ -120,6 +120,11 @@ class Cohort(Protocol):
         ...
 
     @property
+    def least(self) -> int:
+        """The fewest answers to a question that is asked once in a run: `--least` of a server; simulations: 0."""
+        ...
+
+    @property
     def model(self) -> Model:
         """The one architecture of this cohort; an error where there are several."""
         ...

@@ -37,6 +37,7 @@ class Federation:
         public_labels: whether their labels are known too; if not, they are never read.
         arrives: by which rule training examples arrive, where all are not there from the first round on.
         drift: by which rule examples become others.
+        largest_elsewhere: the most training examples of a client of the run that is not among these; 0: all are here.
 
     Raises:
         ValueError: a row is out of range or has two roles, a client has nothing to train on, or the parts differ in
@@ -52,6 +53,7 @@ class Federation:
     public_labels: bool = False
     arrives: Arrival | None = None
     drift: Drift | None = None
+    largest_elsewhere: int = 0
 
     def __post_init__(self) -> None:
         for name, kind, example in (("arrives", Arrival, "Growing(0.2, 50)"), ("drift", Drift, "LabelDrift(50)")):
@@ -157,6 +159,11 @@ class Federation:
     def num_classes(self) -> int:
         """Number of classes C."""
         return self.train.num_classes
+
+    @property
+    def largest(self) -> int:
+        """The most training examples of a client of the run."""
+        return max(int(self.partition.sizes.max()), self.largest_elsewhere)
 
     def counts(self) -> npt.NDArray[np.int64]:
         """Return the training examples of each client and class, (N, C).

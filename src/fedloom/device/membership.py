@@ -6,6 +6,7 @@ import json
 import secrets
 import signal
 import threading
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -15,7 +16,7 @@ from typing import Any, Protocol
 import torch
 
 from fedloom.coordinator.task_targets import check_targets
-from fedloom.core.errors import FedloomError, RankError, RefusedError, SettingError
+from fedloom.core.errors import FedloomError, RankError, RefusedError, SettingError, SettingWarning
 from fedloom.core.naming import forbid_imports
 from fedloom.core.task import FitsTargets, TargetMoments, Task, needs_moments
 from fedloom.device.controller import STEPS, Controller, too_many_steps
@@ -245,17 +246,20 @@ class Membership:
 
     @_translate_errors()
     def _join(self, welcome: dict[str, Any]) -> None:
-        name = self._architecture(welcome)
-        e, networks = self.experiment, {name: self.models[name]}
-        algorithm = catalogue.algorithm(e.algorithm, e.local, e.settings.get(e.algorithm, {}))
+        e, name = self.experiment, self._architecture(welcome)
+        federation = self.data.federation
+        if e.run.stateless:  # a state that travels has the same shape everywhere, and this may be that of the largest
+            federation = replace(federation, largest_elsewhere=welcome.get("largest", 0))
         population = Population(
-            self.data.federation, networks, task=self.task, seed=e.run.seed,
+            federation, self.models, (name,), self.task, seed=e.run.seed,
             dtype=getattr(torch, e.run.dtype), first=int(welcome["client"]), measures=e.run.measures,
             headline=e.run.headline,
         )  # fmt: skip
-        runtime = Runtime(
-            population, algorithm.bind(population.federation, networks), compilation="none", bf16=e.run.bf16
-        )
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", SettingWarning)  # the server, which chose the settings, is warned of them
+            algorithm = catalogue.algorithm(e.algorithm, e.local, e.settings.get(e.algorithm, {}))
+            algorithm = algorithm.bind(population.federation, population.models)
+        runtime = Runtime(population, algorithm, compilation="none", bf16=e.run.bf16)
         folder = self.folder / "runs" / check_id(self._offer["run"], "a run")
         models = None if e.run.stateless else ModelManager(folder, runtime.fresh(0))
         described = e.described()
@@ -276,7 +280,7 @@ class Membership:
 
 _SCHEMA: dict[str, type] = {  # of the server's messages before requests
     "run": str, "settings": dict, "client": int, "model": str, "token": str, "public": bool, "start": bool,
-    "refused": str, "common": dict, "preparation": dict, "moments": dict, "versions": dict,
+    "refused": str, "common": dict, "preparation": dict, "moments": dict, "largest": int, "versions": dict,
 }  # fmt: skip
 _MESSAGES = (("run", "settings"), ("common",), ("client", "model", "token"), ("refused",))  # required entries of each
 
@@ -299,8 +303,9 @@ def _parse_message(data: bytes, limit: int) -> dict[str, Any]:
             else f"a message with {', '.join(message) or 'nothing'!s:.80}"
         )
         raise RefusedError(f"not a message of a fedloom server: {description}")
-    if not 0 <= message.get("client", 0) < 1 << 40:
-        raise RefusedError(f"the number of a client is below 2**40, got {message['client']}")
+    for name, what in (("client", "the number of a client"), ("largest", "the number of a device's examples")):
+        if not 0 <= message.get(name, 0) < 1 << 40:
+            raise RefusedError(f"{what} is below 2**40, got {message[name]}")
     return message
 
 

@@ -58,6 +58,10 @@ class AskedCohort:
         return p.num_clients if self.architecture is None else p.members[self.architecture]
 
     @property
+    def least(self) -> int:
+        return self.engine.least
+
+    @property
     def model(self) -> Model:
         names = {self.engine.population.assignment[k] for k in self.clients}
         if len(names) != 1:

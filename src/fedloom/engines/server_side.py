@@ -41,6 +41,7 @@ class ServerSide(ABC):
     name: str
     stacked = False  # whether clients are computed together
     elsewhere = False  # whether clients' examples are not here
+    least = 0  # the fewest answers to what is asked once in a run
     durable: int | None = None  # the last round whose checkpoint is on disk
 
     def __init__(

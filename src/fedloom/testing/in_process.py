@@ -6,6 +6,7 @@ import dataclasses
 import itertools
 import shutil
 import tempfile
+import warnings
 import weakref
 from collections import deque
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -14,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from fedloom.core.errors import FedloomError
+from fedloom.core.errors import FedloomError, SettingWarning
 from fedloom.data import Partition
 from fedloom.device import Controller, ModelManager
 from fedloom.engines.population import Population
@@ -88,11 +89,10 @@ def population_of(population: Population, client: int) -> Population:
         role: Partition.from_lists([range(a, b)]) for role, (a, b) in zip(rows, itertools.pairwise(ends), strict=True)
     }
     federation = dataclasses.replace(
-        f, train=f.train.select(np.concatenate(list(rows.values()))), test=None, **partitions
-    )
-    return dataclasses.replace(
-        population, federation=federation, models={name: population.models[name]}, assignment=(name,), first=client
-    )
+        f, train=f.train.select(np.concatenate(list(rows.values()))), test=None, largest_elsewhere=f.largest,
+        **partitions,
+    )  # fmt: skip
+    return dataclasses.replace(population, federation=federation, assignment=(name,), first=client)
 
 
 class DevicesInProcess(Devices):
@@ -120,12 +120,11 @@ class DevicesInProcess(Devices):
         """Return the device of a client, which starts with the states in a folder."""
         assert self.fleet is not None
         name = self.fleet.names[client]
-        runtime = Runtime(
-            population_of(self.population, client),
-            self.algorithm,
-            compilation=self.options.compilation,
-            bf16=self.options.bf16,
-        )
+        population = population_of(self.population, client)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", SettingWarning)  # as on a device
+            algorithm = self.algorithm.bind(population.federation, population.models)
+        runtime = Runtime(population, algorithm, compilation=self.options.compilation, bf16=self.options.bf16)
         where = folder or self.folder / str(client)
         models = None if self.options.counts_states else ModelManager(where, runtime.fresh(0))
         return Controller(name, self.fleet.tokens[name], runtime, models)

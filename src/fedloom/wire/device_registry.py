@@ -133,6 +133,7 @@ class Registry:
         cap: the most examples of a device that count.
         preparation: of the devices' tables by their common statistics, as JSON has it; None if there is none.
         moments: mean and deviation of each target over all devices; None where no task asks for them.
+        least: the fewest devices that must answer what is asked once in the run.
     """
 
     run: str
@@ -141,6 +142,7 @@ class Registry:
     cap: int = CAP
     preparation: Mapping[str, Any] | None = None
     moments: Mapping[str, Sequence[float]] | None = None
+    least: int = 0
 
     @classmethod
     def of(
@@ -153,6 +155,7 @@ class Registry:
         *,
         preparation: Mapping[str, Any] | None = None,
         moments: Mapping[str, Sequence[float]] | None = None,
+        least: int = 0,
     ) -> Registry:
         """Return the registry of a new run.
 
@@ -161,7 +164,7 @@ class Registry:
         Raises:
             SettingError: there is no device, or they differ in shape, type, classes or columns of their examples.
         """
-        made = cls(run, (), test, cap, preparation, moments)
+        made = cls(run, (), test, cap, preparation, moments, least)
         devices = _with_unique_names(sorted(map(made._with_features, registrations), key=lambda device: device.id))
         if not devices:
             raise SettingError(
@@ -227,6 +230,7 @@ class Registry:
         """Return the content of the file; what follows from statistics is left out where there are none."""
         devices = [device.described() for device in self.devices]
         out = {"run": self.run, "devices": devices, "test": self.test, "cap": self.cap}
+        out |= {"least": self.least} if self.least else {}
         return out | {n: v for n in ("preparation", "moments") if (v := getattr(self, n)) is not None}
 
     def save(self, path: Path) -> None:
@@ -243,9 +247,11 @@ class Registry:
         try:
             content = parse(files.load(path), LARGEST)
             devices = tuple(map(Registration.of, content["devices"]))
-            if type(cap := content["cap"]) is not int:
-                raise ValueError(f"cap is a whole number, got {cap!r:.80}")
-            made = cls(check_id(content["run"], "a run"), devices, str(content["test"]), cap)
+            cap, least = content["cap"], content.get("least", 0)
+            for name, number in (("cap", cap), ("least", least)):
+                if type(number) is not int:
+                    raise ValueError(f"{name} is a whole number, got {number!r:.80}")
+            made = cls(check_id(content["run"], "a run"), devices, str(content["test"]), cap, least=least)
             if "preparation" in content:
                 made = replace(made, preparation=read_preparation(content["preparation"]).described())
             if "moments" in content:

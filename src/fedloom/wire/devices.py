@@ -157,6 +157,10 @@ class Devices(Engine):
         return here.personal(server, clients, round)
 
     @property
+    def least(self) -> int:  # type: ignore[override]
+        return 0 if self.fleet is None else self.fleet.least
+
+    @property
     def _states_stay(self) -> bool:
         """True if devices keep their states."""
         return self._has_states and not self.options.counts_states

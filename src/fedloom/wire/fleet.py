@@ -58,12 +58,14 @@ class Fleet(ABC):
     """Interface of a transport of devices. Messages are opaque to it.
 
     `names`: the registered devices, in the order of their client numbers. `tokens`: secrets by which each device and
-    the server authenticate to each other. A device answers one request after the other.
+    the server authenticate to each other. A device answers one request after the other. `least`: the fewest devices
+    that must answer what is asked once in a run.
     """
 
     names: tuple[str, ...]
     tokens: Mapping[str, str]
     audit: Audit
+    least: int = 0
 
     @abstractmethod
     def connected(self) -> Collection[str]:

@@ -6,6 +6,7 @@ import contextlib
 import json
 import os
 import re
+import secrets
 import shutil
 import socket
 import stat
@@ -109,9 +110,13 @@ class _Supervised:
         self._closing.set()
         if self._thread.ident is not None:
             self._thread.join()
+        self._end()
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    def _end(self) -> None:
+        """End the process and all that it started."""
         if self._process is not None:
             self._process.close()
-        shutil.rmtree(self.folder, ignore_errors=True)
 
     def _supervise(self) -> None:
         while not self._closing.wait(0.2):
@@ -254,7 +259,12 @@ class SuperLink(_Supervised):
 
 
 class SuperNode(_Supervised):
-    """The SuperNode of a device. `socket`: that of `RelayedServer`. `authority`, `key`: files; None: insecure."""
+    """The SuperNode of a device, and the SuperExec that starts its ClientApps.
+
+    The SuperNode gives messages of the server to whoever knows a secret, which is in a file that only this user can
+    read: other users of the host reach its port, too. `socket`: that of `RelayedServer`. `authority`, `key`: files;
+    None: insecure.
+    """
 
     def __init__(
         self,
@@ -267,10 +277,12 @@ class SuperNode(_Supervised):
     ) -> None:
         super().__init__(log)
         self.server, self.authority, self.key, self._say = server, authority, key, say
+        self._executor: Guarded | None = None  # the SuperExec
+        self._secret = self.folder / "secret"
+        self._secret.touch(mode=0o600)
+        self._secret.write_bytes(secrets.token_bytes(32))
         programs = self.folder / "bin"
         programs.mkdir()
-        here = Path(sys.executable).parent
-        _write_program(programs / "flower-superexec", [str(here / "flower-superexec")])
         _write_program(programs / "flwr-clientapp", [sys.executable, "-m", "fedloom.wire.flower_app"])
         self._env = environment(self.home, socket, str(programs))  # no other program of Flower is found
         self._started, self._begin = float("-inf"), 0
@@ -278,10 +290,11 @@ class SuperNode(_Supervised):
         self._thread.start()
 
     def _look(self) -> None:
-        if (self._process is None or self._process.has_ended) and time.monotonic() - self._started > AGAIN:
+        running = (self._process, self._executor)
+        if any(one is None or one.has_ended for one in running) and time.monotonic() - self._started > AGAIN:
             self._started = time.monotonic()
             if self._process is not None:
-                self._process.close()
+                self._end()
                 self._say(_why_it_ended(self.log, self._begin))
             self.log.touch(mode=0o600)
             self._begin = self.log.stat().st_size
@@ -290,9 +303,18 @@ class SuperNode(_Supervised):
                 security = ["--root-certificates", str(self.authority.resolve())]
             if self.key is not None:
                 security += ["--auth-supernode-private-key", str(self.key.resolve())]
-            program = str(Path(sys.executable).parent / "flower-supernode")
-            port = ["--host", "127.0.0.1", "--port", str(free_port())]
-            self._process = Guarded([program, *security, "--superlink", self.server, *port], self._env, self.log)
+            here, port = Path(sys.executable).parent, str(free_port())
+            secret = ["--superexec-auth-secret-file", str(self._secret)]
+            server = ["--superlink", self.server, "--isolation", "process", "--host", "127.0.0.1", "--port", port]
+            node = [str(here / "flower-supernode"), *security, *server, *secret]
+            self._process = Guarded(node, self._env, self.log)
+            executor = [str(here / "flower-superexec"), "--insecure", "--runtime-api-address", f"127.0.0.1:{port}"]
+            self._executor = Guarded([*executor, *secret], self._env, self.log)
+
+    def _end(self) -> None:
+        super()._end()
+        if self._executor is not None:
+            self._executor.close()
 
 
 _REFUSED = ("ApiError:2001", "code: 2001", "ApiError:2004", "code: 2004")  # key unknown, or not activated

@@ -47,8 +47,9 @@ def register_devices(
     `start`: whether the initial tensors of networks follow, see `RankFleet.send_start`; a device that cannot take them
     is refused. `moments`: whether the task asks for mean and deviation of the targets. `check_fit`: raises SettingError
     if the run cannot begin with the devices in `path` and `fleet.names`. `wait`: after this number of seconds the run
-    begins with the registered devices, if there are at least `min_devices` (None: all that are not refused). A device
-    of the registry that connects later is admitted then.
+    begins with the registered devices, if there are at least `min_devices` (None: all that are not refused), who must
+    also answer what is asked once in the run (None: as many as when it began). A device of the registry that connects
+    later is admitted then.
 
     Raises:
         SettingError: no device could be registered, too few connected, their examples differ in kind, or they do not
@@ -117,21 +118,22 @@ def register_devices(
             common, lost = exchange_statistics(fleet, {r: (registrations[r], own[r]) for r in own}, wait)
             registrations = {rank: each for rank, each in registrations.items() if rank not in lost}
             refusals |= lost
-        if min_devices is None:
+        begins_with = min_devices
+        if begins_with is None:
             expected = fleet.manager.expected
-            min_devices = 1 if expected is None else expected - len(refusals) - len(refused_at_once)
-        if len(registrations) < min_devices:
+            begins_with = 1 if expected is None else expected - len(refusals) - len(refused_at_once)
+        if len(registrations) < begins_with:
             raise SettingError(
-                f"a run begins with at least {min_devices} devices, got {len(registrations)} within "
+                f"a run begins with at least {begins_with} devices, got {len(registrations)} within "
                 f"{0 if wait is None else wait:g} s: wait longer (--wait), or begin with fewer "
                 f"(--least {max(1, len(registrations))})"
             )
         registry = previous or Registry.of(
             run, list(registrations.values()), models, test, max_examples,
-            preparation=common.preparation, moments=common.moments,
+            preparation=common.preparation, moments=common.moments, least=begins_with,
         )  # fmt: skip
         registry.save(path)
-        fleet.names = registry.names
+        fleet.names, fleet.least = registry.names, registry.least if min_devices is None else min_devices
         fleet.audit.names = {device.id: device.name for device in registry.devices}
         check_fit()
     except SettingError as error:
@@ -233,6 +235,7 @@ def _send_welcome(fleet: RankFleet, registry: Registry, rank: int, id: str, publ
     registration = registry.devices[client]
     welcome = {
         "client": client, "model": registration.model, "token": fleet.tokens[id], "public": public, "start": start,
+        "largest": max(sum(device.train) for device in registry.devices),
     }  # fmt: skip
     welcome |= {n: of for n in ("preparation", "moments") if (of := getattr(registry, n)) is not None}
     fleet.send_notice(rank, json.dumps(welcome).encode())

@@ -26,7 +26,7 @@ from fedloom.core.batch import Batch
 from fedloom.core.choices import Count, Positive
 from fedloom.core.client import Client, on_client
 from fedloom.core.cohort import Cohort
-from fedloom.core.errors import SettingError, SettingWarning, quiet_vmap, warn
+from fedloom.core.errors import RankError, SettingError, SettingWarning, quiet_vmap, warn
 from fedloom.core.fold import minimise_from
 from fedloom.core.model import Model
 from fedloom.core.optimiser import SGD, Distill
@@ -226,6 +226,12 @@ class OneShot(Algorithm[Server, tuple[()]]):
                 answered[replies.ids] = True
                 found.append((model, replies.value))
                 single |= {k: _alone(model, w) for k, w in zip(replies.ids.tolist(), replies.values, strict=True)}
+        if (count := int(answered.sum())) < cohort.least:
+            raise RankError(
+                f"{type(self).__name__} is taught by the models of at least {cohort.least} devices (--least), got "
+                f"{count} in round {cohort.round + 1}: continue with --resume --least {cohort.least}, which waits for "
+                f"the others, or without them with --resume --least {max(1, count)}"
+            )
         if not found:
             return server  # nobody answered
         if len(found) == 1:  # one architecture: what one-shot FedAvg's uniform mean would be
