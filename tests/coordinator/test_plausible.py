@@ -389,3 +389,58 @@ def test_accuracy_is_no_headline_where_a_class_is_rare(y: Any, remedy: str) -> N
             warnings.simplefilter("always")
             check_plausible(made, [model], Classification(), headline)
         assert any(re.search(f"make another measure the headline .{remedy}", str(w.message)) for w in caught) == warned
+
+
+# ---- tensors that learn nothing beside a frozen one of zeros
+
+
+class Beside(nn.Module):
+    """A frozen layer beside a branch: `down`, `up`, and a gate, of which some are frozen or zero."""
+
+    def __init__(self, frozen: str = "", zero: str = "", dead: bool = False) -> None:
+        super().__init__()
+        self.base = nn.Linear(5, 10)
+        self.base.requires_grad_(False).bias.zero_()  # as many networks begin
+        self.down, self.up, self.gate = nn.Linear(5, 2, bias=False), nn.Linear(2, 10), nn.Parameter(torch.ones(1))
+        self.dead = dead
+        with torch.no_grad():
+            for name in frozen.split():
+                self.get_parameter(name).requires_grad_(False)
+            for name in zero.split():
+                self.get_parameter(name).zero_()
+
+    def forward(self, x: Tensor) -> Tensor:
+        branch = self.up(self.down(x)) * self.gate
+        return self.base(x) + (0 * branch if self.dead else branch)  # type: ignore[no-any-return]
+
+
+STUCK = {
+    "one factor": (("up.weight", "up.weight"), "down.weight", "up.weight"),
+    "the other": (("down.weight", "down.weight"), "up.weight", "down.weight"),
+    "a gate": (("gate", "gate"), "down.weight, up.bias, up.weight", "gate"),
+    "both factors and a gate": (("gate up.weight", "gate up.weight"), "down.weight, up.bias", "gate, up.weight"),
+}
+
+
+@pytest.mark.parametrize("kind", STUCK)
+def test_a_tensor_that_learns_nothing_beside_a_frozen_zero_is_warned_of(kind: str) -> None:
+    (frozen, zero), stuck, cause = STUCK[kind]
+    with pytest.warns(SettingWarning) as seen:
+        check(federation(ORDINARY["standard"]), lambda: Beside(frozen, zero))
+    assert [str(w.message) for w in seen] == [
+        f"a tensor that a frozen one of zeros multiplies learns nothing, got {stuck} of net beside {cause}: train both "
+        "(of an adapter: factors='both'), or let the frozen one begin with other values"
+    ]
+
+
+@pytest.mark.parametrize(
+    "network",
+    [
+        lambda: Beside("up.weight"),
+        lambda: Beside("down.weight", "up.weight"),  # as an adapter begins
+        lambda: Beside("", "down.weight up.weight"),  # nobody learns, but nothing of it is frozen
+        lambda: Beside("", "", dead=True),
+    ],
+)
+def test_other_frozen_tensors_are_taken_in_silence(network: Callable[[], nn.Module]) -> None:
+    check(federation(ORDINARY["standard"]), network)

@@ -211,7 +211,7 @@ def run_with(algorithm: Any, frozen: str = "body") -> fl.History:
 
 MISTAKES: dict[str, tuple[Callable[[], Any], str]] = {
     "a list of words": (lambda: Model(Net, frozen=["body"]), r"frozen is words in one text, .*, got \['body'\]: join"),  # type: ignore[arg-type]
-    "factors": (lambda: Model(Net, factors="first"), "factors must be one of second, both, got 'first': train B"),  # type: ignore[arg-type]
+    "factors": (lambda: Model(Net, factors="first"), "factors must be one of second, both, got 'first': train one"),  # type: ignore[arg-type]
     "the last none": (lambda: Model(Net, frozen="* !last:0"), "the last N layers are written last:N with N >= 1, got"),
     "shared": (
         lambda: run_with(fl.FedAvg(local=LOCAL, shared="* !body")),

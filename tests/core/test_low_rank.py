@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 import fedloom as fl
@@ -49,6 +50,64 @@ def test_the_second_factor_is_trained_alone_unless_both_are_asked_for() -> None:
     assert (Model(Adapted).num_params, Model(Adapted).num_frozen) == (6, 23)
     assert Model(Adapted).counted == "6 trained of 29 parameters"
     assert A in Model(Adapted).bind(0).frozen
+
+
+class AdaptedTable(nn.Module):
+    """A table W + s B A of rows, by the names that peft gives."""
+
+    def __init__(self, zero: str = "A", head: bool = False) -> None:
+        super().__init__()
+        self.base, self.head = nn.Embedding(9, 4).requires_grad_(False), nn.Linear(4, 3).requires_grad_(head)
+        self.lora_embedding_A = nn.ParameterDict({"default": torch.randn(2, 9)})
+        self.lora_embedding_B = nn.ParameterDict({"default": torch.randn(4, 2)})
+        if zero:
+            getattr(self, f"lora_embedding_{zero}")["default"].data.zero_()
+
+    def forward(self, x: Tensor) -> Tensor:
+        a, b = self.lora_embedding_A["default"], self.lora_embedding_B["default"]
+        return self.head((self.base(x) + F.embedding(x, a.T) @ b.T).mean(1))  # type: ignore[no-any-return]
+
+
+EA, EB = "lora_embedding_A.default", "lora_embedding_B.default"
+
+
+def begun(a: float, b: float) -> Model:
+    """A linear layer's adapter whose factors are all `a` and `b`."""
+
+    def make() -> nn.Module:
+        module = Adapted()
+        with torch.no_grad():
+            module.lora_A["default"].weight.fill_(a)
+            module.lora_B["default"].weight.fill_(b)
+        return module
+
+    return Model(make)
+
+
+def test_the_factor_that_begins_at_zero_is_trained() -> None:
+    assert Model(AdaptedTable).params == (EA,)  # as peft begins
+    assert Model(lambda: AdaptedTable("B")).params == (EB,)  # with A trained, B would stay zero and A learn nothing
+    assert Model(lambda: AdaptedTable("")).params == (EA,)  # by its name
+    assert Model(AdaptedTable, factors="both").params == (EA, EB)
+    assert Model(AdaptedTable, frozen=EB).params == (EA,)
+    assert (begun(1, 0).params, begun(0, 1).params) == ((B,), (A,))
+    assert (begun(1, 2).params, begun(0, 0).params) == ((B,), (B,))
+
+
+def words(n: int = 60) -> fl.Federation:
+    x = torch.randint(1, 9, (n, 1), generator=torch.Generator().manual_seed(0))
+    y = x[:, 0] % 3
+    return fl.federate(fl.from_arrays(x.numpy(), y.numpy()), fl.iid(y, 3, seed=0), test=None, test_fraction=0.2)
+
+
+@pytest.mark.parametrize("engine", ["loop", "stacked"])
+def test_an_adapter_of_a_table_learns(engine: Any) -> None:
+    history = fl.run(
+        fl.FedAvg(local=fl.Local(epochs=10, batch_size=8, optimiser=fl.Adam(lr=0.1))), words(),
+        Model(AdaptedTable, name="net"), fl.RunSettings(rounds=3, cohort_size=3, engine=engine),
+    )  # fmt: skip
+    losses = history.series("train_loss")
+    assert losses[-1] < 0.9 * losses[1]
 
 
 class Watched(fl.FedAvg):

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
+import os
 import random
+import time
 from typing import Any
 
 import numpy as np
@@ -25,6 +28,7 @@ from fedloom.engines.loop import Loop
 from fedloom.engines.stacked import Stacked
 from fedloom.evaluate import classify
 from small import clients_of
+from tiny import federation
 
 
 def batch(x: Tensor, padding: int = 0, key: int = 7) -> Batch:
@@ -280,6 +284,88 @@ def test_init_follows_the_seed_and_leaves_the_global_state_alone() -> None:
     assert torch.equal(one.params["weight"], same.params["weight"])
     assert not torch.equal(one.params["weight"], other.params["weight"])
     assert model.init(1, torch.float64).params["weight"].dtype == torch.float64
+
+
+def noise(draw: Any) -> Any:
+    """A maker of a network whose weights are drawn by `draw`, of a shape."""
+
+    def make() -> nn.Module:
+        module = nn.Linear(3, 2)
+        with torch.no_grad():
+            module.weight.copy_(torch.as_tensor(draw((2, 3))))
+        return module
+
+    return make
+
+
+GLOBAL = {
+    "torch": torch.rand,
+    "numpy": lambda shape: np.random.standard_normal(shape),
+    "random": lambda shape: [[random.gauss(0, 1) for _ in range(shape[1])] for _ in range(shape[0])],
+    "a generator seeded by numpy's": lambda shape: np.random.default_rng(np.random.randint(2**31)).random(shape),
+}
+OWN = {
+    "unseeded": lambda shape: np.random.default_rng().random(shape),
+    "of torch": lambda shape: torch.rand(shape, generator=SHARED),
+    "the system's": lambda shape: np.frombuffer(os.urandom(shape[0] * shape[1]), np.uint8).reshape(shape) / 255,
+    "the clock": lambda shape: np.full(shape, time.perf_counter()),
+    "a count": lambda shape: np.full(shape, float(next(COUNT))),
+}
+SHARED, COUNT = torch.Generator().manual_seed(0), itertools.count()
+
+
+def generators() -> Any:
+    legacy: Any = np.random.get_state()
+    return random.getstate(), legacy[1].tolist(), legacy[2:], torch.random.get_rng_state().tolist()
+
+
+@pytest.mark.parametrize("kind", GLOBAL)
+def test_init_follows_the_seed_whatever_draws_and_generators_stay(kind: str) -> None:
+    random.gauss(0, 1), np.random.standard_normal()  # they keep a second number for the next call
+    before = generators()
+    one, again, other = (Model(noise(GLOBAL[kind])).init(seed).params["weight"] for seed in (2**40 + 7, 2**40 + 7, 1))
+    assert torch.equal(one, again)
+    assert not torch.equal(one, other)
+    assert before == generators()
+
+
+def test_generators_stay_where_a_network_cannot_be_made() -> None:
+    random.random(), np.random.random()  # where no seed puts them
+    before = generators()
+    with pytest.raises(ZeroDivisionError):
+        Model(noise(lambda shape: 1 / 0))
+    assert before == generators()
+
+
+@pytest.mark.parametrize("kind", OWN)
+def test_weights_that_follow_no_seed_are_refused(kind: str) -> None:
+    with pytest.raises(
+        SettingError, match=r"makes the same one from the same seed, got make, which makes another 'weight' when it is "
+        r"called again: draw from the global generators of torch, numpy or random"
+    ):  # fmt: skip
+        Model(noise(OWN[kind]))
+
+
+def test_weights_that_follow_no_seed_are_refused_before_a_run() -> None:
+    with pytest.raises(SettingError, match="makes the same one from the same seed"):
+        fl.run(fl.FedAvg(), federation(), noise(OWN["unseeded"]), fl.RunSettings(rounds=1, cohort_size=2))
+
+
+def test_constants_of_a_network_and_missing_numbers_are_the_same_again() -> None:
+    def make() -> nn.Module:
+        module = nn.Linear(3, 2)
+        module.register_buffer("gaps", torch.tensor([float("nan"), 1.0]), persistent=False)
+        return module
+
+    assert Model(make).init(0).params["weight"].shape == (2, 3)
+
+    def moving() -> nn.Module:
+        module = make()
+        module.gaps[1] = next(COUNT)  # type: ignore[index,operator]
+        return module
+
+    with pytest.raises(SettingError, match="makes another 'gaps'"):
+        Model(moving)
 
 
 def test_a_module_keeps_its_own_weights() -> None:

@@ -18,7 +18,8 @@ from fedloom.core.model import Model
 from fedloom.core.network_inputs import MASK
 from fedloom.core.network_makers import own_defaults
 from fedloom.core.optimiser import Local
-from fedloom.core.task import Task
+from fedloom.core.task import Task, loss_of, notes_of
+from fedloom.core.types import Params, Weights, replace
 from fedloom.data import Examples, Federation, Inputs, Tokens
 from fedloom.data.rare_classes import RARE, rare_classes
 from fedloom.tasks import Binary, Classification, ClassTask
@@ -195,7 +196,7 @@ def _wants_scale(model: Model, train: Examples, task: Task) -> bool:
 
     So it is where no layer is seen, or where the first one is given a number above 30 and does not normalise.
 
-    Warns where the task takes the model's answers for something else than they are.
+    Warns where the task takes the model's answers for something else than they are, and of tensors that learn nothing.
 
     Raises:
         SettingError: it looks up token ids that normalisation has changed.
@@ -212,6 +213,8 @@ def _wants_scale(model: Model, train: Examples, task: Task) -> bool:
         with _Watch() as watch:
             model(weights, inputs)
         _check_answers(model, answers, inputs, train.y[rows].cpu(), task)
+    if not isinstance(train, RemoteExamples):  # whose inputs are blank
+        _check_factors(model, weights, inputs, train.y[rows].cpu(), task)
     for name, given in watch.calls:
         if name.startswith("embedding") and _same(given, inputs):
             if not _same(given, stored):
@@ -279,6 +282,36 @@ def _check_answers(model: Model, answers: Tensor, x: Tensor, y: Tensor, task: Ta
                 f"cross-entropy is of logits, got probabilities from {model.name} (none negative, the sum of each "
                 "example 1), by which it hardly learns: leave out the Softmax at its end"
             )
+
+
+def _check_factors(model: Model, weights: Weights, x: Tensor, y: Tensor, task: Task) -> None:
+    """Warn of trained tensors that never move, because a frozen one that is zero multiplies them.
+
+    So it is with one factor of an adapter B A beside the other one, under whatever names. Told by gradients: they are
+    zero, and are not with other values in the place of the frozen zeros.
+    """
+    zeros = [n for n, t in model.frozen.items() if t.is_floating_point() and not t.any()]
+    batch = probe(x, y, notes_of(task, y, x.dtype))
+
+    def still(*replaced: str) -> set[str]:
+        """Return the trained tensors with gradient 0, with random values in the place of some frozen tensors."""
+        rng = torch.Generator().manual_seed(0)
+        other = {n: torch.randn(model.frozen[n].shape, generator=rng) for n in replaced}
+        params = Params({n: p.detach().requires_grad_() for n, p in weights.params.items()})
+        logits, _ = model.with_frozen(Params({**model.frozen, **other})).train(replace(weights, params=params), batch)
+        found = torch.autograd.grad(loss_of(task, logits, batch), list(params.values()), allow_unused=True)
+        return {n for n, g in zip(params, found, strict=True) if g is not None and not g.any()}
+
+    if zeros and (without := still()) and (stuck := without - still(*zeros)):
+        causes = set(zeros)
+        for name in zeros:  # those without which some would still learn nothing
+            if not stuck & still(*causes - {name}):
+                causes.discard(name)
+        _warn(
+            f"a tensor that a frozen one of zeros multiplies learns nothing, got {some_of(sorted(stuck), 5)} of "
+            f"{model.name} beside {some_of(sorted(causes), 5)}: train both (of an adapter: factors='both'), or "
+            "let the frozen one begin with other values"
+        )
 
 
 class _Watch(TorchFunctionMode):

@@ -31,8 +31,8 @@ class Model(NetworkTensors):
     `frozen`: words that choose parameters that stay as they are (`core/patterns.py`), besides those with
     `requires_grad=False`. Frozen tensors belong to the network: they are in no `Weights`, state or message. A module
     all of whose parameters are frozen stays in evaluation mode, and its buffers are frozen too. `bind` gives a network
-    its frozen tensors as they are in a run. `factors`: which of a low-rank adapter B A are trained, the "second", B, or
-    "both"; see `first_factors`.
+    its frozen tensors as they are in a run. `factors`: which of a low-rank adapter B A are trained, the "second" one, B
+    (of an embedding A), or "both"; see `fixed_factors`.
 
     >>> model = Model(lambda: nn.Linear(3, 2), name="linear")
     >>> model(model.init(0), torch.zeros(4, 3)).shape

@@ -5,15 +5,18 @@ from __future__ import annotations
 import contextlib
 import functools
 import inspect
+import random
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
+import numpy as np
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from fedloom import models
 from fedloom.core.errors import SettingError
 from fedloom.core.naming import by_python_name
+from fedloom.core.network_copies import tensors_of
 
 
 @contextlib.contextmanager
@@ -29,13 +32,49 @@ def own_defaults() -> Iterator[None]:
 
 @own_defaults()
 def seeded(build: Callable[[], nn.Module], seed: int) -> nn.Module:
-    """Return what `build` makes with the CPU's generator at a seed.
+    """Return what `build` makes with the global generators of PyTorch's CPU, NumPy and Python at a seed.
 
-    The generator is then where it was; other generators never move.
+    They are then where they were; generators of GPUs never move.
     """
+    before = np.random.get_state(), random.getstate()
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(seed)  # torch.manual_seed would move those of every GPU
-        return build()
+        np.random.seed(seed % 2**32)
+        random.seed(seed)
+        try:
+            return build()
+        finally:
+            np.random.set_state(before[0])
+            random.setstate(before[1])
+
+
+def check_seeded(build: Callable[[], nn.Module], module: nn.Module, seed: int) -> None:
+    """Raise SettingError unless `build` makes the same tensors again.
+
+    Args:
+        build: the maker of a network.
+        module: what it made with `seed`.
+        seed: of the global generators.
+    """
+    made, again = dict(tensors_of(module)), dict(tensors_of(seeded(build, seed)))
+    other = next((n for n, t in made.items() if n not in again or not _same(t, again[n])), None)
+    if other is not None:
+        raise SettingError(
+            f"a function that makes a network makes the same one from the same seed, got {called(build)}, which makes "
+            f"another {other!r} when it is called again: draw from the global generators of torch, numpy or random, "
+            "which the run's seed governs, or give a generator of its own a seed (numpy.random.default_rng(0))"
+        )
+
+
+def _same(a: Tensor, b: Tensor) -> bool:
+    if nn.parameter.is_lazy(a) or nn.parameter.is_lazy(b):  # which have no values yet
+        return True
+    return torch.equal(a, b) or (a.shape == b.shape and bool(((a == b) | (a.isnan() & b.isnan())).all()))
+
+
+def called(build: object) -> str:
+    """Return the name of what makes a network, for messages."""
+    return getattr(build, "__name__", type(build).__name__)
 
 
 def missing_arguments(build: Callable[[], nn.Module]) -> list[str]:

@@ -18,7 +18,7 @@ from fedloom.core.fronts import Front
 from fedloom.core.frozen import Factors, frozen_tensors, whole_modules
 from fedloom.core.network_copies import Called, Tapped, computed_tensors, copied, skeleton_of, tensors_of
 from fedloom.core.network_inputs import Arguments, MaskForm, arguments_of, logits_alone, set_arguments, without_hooks
-from fedloom.core.network_makers import missing_arguments, seeded
+from fedloom.core.network_makers import called, check_seeded, missing_arguments, seeded
 from fedloom.core.passes import draws_unseen
 from fedloom.core.types import Params, Weights
 
@@ -45,10 +45,9 @@ class NetworkTensors:
             self._build: Callable[[], nn.Module] = lambda: module
         else:
             if missing := missing_arguments(build):
-                called = getattr(build, "__name__", type(build).__name__)
                 raise SettingError(
-                    f"a class or function as model must make it without arguments, got {called}, which needs "
-                    f"{', '.join(missing)}: pass lambda: {called}(...), or name a function that returns one"
+                    f"a class or function as model must make it without arguments, got {called(build)}, which needs "
+                    f"{', '.join(missing)}: pass lambda: {called(build)}(...), or name a function that returns one"
                 )
             self._build, module = build, seeded(build, 0)
             if away := next((str(p.device) for p in module.parameters() if p.device.type != "cpu"), None):
@@ -56,6 +55,7 @@ class NetworkTensors:
                     f"a function that makes a network makes it on the CPU, where the run's seed governs its weights, "
                     f"got {away}: leave the device to RunSettings(device=...)"
                 )
+            check_seeded(build, module, 0)
         self.name = name or type(module).__name__
         self._stays = stays = frozen_tensors(module, frozen, self.name, factors)
         self.params = tuple(n for n, _ in module.named_parameters() if n not in stays)
@@ -77,7 +77,7 @@ class NetworkTensors:
         # Frozen parameters of a function's network depend on the seed; constants, as a rule, do not.
         self._frozen: Params | None = None
         if not self.seeded or not self.num_frozen:
-            self._frozen = self._frozen_at(0, torch.float32, _CPU)
+            self._frozen = Params({n: _cast(t, torch.float32) for n, t in tensors_of(module) if n in stays})
             other = self._frozen_at(1, torch.float32, _CPU) if self.seeded else self._frozen
             if any(not torch.equal(t, other[name]) for name, t in self._frozen.items()):
                 self._frozen = None
@@ -138,6 +138,16 @@ class NetworkTensors:
             bound._frozen, bound._tried = self._frozen_at(seed, dtype, device), {}
             self._bound[key] = bound
         return bound
+
+    def with_frozen(self, values: Params) -> Self:
+        """Return this network with other values of its frozen tensors.
+
+        Args:
+            values: all of them, by name.
+        """
+        found = copy.copy(self)
+        found._frozen = values
+        return found
 
     def reading(self, inputs: object) -> Self:
         """Return this network as it is called with what examples hold, `Examples.normalise`; often itself.

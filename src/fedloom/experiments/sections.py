@@ -138,8 +138,8 @@ class TopSettings:
     layers, or a kind of layers (`norm`, `conv`, `linear`, `embedding`), separated by spaces; a word that begins with !
     takes back. `* !last:1` trains the last layer alone. [Frozen parts](frozen.md) are never sent."""
     factors: Factors = setting("second", "--factors NAME")
-    """Of a [low-rank adapter](frozen.md#adapters) B A: train the `second` factor B alone, so that the mean of B is that
-    of the products, or `both`."""
+    """Of a [low-rank adapter](frozen.md#adapters) B A: train the `second` factor B alone (of an embedding A), so that
+    its mean is that of the products, or `both`."""
 
 
 OF_DEVICES = frozenset(  # of [data], which devices follow with examples of their own
