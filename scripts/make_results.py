@@ -17,6 +17,7 @@ from fedloom.papers.reproduction import kept
 from fedloom.papers.reproduction.claim_verdicts import verdicts
 from fedloom.papers.reproduction.claims_page import as_markdown, packed, source_record
 from fedloom.papers.reproduction.results_page import kind, pages, shown
+from fedloom.papers.reproduction.table_noise import false_alarms_of
 
 ROOT = Path(__file__).parents[1]
 KEPT = ROOT / "docs" / "results"
@@ -62,10 +63,12 @@ def claims() -> dict[Path, str]:
     """Return what the page of claims and the file of the package must hold."""
     evaluated = {source: verdicts(source, [KEPT / source]) for source in STUDIES}
     titles = {source: title(source) for source in STUDIES}
+    kept_tables = [file.parent for file in sorted(KEPT.glob(f"*/*/{kept.NAME}"))]
+    rates = [rate for at in kept_tables if (rate := false_alarms_of(at.name, at.parent)) is not None]
     linked = {f"{file.parents[1].name}/{file.parent.name}" for file in KEPT.glob("*/*/results.md")}
     return {
-        CLAIMS: as_markdown(evaluated, titles, linked),
-        RECORD: packed({source: source_record(titles[source], found) for source, found in evaluated.items()}),
+        CLAIMS: as_markdown(evaluated, titles, linked, rates),
+        RECORD: packed({source: source_record(titles[source], found) for source, found in evaluated.items()}, rates),
     }
 
 

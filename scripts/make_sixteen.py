@@ -22,7 +22,7 @@ from typing import Any
 from fedloom import History
 from fedloom.cli.tune import SUFFIX
 from fedloom.coordinator.history import MEASURING
-from fedloom.report.over_seeds import interval
+from fedloom.evaluate.paired_differences import Noise, difference, pooled
 
 ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "docs" / "sixteen.md"
@@ -36,13 +36,15 @@ METHODS = (
 )
 TITLES = {"dirichlet:0.1": "Dirichlet 0.1", "pathological:2": "Two classes a client"}
 ROUNDS = 30
+LEFT = "as given"  # what tuning chose for a method that it left alone
+LEVEL = 0.95
 
 Row = dict[str, str]
 
 
 def measured(folders: Sequence[Path], before: Sequence[Row] = ()) -> list[Row]:
     """Return a row for each run of the comparisons and of those before, in the order of the page."""
-    found = {_key(row): row for row in before}
+    found = {_key(row): row for row in before if row["chosen"] != LEFT}
     for folder in folders:
         tuned = json.loads((folder / "comparison.json").read_text(encoding="utf-8")).get("tuning", {})
         chosen = {
@@ -59,7 +61,17 @@ def measured(folders: Sequence[Path], before: Sequence[Row] = ()) -> list[Row]:
                 continue
             row = _row(run.parent, chosen)
             found[_key(row)] = row
+    found |= {_key(row): row for row in _left(list(found.values()))}
     return [found[key] for key in sorted(found)]
+
+
+def _left(rows: Sequence[Row]) -> list[Row]:
+    """Return tuned rows of the methods that tuning left alone: those of their given settings."""
+    moved = {(row["partition"], row["method"]) for row in rows if row["settings"] == "tuned"}
+    given = [row for row in rows if row["settings"] == "given" and row["partition"] in {at for at, _ in moved}]
+    return [
+        row | {"settings": "tuned", "chosen": LEFT} for row in given if (row["partition"], row["method"]) not in moved
+    ]
 
 
 def _key(row: Row) -> tuple[int, str, int, int]:
@@ -102,46 +114,50 @@ def times(folder: Path) -> list[Row]:
 
 
 def tables(rows: Sequence[Row], seconds: Mapping[str, float] = MappingProxyType({})) -> str:
-    """Return the page's tables, one for each partition and for the settings as given and tuned.
+    """Return how many intervals there are, and the page's tables: for each partition as given and tuned.
 
     `seconds`: of a round of each method.
     """
-    return "\n".join(_table(rows, partition, settings, seconds) for partition, settings in _parts(rows))
+    parts = [_table(rows, partition, settings, seconds) for partition, settings in _parts(rows)]
+    count, surviving = (sum(part[i] for part in parts) for i in (1, 2))
+    told = (
+        f"{count} intervals of {100 * LEVEL:g} %, each by itself: with no difference at all, about "
+        f"{(1 - LEVEL) * count:.0f} would leave out 0. **Bold**: the {surviving} that survive Holm's correction for "
+        "all of their column.\n\n"
+    )
+    return told * (count > 0) + "\n".join(text for text, *_ in parts)
 
 
 def _parts(rows: Sequence[Row]) -> list[tuple[str, str]]:
     return list(dict.fromkeys((row["partition"], row["settings"]) for row in rows))
 
 
-def _table(rows: Sequence[Row], partition: str, settings: str, seconds: Mapping[str, float]) -> str:
-    """A method that tuning has left as it was stands in the tuned table with what its given settings came to."""
-    mine = [row for row in rows if row["partition"] == partition and row["settings"] in ("given", settings)]
-    by_method = {m: {r["seed"]: r for r in mine if r["method"] == m and r["settings"] == "given"} for m in METHODS}
-    if settings == "tuned":
-        by_method |= {
-            m: moved for m in METHODS if (moved := {r["seed"]: r for r in mine if r["method"] == m and r["chosen"]})
-        }
+def _table(rows: Sequence[Row], partition: str, settings: str, seconds: Mapping[str, float]) -> tuple[str, int, int]:
+    """Return the table, the number of its intervals, and how many of these survive the correction."""
+    mine = [row for row in rows if (row["partition"], row["settings"]) == (partition, settings)]
+    by_method = {m: {r["seed"]: r for r in mine if r["method"] == m} for m in METHODS}
     by_method = {m: runs for m, runs in by_method.items() if runs}
     seeds = sorted({seed for runs in by_method.values() for seed in runs})
     several = len(seeds) > 1
+    gaps = [
+        _gaps(by_method, *beside)
+        for beside in (("fedavg", "global_accuracy"), ("local_only", "personal_accuracy"))
+        if several
+    ]
     heads = ["global", "personal", "worst decile", "forgetting", "MB a round", "time of a round"]
     heads += ["global - `fedavg`", "personal - `local_only`"] * several + ["chosen"] * (settings == "tuned")
-    title = f"{TITLES[partition]}, {'as given' if settings == 'given' else 'tuned'}, seeds {', '.join(seeds)}"
+    title = f"{TITLES[partition]}, {LEFT if settings == 'given' else 'tuned'}, seeds {', '.join(seeds)}"
     lines = [f"| {title} | {' | '.join(heads)} |", "|" + "---|" * (1 + len(heads))]
     for method, runs in by_method.items():
         cells = [_percent([float(r[name]) for r in runs.values() if r[name]]) for name in SHARES]
         sent = [float(r["mb_a_round"]) for r in runs.values() if r["mb_a_round"]]
         cells.append(f"{statistics.mean(sent):.2f}" if sent else "-")
         cells.append(f"{seconds[method] / seconds['fedavg']:.1f} x" if method in seconds else "-")
-        if several:
-            cells += [
-                _gap(runs, by_method.get(beside, {}), name)
-                for beside, name in (("fedavg", "global_accuracy"), ("local_only", "personal_accuracy"))
-            ]
+        cells += [texts.get(method, "-") for texts, *_ in gaps]
         if settings == "tuned":
-            cells.append(next((r["chosen"] for r in runs.values() if r["chosen"]), "as given"))
+            cells.append(next(r["chosen"] for r in runs.values()))
         lines.append(f"| `{method}`{_diverged(runs)} | {' | '.join(cells)} |")
-    return "\n".join(lines) + "\n"
+    return "\n".join(lines) + "\n", sum(count for _, count, _ in gaps), sum(alive for *_, alive in gaps)
 
 
 def _diverged(runs: dict[str, Row]) -> str:
@@ -159,17 +175,41 @@ def _percent(values: Sequence[float]) -> str:
     return f"{100 * statistics.mean(values):.1f}{spread}"
 
 
-def _gap(runs: dict[str, Row], beside: dict[str, Row], name: str) -> str:
-    """Return the mean difference over common seeds, and its 95 % interval."""
-    gaps = [
-        100 * (float(row[name]) - float(beside[seed][name]))
-        for seed, row in runs.items()
-        if row[name] and seed in beside and beside[seed][name]
-    ]
-    if runs is beside or len(gaps) < 2:
-        return "-"
-    gap = interval(gaps)
-    return f"{gap.mean:+.1f} [{gap.low:+.1f}, {gap.high:+.1f}]"
+def _gaps(by_method: Mapping[str, Mapping[str, Row]], beside: str, name: str) -> tuple[dict[str, str], int, int]:
+    """Return the mean difference of each method to another over common seeds, with its interval, as texts.
+
+    Beside them the number of intervals, and of those that survive, which are bold. The rule is that of reports.
+    """
+    numbers = {m: {s: 100 * float(r[name]) for s, r in runs.items() if r[name]} for m, runs in by_method.items()}
+    noise = pooled([{m: of for m, of in numbers.items() if of}])
+    other = numbers.get(beside, {})
+    both = {m: [of[s] - other[s] for s in of if s in other] for m, of in numbers.items() if m != beside}
+    several = {m: gaps for m, gaps in both.items() if len(gaps) > 1}
+    alive, tested = _surviving({m: gaps for m, gaps in several.items() if any(gaps)}, noise)
+    texts = dict.fromkeys(several, "the same")
+    for m in tested:
+        gap = difference(several[m], noise, LEVEL)
+        assert gap is not None
+        text = f"{gap.mean:+.1f} [{gap.mean - gap.half:+.1f}, {gap.mean + gap.half:+.1f}]"
+        texts[m] = f"**{text}**" if m in alive else text
+    return texts, len(tested), len(alive)
+
+
+def _surviving(gaps: Mapping[str, Sequence[float]], noise: Noise | None) -> tuple[set[str], list[str]]:
+    """Return the methods whose differences survive Holm's correction, and all from the clearest on."""
+
+    def clear(method: str) -> float:
+        gap = difference(gaps[method], noise, LEVEL)
+        return abs(gap.mean) / gap.half if gap is not None and gap.half else 0.0
+
+    tested = sorted(gaps, key=clear, reverse=True)
+    alive: set[str] = set()
+    for i, method in enumerate(tested):
+        gap = difference(gaps[method], noise, 1 - (1 - LEVEL) / (len(tested) - i))
+        if gap is None or not gap.sign:
+            break
+        alive.add(method)
+    return alive, tested
 
 
 def page(rows: Sequence[Row]) -> str:

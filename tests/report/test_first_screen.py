@@ -15,7 +15,7 @@ from rich.console import Console
 from fedloom.report import comparison, first_screen, opening, write_report
 from fedloom.report.first_screen import standing_table, standings, verdict
 from fedloom.report.methods import Method
-from fedloom.report.over_seeds import BRIEF, paired_difference
+from fedloom.report.over_seeds import BRIEF, noise_of, paired_difference
 from fedloom.report.page import Page
 from fedloom.report.sentences import describe_ending
 from fedloom.report.several_seeds import summary
@@ -52,8 +52,11 @@ def test_standings_are_computed_once(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 def test_the_best_is_compared_with_the_runner_up(tmp_path: Path) -> None:
     of = ended(tmp_path, fedavg=(0.5, 0.7), fedntd=(0.6, 0.78), moon=(0.2, 0.2))
-    gap = paired_difference(*of[1::-1], "global_accuracy", "last", 1)
+    noise = noise_of(of, "global_accuracy", "last", 1)
+    gap = paired_difference(*of[1::-1], "global_accuracy", "last", 1, noise)
     assert gap is not None
+    assert noise is not None
+    assert noise.df == 2
     assert shown(of)[0] == [
         "Global accuracy, %", "fedntd", "69.0 ± 12.7", "fedavg", "60.0 ± 14.1",
         f"+9.0 [{100 * gap.low:.1f}, {100 * gap.high:.1f}]",

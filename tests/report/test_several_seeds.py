@@ -21,7 +21,7 @@ import fedloom as fl
 from fedloom.core.errors import SettingError
 from fedloom.report import summary
 from fedloom.report.number_table import Interval
-from fedloom.report.over_seeds import paired_difference, partitions_text, reading_of, tail_length
+from fedloom.report.over_seeds import noise_of, paired_difference, partitions_text, reading_of, tail_length
 
 
 def history(name: str, seed: int | None, accuracies: list[float], held: int = 1, **more: Any) -> fl.History:
@@ -67,11 +67,36 @@ def test_means_deviations_and_paired_intervals() -> None:
     )
     assert personal.rows[0][2] is None
     interval = gaps.rows[0][1]
-    theirs = stats.ttest_rel(ENDS["FedNTD"], ENDS["FedAvg"]).confidence_interval()
+    # With training alone, the global models of which all end at 0.3: what a fit of methods and seeds leaves.
+    values = np.array([ENDS["FedAvg"], ENDS["FedNTD"], [0.3] * 3])
+    left = values - values.mean(1, keepdims=True) - values.mean(0) + values.mean()
+    half = stats.t.ppf(0.975, 4) * math.sqrt(2 * (left**2).sum() / 4 / 3)
+    theirs = Interval(0.1 / 3, 0.1 / 3 - half, 0.1 / 3 + half, 3)
     assert gaps.rows[0][0] == "FedNTD"
     assert (interval.mean, interval.count) == (pytest.approx(0.1 / 3), 3)
     assert (interval.low, interval.high) == (pytest.approx(theirs.low, abs=1e-4), pytest.approx(theirs.high, abs=1e-4))
-    assert gaps.text(interval, gaps.columns[1]) == "+3.3 [-1.8, 8.5]"
+    assert gaps.text(interval, gaps.columns[1]) == "+3.3 [-2.8, 9.4]"
+    alone = summary({name: runs for name, runs in made().items() if name in ENDS}).differences()
+    assert alone is not None
+    two = stats.ttest_rel(ENDS["FedNTD"], ENDS["FedAvg"]).confidence_interval()
+    assert (alone.rows[0][1].low, alone.rows[0][1].high) == pytest.approx((two.low, two.high))
+
+
+def test_runs_that_did_not_finish_have_noise_of_their_own() -> None:
+    """Three methods that finished agree; two that stopped after one of three rounds differ by seed."""
+    plan = {"run": {"rounds": 3}}
+
+    def of(name: str, seed: int, ends: list[float]) -> fl.History:
+        made_ = history(name, seed, ends)
+        return replace(made_, settings={"run": {**plan["run"], "seed": seed}})
+
+    runs = {f"m{i}": [of(f"m{i}", s, [0.1, 0.2, 0.3, 0.4 + i * s / 1000]) for s in (0, 1)] for i in range(3)}
+    short = {f"s{i}": [of(f"s{i}", s, [0.1, 0.2 + i * s / 10]) for s in (0, 1)] for i in range(2)}
+    found = summary(runs | short).methods
+    assert noise_of(found[:3], "global_accuracy", "last", 1) == (pytest.approx(0.001), 2)
+    assert noise_of(found[3:], "global_accuracy", "last", 1) == (pytest.approx(math.sqrt(0.005)), 1)
+    both = noise_of(found, "global_accuracy", "last", 1)
+    assert both == (pytest.approx(math.sqrt((2 * 1e-6 + 0.005) / 3)), 3)
 
 
 @pytest.mark.parametrize("n", [2, 5, 21, 22, 40])
@@ -143,7 +168,7 @@ def test_papers_notebooks_and_spreadsheets() -> None:
         r"fed\_x \& \$y\$ \textless{}b\textgreater{} & 3 & 20.0 $\pm$ 0.0 & 20.0 $\pm$ 0.0 & 15.0 $\pm$ 0.0 \\" in tex
     )
     assert r"\shortstack[r]{best on test\\(optimistic)}" in tex
-    assert r"FedNTD & +3.3 [$-$1.8, 8.5] \\" in tex
+    assert r"FedNTD & +3.3 [$-$2.8, 9.4] \\" in tex
     assert r"FedNTD & 3 & \textbf{58.3 $\pm$ 3.8} &" in tex
     assert tex.count(r"\begin{tabular}") == tex.count(r"\end{tabular}") == 3
     assert "| FedNTD | 3 | **58.3 ± 3.8** |" in found.markdown()

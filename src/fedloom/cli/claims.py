@@ -17,7 +17,7 @@ from fedloom.display.terminal import Terminal, table
 
 RECORD = Path(papers.__file__).with_name("claims.json")
 """Verdicts of the runs that were kept when this version was made; written by `scripts/make_results.py`."""
-_COLOURS = {"holds": "green", "within noise": "yellow", "fails": "red", "not run": "dim"}
+_COLOURS = {"holds": "green", "within noise": "yellow", "fails": "red", "short run": "dim", "not run": "dim"}
 
 
 def show(args: argparse.Namespace, console: Terminal) -> int:
@@ -59,19 +59,20 @@ def _record(source: str, known: Sequence[Path]) -> Mapping[str, Any]:
 
 def _show(record: Mapping[str, Any], console: Terminal) -> None:
     rows = record["claims"]
-    counts = Counter(row["verdict"] for row in rows)
-    out = table(record["title"], ", ".join(f"{counts[verdict]} {verdict}" for verdict in _COLOURS if counts[verdict]))
+    counts = Counter(row["said"].partition(", ")[0] for row in rows)
+    words = [words for verdict in _COLOURS for words in (verdict, f"{verdict} so far")]
+    out = table(record["title"], ", ".join(f"{counts[said]} {said}" for said in words if counts[said]))
     out.leading = 1  # a claim has several lines
     for heading, share in (("claim", 2), ("ours", 3), ("verdict", 1)):
         out.add_column(heading, overflow="fold", ratio=share)
     for row in rows:
         said = f"{row['where']}; published {row['published']}"
         length = " x ".join(filter(None, (row["length"], row["seeds"] + " seeds" * bool(row["seeds"]))))
-        verdict = row["verdict"], _COLOURS[row["verdict"]]
+        verdict = row["said"], _COLOURS[row["verdict"]] + " dim" * ("so far" in row["said"])
         out.add_row(
             _lines(row["claim"], (said, "dim")),
             _lines(row["ours"], (length, "dim"), (row["why"], "dim")),
-            _lines(verdict, row["judged"]),
+            _lines(verdict),
         )
     console.print(out)
     console.print()

@@ -10,7 +10,7 @@ import numpy as np
 from fedloom.evaluate.measure import Measure
 from fedloom.report.methods import Method, Spread
 from fedloom.report.number_table import Column, Interval, Table, format_of, signed, with_unit
-from fedloom.report.over_seeds import count_text, paired_difference, seeds_text
+from fedloom.report.over_seeds import POOLED, count_text, noise_of, paired_difference, seeds_text
 
 
 @dataclass(frozen=True)
@@ -79,7 +79,10 @@ def _standing(methods: Sequence[Method], measure: Measure) -> Standing:
     measured = [(m, spread) for m in methods if (spread := m.last(measure.name)) is not None]
     up = 1 if measure.better == "high" else -1
     ranked = sorted((item for item in measured if not item[0].is_reference), key=lambda item: -up * item[1].mean)
-    gap = paired_difference(ranked[0][0], ranked[1][0], measure.name, "last", 1) if len(ranked) > 1 else None
+    gap = None
+    if len(ranked) > 1:
+        noise = noise_of([m for m, _ in measured], measure.name, "last", 1)
+        gap = paired_difference(ranked[0][0], ranked[1][0], measure.name, "last", 1, noise)
     return Standing(measure, tuple(ranked), tuple(item for item in measured if item[0].is_reference), gap)
 
 
@@ -182,8 +185,9 @@ def _caption(methods: Sequence[Method], found: Sequence[Standing], several: bool
     caption = f"After the last round{spread}."
     if any(one.gap is not None for one in found):
         caption += (
-            " Difference: best minus runner-up over common seeds [95 % interval, Student's t, within what the measure "
-            "can be]; where it contains 0, either may be better. It is not corrected for choosing these two."
+            f" Difference: best minus runner-up over common seeds [95 % interval, Student's t, {POOLED}, within what "
+            "the measure can be]; where it contains 0, either may be better. It is not corrected for choosing these "
+            "two."
         )
     if any(one.gap is not None and not one.gap.has_width for one in found):
         caption += " Equal differences in all seeds give no interval, and establish nothing."

@@ -4,15 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
 from typing import Any
-
-import numpy as np
-import numpy.typing as npt
 
 from fedloom.coordinator.chosen_rounds import newest
 from fedloom.evaluate.measure import Measure
-from fedloom.evaluate.student_t import student_quantile
+from fedloom.evaluate.paired_differences import Noise, difference, pooled
 from fedloom.report.methods import Method, Run, Spread, reference_numbers
 from fedloom.report.number_table import Column, Interval, Table, format_of, whole, with_unit
 
@@ -24,6 +20,8 @@ WAYS = {  # field of Summaries: its meaning
     "mean": "mean over rounds",
 }
 BRIEF = {"last": "last", "tail": "last {many}", "validated": "validated", "best": "best test", "mean": "all rounds"}
+
+POOLED = "with the deviation of all methods of the table, or of the two where it is larger"
 
 
 def compared(methods: Sequence[Method], *, headline: bool = False) -> dict[str, Measure]:
@@ -83,38 +81,47 @@ def tail_length(methods: Sequence[Method]) -> int:
     return newest(min(run.rounds for m in methods for run in m.counted_runs))
 
 
-def paired_difference(method: Method, other: Method, name: str, way: str, last_rounds: int) -> Interval | None:
+def noise_of(methods: Sequence[Method], name: str, way: str, last_rounds: int) -> Noise | None:
+    """Return the deviation of paired differences of a reading, pooled over the methods of a table.
+
+    Only methods on the problem of the first count, and of runs that did not finish those that are equally long.
+    """
+    blocks: dict[int | None, dict[int, dict[object, float]]] = {}
+    for m in (m for m in methods if m.problem == methods[0].problem):
+        for run in m.counted_runs:
+            value = _reading(run, name, way, last_rounds)
+            if run.seed is not None and not math.isnan(value):
+                block = blocks.setdefault(None if run.finished else run.rounds, {})
+                block.setdefault(m.number, {})[run.draw, str(run.clients)] = value
+    return pooled(blocks.values())
+
+
+def paired_difference(
+    method: Method, other: Method, name: str, way: str, last_rounds: int, noise: Noise | None = None
+) -> Interval | None:
     """Return the difference of a method to another over their common seeds; None with fewer than two.
 
-    An unfinished run is compared with one that is as long, and with no other.
+    An unfinished run is compared with one that is as long, and with no other. The interval has no values that no
+    difference of the measure can have: shares differ by at most 100 %.
 
-    `last_rounds`: the number of rounds in the mean of `tail`, as in the table beside it.
+    Args:
+        method: the first of the two.
+        other: the second, which is taken off.
+        name: the measure.
+        way: its reading.
+        last_rounds: the number of rounds in the mean of `tail`, as in the table beside it.
+        noise: of all methods of the table (`noise_of`); None: these two are all of it.
     """
     if method.problem != other.problem:
         return None
     both = [(run, beside) for run in method.counted_runs for beside in other.counted_runs if run.pairs_with(beside)]
     ended = [(a, b) for a, b in both if (a.finished and b.finished) or a.rounds == b.rounds]
     pairs = {(a.draw, str(a.clients)): (a, b) for a, b in ended}  # a seed that occurs twice counts once
-    gaps = np.array(
-        [_reading(a, name, way, last_rounds) - _reading(b, name, way, last_rounds) for a, b in pairs.values()]
-    )
-    if len(gaps) < 2 or np.isnan(gaps).any():
+    gaps = [_reading(a, name, way, last_rounds) - _reading(b, name, way, last_rounds) for a, b in pairs.values()]
+    if len(gaps) < 2 or any(map(math.isnan, gaps)) or (found := difference(gaps, noise)) is None:
         return None
-    return _possible(interval(gaps), method.measures[name])
-
-
-def _possible(gap: Interval, measure: Measure) -> Interval:
-    """Return an interval without values that no difference of the measure can have: shares differ by at most 100 %."""
-    most = {"%": 1.0, "points": 2.0}.get(measure.unit, math.inf)
-    return replace(gap, low=max(gap.low, -most), high=min(gap.high, most))
-
-
-def interval(gaps: Sequence[float] | npt.NDArray[np.float64]) -> Interval:
-    """Return the mean of at least two differences and its 95 % interval, by Student's t."""
-    n = len(gaps)
-    half = student_quantile(0.975, n - 1) * float(np.std(gaps, ddof=1)) / math.sqrt(n)
-    mean = float(np.mean(gaps))
-    return Interval(mean, mean - half, mean + half, n)
+    most = {"%": 1.0, "points": 2.0}.get(method.measures[name].unit, math.inf)
+    return Interval(found.mean, max(found.mean - found.half, -most), min(found.mean + found.half, most), found.pairs)
 
 
 def _reading(run: Run, name: str, way: str, last_rounds: int) -> float:

@@ -24,8 +24,10 @@ from fedloom.report.methods import Method, Run, free_in_a_method, reference_numb
 from fedloom.report.number_table import Column, Table, format_of, literal, with_unit
 from fedloom.report.over_seeds import (
     PARTITION,
+    POOLED,
     WAYS,
     compared,
+    noise_of,
     one_partition,
     paired_difference,
     partitions_text,
@@ -217,8 +219,9 @@ class Summary:
         wanted += [] if local_only is None else [(f"personal_{first.headline.name}", local_only)]
         columns, cells, last_rounds = [], [], tail_length(self.methods)
         for kind, other in wanted:
+            noise = noise_of(self.methods, kind, self.reading, last_rounds)
             values = [
-                None if m is other else paired_difference(m, other, kind, self.reading, last_rounds)
+                None if m is other else paired_difference(m, other, kind, self.reading, last_rounds, noise)
                 for m in self.methods
             ]
             if any(cell is not None for cell in values):
@@ -243,7 +246,7 @@ class Summary:
         of_what = "points" if main.unit == "%" else main.title
         captions = {
             "differences": f"Differences in {of_what} ({way}), mean over common seeds [95 % interval, Student's t, "
-            "paired by seed]. If an interval contains 0, either may be better.",
+            f"paired by seed, {POOLED}]. If an interval contains 0, either may be better.",
         }
         for name, of in compared(self.methods).items():
             whose = ", mean over clients" * name.startswith("personal_")
@@ -273,13 +276,20 @@ class Summary:
 
     def _rows(self) -> Iterator[list[Any]]:
         other, last_rounds = self.reference, tail_length(self.methods)
+        noises = {
+            (kind, way): noise_of(self.methods, kind, way, last_rounds)
+            for kind in compared(self.methods)
+            for way in WAYS
+        }
         for m in self.methods:
             for kind in compared([m]):
                 for way in WAYS:
                     if (found := reading_of(m, kind, way, last_rounds)) is None:
                         continue
                     row = [m.label, kind, way, found.mean, "" if math.isnan(found.std) else found.std, found.count]
-                    gap = None if m is other else paired_difference(m, other, kind, way, last_rounds)
+                    gap = None
+                    if m is not other:
+                        gap = paired_difference(m, other, kind, way, last_rounds, noises[kind, way])
                     row += [PARTITION[one_partition(m)], other.label]
                     yield [*row, *((gap.mean, gap.low, gap.high, gap.count) if gap else [""] * 4)]
 

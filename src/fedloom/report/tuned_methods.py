@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from fedloom.evaluate.paired_differences import Noise
 from fedloom.report.grouping import method_folder
 from fedloom.report.methods import Method, Spread
 from fedloom.report.number_table import Column, Interval, Table, format_of
-from fedloom.report.over_seeds import compared, paired_difference, reading_of, tail_length
+from fedloom.report.over_seeds import compared, noise_of, paired_difference, reading_of
 from fedloom.report.printable import printable
 
 
@@ -43,9 +44,10 @@ def tuning_table(methods: Sequence[Method], tuning: Mapping[str, Any], within: s
             Column(f"{kind}_tuned", f"{measure.label} tuned", show, measure.better),
             Column(f"{kind}_moved", f"{measure.label} moved", show),
         ]
+        noise = noise_of(list({m.number: m for m in (*plain.values(), *tuned.values())}.values()), kind, "last", 1)
         for row, name in zip(rows, known, strict=True):
             before, after = reading_of(plain[name], kind, "last", 1), reading_of(tuned[name], kind, "last", 1)
-            row += [before, after, _moved(plain[name], tuned[name], kind, before, after)]
+            row += [before, after, _moved(plain[name], tuned[name], kind, before, after, noise)]
     return Table("tuning", columns, rows, [m.number for m in plain.values()])
 
 
@@ -76,9 +78,9 @@ def _value(value: Any) -> str:
 
 
 def _moved(
-    plain: Method, tuned: Method, kind: str, before: Spread | None, after: Spread | None
+    plain: Method, tuned: Method, kind: str, before: Spread | None, after: Spread | None, noise: Noise | None
 ) -> Interval | float | None:
     if before is None or after is None:
         return None
-    gap = None if plain is tuned else paired_difference(tuned, plain, kind, "last", tail_length([plain, tuned]))
+    gap = None if plain is tuned else paired_difference(tuned, plain, kind, "last", 1, noise)
     return after.mean - before.mean if gap is None else gap

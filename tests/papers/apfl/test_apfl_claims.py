@@ -168,8 +168,8 @@ def test_importance_costs_bytes_and_the_loss_of_all_clients_is_told_beside_them(
 def test_gains_are_beside_the_printed_ones(tmp_path: Path) -> None:
     for seed in (0, 1):
         for row, accuracy in (("fedavg", 40.0), ("apfl_ni", 60.0), ("fedprox", 40.5)):
-            made(tmp_path, cell("apfl-comparison", "letters", row), seed, accuracy)
-    assert verdict(tmp_path, "APFL gains 30.42 points over FedAvg on letters") == (FAILS, "letters +19.90")
+            made(tmp_path, cell("apfl-comparison", "letters", row), seed, accuracy + seed * (row == "apfl_ni") / 10)
+    assert verdict(tmp_path, "APFL gains 30.42 points over FedAvg on letters") == (FAILS, "letters +19.95")
     assert verdict(tmp_path, "APFL is above FedAvg on all four data sets, in the best round")[0] == HOLDS
     assert verdict(tmp_path, "FedProx hardly differs")[0] == HOLDS
 

@@ -13,15 +13,14 @@ from fedloom.papers.fedntd.recipes import EPOCHS, Cell as Printed, cells
 from fedloom.papers.reproduction.claim_parts import (
     Observation,
     above,
-    incomparable,
+    larger_gain,
+    name_of,
     observed,
-    order,
-    together,
 )
-from fedloom.papers.reproduction.claims import Cell, Finding, Part
+from fedloom.papers.reproduction.claims import Cell, Part
 from fedloom.papers.reproduction.evidence import rows_of
 from fedloom.papers.reproduction.recipe import noise
-from fedloom.papers.reproduction.results import Result, Run
+from fedloom.papers.reproduction.results import Run
 
 RUN_AS = {"fednova": "fednova-released"}  # plain FedNova is FedAvg under shards, so that is not what was printed
 
@@ -84,7 +83,7 @@ def analysed(
         span = f"round {max(both)}" if len(both) == 1 else f"{len(both)} rounds from {min(both)} to {max(both)}"
         return holds(a, b), f"{a:.3g}, {b:.3g} ({span})"
 
-    return observed([fedntd, fedntd._replace(row="fedavg")], observe)
+    return observed([fedntd, fedntd._replace(row="fedavg")], observe, f"{table}: {name_of(number)}, {name_of(holds)}")
 
 
 def not_below(ours: float, theirs: float) -> bool:
@@ -97,26 +96,14 @@ def alike(ours: float, theirs: float) -> bool:
 
 def wider(skew: str) -> Part:
     """Return a part that holds where the gain of FedNTD over FedAvg is larger with the most local epochs."""
-    few, many = EPOCHS
-
-    def decide(*asked: Result) -> Finding:
-        found = together(*asked)
-        if not found:
-            return incomparable(*asked)
-        gains = [
-            {s: found[i].numbers[s] - found[i + 1].numbers[s] for s in found[i].numbers} for i in (0, 2)
-        ]  # by seed, of many and of few
-        verdict = order([gains[0][s] - gains[1][s] for s in gains[0]], [None] * len(found))
-        ours = ", ".join(
-            f"{_mean(iter(gain.values())):+.2f} at E = {epochs}"
-            for epochs, gain in zip((many, few), gains, strict=True)
+    few, many = (
+        (
+            Cell(learning_curves.TABLE, f"{skew}-e{epochs}", "fedntd"),
+            Cell(learning_curves.TABLE, f"{skew}-e{epochs}", "fedavg"),
         )
-        return Finding(verdict, f"{skew} {ours}", "", tuple(found))
-
-    rows = ("fedntd", "fedavg")
-    return Part(
-        tuple(Cell(learning_curves.TABLE, f"{skew}-e{epochs}", row) for epochs in (many, few) for row in rows), decide
+        for epochs in EPOCHS
     )
+    return larger_gain(many, few, f"{skew} {{:+.2f}} at E = {EPOCHS[1]}, {{:+.2f}} at E = {EPOCHS[0]}")
 
 
 def steadier(iid: Run, skewed: Run, rounds: int) -> Observation:

@@ -7,7 +7,6 @@ accuracy no longer rises after 10 to 13 rounds, and that the gain over FedMD is 
 from __future__ import annotations
 
 import functools
-import statistics
 from collections.abc import Iterator, Sequence
 
 import torch
@@ -16,10 +15,10 @@ from fedloom.models import build
 from fedloom.papers import recipes
 from fedloom.papers.ktpfl import coefficients, distillation
 from fedloom.papers.ktpfl.recipes import CLIENTS, FULL
-from fedloom.papers.reproduction.claim_parts import Observation, above, computed, observed, order, together
+from fedloom.papers.reproduction.claim_parts import Observation, above, computed, larger_gain, observed
 from fedloom.papers.reproduction.claim_verdicts import sentences
-from fedloom.papers.reproduction.claims import NOT_RUN, Cell, Claim, Finding, Part
-from fedloom.papers.reproduction.results import Result, Run, seeds_of
+from fedloom.papers.reproduction.claims import Cell, Claim
+from fedloom.papers.reproduction.results import Result, Run
 
 TABLES = ("ktpfl-mixed", "ktpfl-small")  # whose columns are data and setting, of several architectures
 OTHERS = {
@@ -109,7 +108,14 @@ def _claims() -> Iterator[Claim]:
     ]
     yield Claim(
         where=_AGAIN, text="The gain over FedMD is largest with two classes a client",
-        parts=[_larger_gain(table, two, every) for table, two, every in both],
+        parts=[
+            larger_gain(
+                (Cell(table, two, "kt_pfl"), Cell(table, two, "fedmd_kt")),
+                (Cell(table, every, "kt_pfl"), Cell(table, every, "fedmd_kt")),
+                f"{two} {{:+.2f}}, {every} {{:+.2f}}",
+            )
+            for table, two, every in both
+        ],
     )  # fmt: skip
     yield Claim(
         where="must hold", text="Two classes a client are easier than every class",
@@ -149,21 +155,6 @@ def _claims() -> Iterator[Claim]:
 def _before(cell: Cell) -> Cell:
     """Return the same evaluated after local training, before distillation."""
     return cell._replace(measure="trained_accuracy", called=f"{cell.row} before distillation")
-
-
-def _larger_gain(table: str, two: str, every: str) -> Part:
-    """Return a part that holds where KT-pFL's gain over FedMD is larger in one column than in another."""
-
-    def decide(*results: Result) -> Finding:
-        found = together(*results)
-        if not found:
-            return Finding(NOT_RUN)
-        gains = [{s: high.numbers[s] - low.numbers[s] for s in high.numbers} for high, low in (found[:2], found[2:])]
-        means = [statistics.fmean(values.values()) for values in gains]
-        ours = f"{two} {means[0]:+.2f}, {every} {means[1]:+.2f}{seeds_of(found, *results)}"
-        return Finding(order([gains[0][s] - gains[1][s] for s in gains[0]]), ours, "", tuple(found))
-
-    return Part(tuple(Cell(table, column, row) for column in (two, every) for row in ("kt_pfl", "fedmd_kt")), decide)
 
 
 def _plateau(run: Run, rounds: int) -> Observation:

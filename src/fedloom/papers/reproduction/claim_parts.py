@@ -3,23 +3,19 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import itertools
 import math
 import statistics
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
-from fedloom.papers.reproduction.claims import FAILS, HOLDS, NOISE, NOT_RUN, Cell, Finding, Part
-from fedloom.papers.reproduction.recipe import LEAST_STD, UNKNOWN_STD, noise
+from fedloom.evaluate.paired_differences import Difference, Noise, difference
+from fedloom.papers.reproduction.claims import FAILS, HOLDS, NOISE, NOT_RUN, SHORT, Cell, Finding, Part
+from fedloom.papers.reproduction.recipe import UNKNOWN_STD
 from fedloom.papers.reproduction.results import Result, Run, comparable, seeds_against, seeds_of
+from fedloom.papers.reproduction.table_noise import BySeed, noise_of, numbers
 
 _NO_PAIR = "not comparable (other settings or no common seed)"
-
-BySeed = Mapping[int, float]
-
-
-def numbers(result: Result) -> BySeed:
-    """Return the number of each seed by which a recipe is judged."""
-    return result.numbers
 
 
 def jumps(result: Result) -> BySeed:
@@ -51,17 +47,18 @@ def above(
         if not pair:
             return incomparable(a, b)
         values = [dict(of(r)) for r in pair]
-        differences = [values[0][seed] - values[1][seed] for seed in values[0].keys() & values[1].keys()]
-        if not differences:
+        gaps = [values[0][seed] - values[1][seed] for seed in values[0].keys() & values[1].keys()]
+        if not gaps:
             return Finding(NOT_RUN)
-        verdict = order(differences, [r.recipe.std for r in pair])
+        stds = [r.recipe.std for r in pair] if of is numbers else [None, None]
+        found = judged(gaps, noise_of(pair, of), stds)
         ours = _beside(pair, [statistics.fmean(v.values()) for v in values], unit) + seeds_of(pair, a, b)
-        if of is numbers and verdict == NOISE and statistics.fmean(differences) > 0:
+        if of is numbers and not found.sign and found.mean > 0:
             against = seeds_against(*pair)
             ours += f"; in the mean, not in seed {', '.join(map(str, against))}" if against else ""
-        return Finding(verdict, ours, _printed(*pair), tuple(pair))
+        return Finding(order(found), ours, _printed(*pair), tuple(pair))
 
-    return Part((high, low), decide, instead)
+    return Part((high, low), decide, instead, kind=f"above in {name_of(of)}")
 
 
 def together(*results: Result) -> list[Result]:
@@ -73,53 +70,102 @@ def together(*results: Result) -> list[Result]:
     return comparable(*(dataclasses.replace(r, until=until) for r in results))
 
 
-def order(differences: Sequence[float], stds: Iterable[float | None] = (None, None)) -> str:
-    """Return the verdict on an order of two methods from their differences by seed, by `RULE`.
+def judged(
+    gaps: Sequence[float], noise: Noise | None = None, stds: Iterable[float | None] = (None, None)
+) -> Difference:
+    """Return the mean of differences by seed, and how large it must be to be beyond noise, by `RULE`.
 
-    `stds`: the printed deviations of both, which count where there is one seed.
+    Args:
+        gaps: one for each seed.
+        noise: of the tables in which the runs stand.
+        stds: the printed deviations of what is compared, which count for one seed where no cells tell the noise.
     """
-    mean, n = statistics.fmean(differences), len(differences)
-    if n > 1:
-        bound = 2 * max(statistics.stdev(differences), LEAST_STD) / math.sqrt(n)
-    else:
-        bound = 2 * math.sqrt(sum((UNKNOWN_STD if std is None else std) ** 2 for std in stds))
-    return NOISE if abs(mean) <= bound else HOLDS if mean > 0 else FAILS
+    found = difference(gaps, noise)
+    if found is not None:
+        return found
+    return Difference(gaps[0], 2 * math.sqrt(sum((UNKNOWN_STD if std is None else std) ** 2 for std in stds)), 1)
+
+
+def order(found: Difference) -> str:
+    """Return the verdict on an order of two methods, from the difference of the first to the second."""
+    return {1: HOLDS, 0: NOISE, -1: FAILS}[found.sign]
 
 
 def gain(high: Cell, low: Cell, published: float) -> Part:
-    """Return a part that holds where one method is above another by no less than is printed."""
+    """Return a part that holds where one method is above another by no less than is printed, in runs as long."""
 
     def decide(a: Result, b: Result) -> Finding:
         pair = together(a, b)
         if not pair:
             return incomparable(a, b)
-        differences = [pair[0].numbers[seed] - pair[1].numbers[seed] for seed in pair[0].numbers]
-        mean, n = statistics.fmean(differences), len(differences)
-        deviation = statistics.stdev(differences) if n > 1 else None
-        stds = [r.recipe.std for r in pair if r.recipe.std is not None]
-        band = noise(math.hypot(*stds) if stds else UNKNOWN_STD, deviation, n)
-        verdict = order(differences, [r.recipe.std for r in pair])
-        if verdict == HOLDS and mean < published - band:
+        stds = [r.recipe.std for r in pair]
+        found = judged(
+            [pair[0].numbers[seed] - pair[1].numbers[seed] for seed in pair[0].numbers], noise_of(pair), stds
+        )
+        theirs = math.hypot(*(std for std in stds if std is not None)) or UNKNOWN_STD
+        verdict = order(found)
+        if verdict == HOLDS and found.mean < published - math.hypot(2 * theirs, found.half):
             verdict = FAILS
-        where = a.recipe.column
-        return Finding(verdict, f"{where} {mean:+.2f}{seeds_of(pair, a, b)}", f"{published:+.2f}", tuple(pair))
+        ours = f"{a.recipe.column} {found.mean:+.2f}{seeds_of(pair, a, b)}"
+        return Finding(verdict, ours, f"{published:+.2f} or more", tuple(pair))
 
-    return Part((high, low), decide)
+    return whole(Part((high, low), decide, kind="gain"))
 
 
-def level(one: Cell, other: Cell, within: float = UNKNOWN_STD) -> Part:
-    """Return a part that holds where two methods are no further apart than some points."""
+def larger_gain(more: tuple[Cell, Cell], less: tuple[Cell, Cell], said: str) -> Part:
+    """Return a part that holds where one method's gain over another is larger in one place than in another.
+
+    `said`: how the two gains are told.
+    """
+
+    def decide(*asked: Result) -> Finding:
+        found = together(*asked)
+        if not found:
+            return incomparable(*asked)
+        gains = [{s: high.numbers[s] - low.numbers[s] for s in high.numbers} for high, low in (found[:2], found[2:])]
+        one = noise_of(found[:2])
+        two = None if one is None else one._replace(deviation=one.deviation * math.sqrt(2))
+        verdict = order(judged([gains[0][s] - gains[1][s] for s in gains[0]], two, [None] * len(found)))
+        ours = said.format(*(statistics.fmean(values.values()) for values in gains)) + seeds_of(found, *asked)
+        return Finding(verdict, ours, "", tuple(found))
+
+    return Part((*more, *less), decide, kind="larger gain")
+
+
+def level(one: Cell, other: Cell, within: float = UNKNOWN_STD, below_alone: bool = False) -> Part:
+    """Return a part that holds where two methods are no further apart than some points, whatever noise is.
+
+    Where they are further apart, but not beyond noise, it is within noise. `below_alone`: the first may be above.
+    """
 
     def decide(a: Result, b: Result) -> Finding:
         pair = together(a, b)
         if not pair:
             return incomparable(a, b)
-        differences = [pair[0].numbers[seed] - pair[1].numbers[seed] for seed in pair[0].numbers]
-        near = abs(statistics.fmean(differences)) <= within or order(differences) == NOISE
+        gaps = [pair[0].numbers[seed] - pair[1].numbers[seed] for seed in pair[0].numbers]
+        found = judged(gaps, noise_of(pair), [r.recipe.std for r in pair])
+        near = found.mean >= -within if below_alone else abs(found.mean) <= within
         ours = _beside(pair, [statistics.fmean(r.numbers.values()) for r in pair]) + seeds_of(pair, a, b)
-        return Finding(HOLDS if near else FAILS, ours, "", tuple(pair))
+        return Finding(HOLDS if near else FAILS if found.sign else NOISE, ours, "", tuple(pair))
 
-    return Part((one, other), decide)
+    return Part((one, other), decide, kind=f"level by {within:g}{' from below' * below_alone}")
+
+
+def whole(part: Part) -> Part:
+    """Return a part that is judged by runs of the published length and settings alone; others are a short run."""
+
+    def decide(*results: Result) -> Finding:
+        found = part.decide(*results)
+        if found.verdict == NOT_RUN or all(full(r) for r in found.results):
+            return found
+        return found._replace(verdict=SHORT)
+
+    return dataclasses.replace(part, decide=decide)
+
+
+def full(r: Result) -> bool:
+    """Return whether all runs of a result are as long as published, with its settings."""
+    return not r.changed and not r.failures and r.rounds == r.recipe.rounds
 
 
 def number(cell: Cell) -> Part:
@@ -129,12 +175,10 @@ def number(cell: Cell) -> Part:
         if r.accuracy is None or r.recipe.accuracy is None:
             return Finding(NOT_RUN)
         ours = f"{r.recipe.column} {r.recipe.row} {r.accuracy:.2f} for {r.recipe.accuracy:.2f}"
-        if r.changed or r.failures or r.rounds < r.recipe.rounds:
-            return Finding(NOT_RUN)  # a number of other runs is no attempt at it
         near = abs(r.accuracy - r.recipe.accuracy) <= r.noise
         return Finding(HOLDS if near else FAILS, ours, f"{r.recipe.accuracy:.2f}", (r,))
 
-    return Part((cell,), decide, shown=True)
+    return whole(Part((cell,), decide, shown=True, kind="number"))
 
 
 def diverges(cell: Cell) -> Part:
@@ -146,17 +190,18 @@ def diverges(cell: Cell) -> Part:
         said = f"{r.recipe.column} {r.recipe.row}: {len(r.failures)} of {len(r.runs)} runs diverge"
         return Finding(_of_each([s in r.failures for s in r.runs]), said, "", (r,))
 
-    return Part((cell,), decide)
+    return Part((cell,), decide, kind="diverges")
 
 
 Observation = tuple[bool, str] | None
 """A verdict on a claim in one run, True or False, and its numbers in words; None where the run does not tell."""
 
 
-def observed(cells: Sequence[Cell], observe: Callable[..., Observation]) -> Part:
+def observed(cells: Sequence[Cell], observe: Callable[..., Observation], kind: str = "") -> Part:
     """Return a part that holds where something is so of each seed.
 
-    `observe` gets the runs of a seed, one of each cell, and then the number of rounds that all of them have.
+    `kind`: what is observed, where the name of `observe` does not say it. `observe` gets the runs of a seed, one of
+    each cell, and then the number of rounds that all of them have.
     """
 
     def decide(*results: Result) -> Finding:
@@ -180,7 +225,7 @@ def observed(cells: Sequence[Cell], observe: Callable[..., Observation]) -> Part
         ours = f"{results[0].recipe.column} {rows}: {', '.join(said)}"
         return Finding(_of_each([yes for yes, _ in found.values()]), ours, "", read_from)
 
-    return Part(tuple(cells), decide)
+    return Part(tuple(cells), decide, kind=kind or name_of(observe))
 
 
 def computed(compute: Callable[[], tuple[bool, str]]) -> Part:
@@ -190,7 +235,14 @@ def computed(compute: Callable[[], tuple[bool, str]]) -> Part:
         holds, said = compute()
         return Finding(HOLDS if holds else FAILS, said)
 
-    return Part((), decide)
+    return Part((), decide, kind=name_of(compute))
+
+
+def name_of(function: Callable[..., object]) -> str:
+    """Return the name of a function, with its module and what it was given."""
+    if isinstance(function, functools.partial):
+        return f"{name_of(function.func)} {function.args}"
+    return f"{function.__module__}.{function.__qualname__}"
 
 
 def total(run: Run, rounds: int, *names: str) -> float:

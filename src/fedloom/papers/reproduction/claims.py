@@ -13,7 +13,8 @@ from typing import Literal, NamedTuple
 
 from fedloom.papers.reproduction.results import Result
 
-HOLDS, NOISE, FAILS, NOT_RUN = VERDICTS = ("holds", "within noise", "fails", "not run")
+HOLDS, NOISE, FAILS, SHORT, NOT_RUN = VERDICTS = ("holds", "within noise", "fails", "short run", "not run")
+JUDGED = (HOLDS, NOISE, FAILS)
 IN_WORDS = "in words"
 
 Reading = Literal["last", "best", "mean"]
@@ -59,12 +60,14 @@ class Finding(NamedTuple):
         ours: the numbers in words, "" where nothing was run.
         published: the same as they are printed, "" where they are not.
         results: those that it was read from.
+        about: what it compares, the same for parts of several claims that say the same of the same runs.
     """
 
     verdict: str
     ours: str = ""
     published: str = ""
     results: tuple[Result, ...] = ()
+    about: tuple[object, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -76,19 +79,23 @@ class Part:
         decide: gives the finding on their results, in the order of the cells, and then those of `instead`.
         instead: a cell from which the last number can be taken too.
         shown: its verdict is that of a row of the table of results.
+        kind: what is compared.
     """
 
     cells: tuple[Cell, ...]
     decide: Callable[..., Finding]
     instead: Cell | None = None
     shown: bool = False
+    kind: str = ""
 
     def of(self, results: Mapping[tuple[str, str, str], Result]) -> Finding | None:
         """Return the finding on results by table, column and row; None where one that it needs is not among them."""
         if not all(cell.key in results for cell in self.cells):
             return None
         more = [] if self.instead is None or self.instead.key not in results else [self.instead]
-        return self.decide(*(cell.of(results[cell.key]) for cell in (*self.cells, *more)))
+        places = [(results[cell.key].recipe.place, cell.measure, cell.reading) for cell in self.cells]
+        found = self.decide(*(cell.of(results[cell.key]) for cell in (*self.cells, *more)))
+        return found._replace(about=(self.kind, *places))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -102,6 +109,8 @@ class Claim:
         published: the numbers that are printed for it.
         why: a sentence that explains where it does not hold; it is told only there.
         lacks: what stands in the way of judging it.
+        over: gives the value of the variable that the claim is about, of a cell; None: it is about none. It is not
+            judged until two values were run.
     """
 
     where: str
@@ -110,3 +119,4 @@ class Claim:
     published: str = IN_WORDS
     why: str = ""
     lacks: str = ""
+    over: Callable[[Cell], str] | None = None

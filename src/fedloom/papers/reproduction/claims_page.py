@@ -3,37 +3,51 @@
 from __future__ import annotations
 
 import json
+import statistics
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
-from fedloom.papers.reproduction.claim_verdicts import RULE, ClaimVerdict
-from fedloom.papers.reproduction.claims import VERDICTS
+from fedloom.papers.reproduction.claim_verdicts import RULE, ClaimVerdict, comparisons
+from fedloom.papers.reproduction.claims import JUDGED, NOT_RUN, SHORT, VERDICTS
 
-HEAD = f"""# What holds
+HEAD = """# What holds
 
 For each claim of the five papers that this library is about: what is published, what our runs gave, and whether it
 holds. Made from the declarations in the papers' rooms (`src/fedloom/papers`) and the [kept runs](results/README.md) by
 `python scripts/make_results.py`; `fedloom claims SOURCE` prints it, and `--known DIR` judges runs of your own. It grows
 as more runs are kept. Where a claim is about many columns or methods, the verdict is on those comparisons that were
-run, and says how many these are. *Length* is that of our runs beside the published ones, and how their settings differ.
-
-{RULE}
+run, and says how many these are: **bold** where all of them were, plain where at least half, *so far* where fewer.
+*Length* is that of our runs beside the published ones, and how their settings differ.
 """
 
 
+def told(rates: Sequence[float]) -> str:
+    """Say how often the rule calls equal methods different, by the rates of the tables with kept runs."""
+    low, high, mean = (f"{100 * rate:.1f}" for rate in (min(rates), max(rates), statistics.fmean(rates)))
+    return (
+        f"**False alarms**: of comparisons of equal methods the rule calls {mean} % different, {low} to {high} % by "
+        "table. It is simulated on the cells and seeds of the kept runs, with noise of each cell's own. What "
+        "one seed decides by printed deviations is not among them."
+    )
+
+
 def source_record(title: str, judged: Sequence[ClaimVerdict]) -> dict[str, Any]:
-    """Return the record of a source, as plain values: its title and a row for each claim."""
-    return {"title": title, "claims": [one.row() for one in judged]}
+    """Return the record of a source, as plain values: its title, a row for each claim, and its comparisons."""
+    return {"title": title, "claims": [one.row() for one in judged], "comparisons": comparisons(judged)}
 
 
-def packed(sources: Mapping[str, Mapping[str, Any]]) -> str:
-    """Return what the package carries: the rows of each source, as JSON."""
-    return json.dumps({"rule": RULE.replace("**", ""), "sources": sources}, indent=1, ensure_ascii=False) + "\n"
+def packed(sources: Mapping[str, Mapping[str, Any]], rates: Sequence[float]) -> str:
+    """Return what the package carries: the rule, how often it is wrong, and the rows of each source, as JSON."""
+    rule = f"{RULE} {told(rates)}".replace("**", "")
+    return json.dumps({"rule": rule, "sources": sources}, indent=1, ensure_ascii=False) + "\n"
 
 
 def as_markdown(
-    judged: Mapping[str, Sequence[ClaimVerdict]], titles: Mapping[str, str], linked: Collection[str]
+    judged: Mapping[str, Sequence[ClaimVerdict]],
+    titles: Mapping[str, str],
+    linked: Collection[str],
+    rates: Sequence[float],
 ) -> str:
     """Return the page.
 
@@ -41,14 +55,22 @@ def as_markdown(
         judged: the claims of each source.
         titles: of the sources.
         linked: the tables whose pages are there, SOURCE/TABLE.
+        rates: of false alarms, by table.
     """
-    lines = [HEAD, f"| paper | {' | '.join(VERDICTS)} |", "|---" * (len(VERDICTS) + 1) + "|"]
+    heads = [*(words for v in JUDGED for words in (v, f"{v} so far")), SHORT, NOT_RUN]
+    lines = [HEAD, RULE, "", told(rates), "", f"| claims | {' | '.join(heads)} |", "|---" * (len(heads) + 1) + "|"]
     for source, mine in judged.items():
-        counts = Counter(one.verdict for one in mine)
-        anchor = "".join(c for c in titles[source].lower() if c.isalnum() or c in " -").replace(" ", "-")
-        lines.append(f"| [{titles[source]}](#{anchor}) | {' | '.join(str(counts[v]) for v in VERDICTS)} |")
+        counts = Counter(f"{one.verdict}{' so far' * one.so_far}" for one in mine)
+        lines.append(f"| {_link(titles[source])} | {' | '.join(str(counts[v]) for v in heads)} |")
+    lines += ["", "The same in comparisons. One that several claims need counts once.", ""]
+    lines += [f"| comparisons | {' | '.join(VERDICTS)} | judged |", "|---" * (len(VERDICTS) + 2) + "|"]
+    counts_by_source = {titles[source]: comparisons(mine) for source, mine in judged.items()}
+    for title, counts in {**counts_by_source, "all": sum(counts_by_source.values(), Counter[str]())}.items():
+        cells = [str(counts[v]) for v in VERDICTS]
+        cells.append(f"{sum(counts[v] for v in JUDGED)} of {counts.total():,}")
+        lines.append(f"| {_link(title) if title in counts_by_source else title} | {' | '.join(cells)} |")
     for source, mine in judged.items():
-        lines += ["", f"## {titles[source]}", "", "| claim | published | ours | length | seeds | verdict | runs |"]
+        lines += ["", f"## {titles[source]}", "", "| claim | verdict | published | ours | length | seeds | runs |"]
         lines.append("|---" * 7 + "|")
         for one in mine:
             row = one.row()
@@ -56,10 +78,11 @@ def as_markdown(
                 f"[{table}](results/{source}/{table}/results.md)" if f"{source}/{table}" in linked else table
                 for table in row["tables"]
             ]
-            verdict = f"**{row['verdict']}**" + f" ({row['judged']} judged)" * bool(row["judged"])
-            verdict += f". {row['why']}" * bool(row["why"])
-            cells = [f"{row['claim']} ({row['where']})", row["published"], row["ours"], row["length"], row["seeds"]]
-            lines.append("| " + " | ".join(cell or "-" for cell in (*cells, verdict, ", ".join(links))) + " |")
+            mark = "*" if one.so_far else "**" if one.judged and not one.judged_parts else ""
+            verdict = f"{mark}{one.said}{mark}" + f". {row['why']}" * bool(row["why"])
+            cells = [f"{row['claim']} ({row['where']})", verdict]
+            cells += [row["published"], row["ours"], row["length"], row["seeds"], ", ".join(links)]
+            lines.append("| " + " | ".join(cell or "-" for cell in cells) + " |")
         lines += ["", "<details><summary>Each comparison of these</summary>", ""]
         lines += ["| claim | ours | published | verdict |", "|---|---|---|---|"]
         lines += [
@@ -67,3 +90,8 @@ def as_markdown(
         ]
         lines += ["", "</details>"]
     return "\n".join(lines) + "\n"
+
+
+def _link(title: str) -> str:
+    anchor = "".join(c for c in title.lower() if c.isalnum() or c in " -").replace(" ", "-")
+    return f"[{title}](#{anchor})"

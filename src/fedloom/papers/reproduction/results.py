@@ -6,7 +6,7 @@ import dataclasses
 import itertools
 import statistics
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property, reduce
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from fedloom.coordinator import History, reading
+from fedloom.evaluate.paired_differences import Noise
 from fedloom.papers.reproduction import kept
 from fedloom.papers.reproduction.recipe import Recipe, noise
 
@@ -112,6 +113,21 @@ def _standing(recipe: Recipe, folder: Path) -> Iterator[Run]:
             yield Run(one.seed, recipe.folder(folder, one.seed), one.history, one.failed)
 
 
+@dataclass(frozen=True, eq=False)
+class Folders:
+    """Folders that results were read from at once, and the noise of their tables, as far as somebody has asked for it.
+
+    Attributes:
+        paths: the first before the others (`runs`).
+        rounds: as `Result.until`.
+        noises: kept by `table_noise`.
+    """
+
+    paths: tuple[Path, ...]
+    rounds: int | None
+    noises: dict[object, Noise | None] = field(default_factory=dict)
+
+
 @dataclass(frozen=True)
 class Result:
     """A cell: what was published, and what its runs gave after `rounds` rounds, as far as they got there.
@@ -120,11 +136,13 @@ class Result:
         recipe: the published number and its settings.
         runs: by seed.
         until: take numbers after at most so many rounds; None: as many as published.
+        folders: where the rest of its table is; None: nothing is known of it.
     """
 
     recipe: Recipe
     runs: dict[int, Run]
     until: int | None = None
+    folders: Folders | None = field(default=None, compare=False, repr=False)
 
     @property
     def wanted(self) -> int:
@@ -254,10 +272,10 @@ def read(recipes: Iterable[Recipe], folders: Sequence[Path], rounds: int | None 
         folders: of results, the first before the others (`runs`).
         rounds: take numbers after so many where runs are longer.
     """
-    out = []
+    out, there = [], Folders(tuple(folders), rounds)
     for recipe in recipes:
         begun = {s: run for s, run in runs(recipe, folders).items() if run.rounds or run.failed is not None}
-        out.append(Result(recipe, begun, rounds))
+        out.append(Result(recipe, begun, rounds, there))
     return out
 
 
