@@ -287,7 +287,7 @@ class Preparation:
                 f"new rows must have the columns {', '.join(map(repr, self.frame.columns))}, got none called "
                 f"{', '.join(map(repr, lacks))}: name them as in the table that was trained on"
             )
-        columns, gaps = {}, Gaps(MISSING | {*self.read.get("gaps", ())})
+        columns, gaps = {}, Gaps(frozenset(MISSING | {*self.read.get("gaps", ())}))
         for name, seen in self.frame.items():
             given = frame[name].reset_index(drop=True)
             given = given.where(given.map(lambda cell: gaps.word(spelt(cell)) is None))

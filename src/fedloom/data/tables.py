@@ -254,8 +254,8 @@ def dataset_of(
         if column is not None and cells is not None:
             check_gaps(path, read, column, cells)
     y, classes = (targets, ()) if labels is None else class_labels(path, roles.label or "", labels)
-    named = {roles.label: classes, roles.client: of_cells, roles.group: grouped, **read.words}
-    warn_of_spellings(path, {name: words for name, words in named.items() if name != roles.text and name and words})
+    named = [(roles.label, classes), (roles.client, of_cells), (roles.group, grouped), *read.words.items()]
+    warn_of_spellings(path, {name: words for name, words in named if name and name != roles.text and words})
     assert y is not None
     groups = None if grouped is None else number(grouped)
     if parts is None:

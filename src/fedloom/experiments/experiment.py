@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -95,7 +96,7 @@ class Experiment(TopSettings):
         return out.with_all(given)
 
     @classmethod
-    def from_directory(cls, directory: str | Path, *, allow_code: bool = False) -> Experiment:
+    def from_directory(cls, directory: str | os.PathLike[str], *, allow_code: bool = False) -> Experiment:
         """Return the experiment that was run in a directory.
 
         Args:
@@ -116,7 +117,7 @@ class Experiment(TopSettings):
         return dataclasses.replace(cls.of(described), directory=path_of(directory))
 
     @classmethod
-    def code_of(cls, directory: str | Path) -> tuple[str, ...]:
+    def code_of(cls, directory: str | os.PathLike[str]) -> tuple[str, ...]:
         """Return the code that the settings of a run name, each with its file; nothing is imported.
 
         Args:
@@ -125,7 +126,7 @@ class Experiment(TopSettings):
         return with_files(named_code(cls._described_in(directory)))
 
     @staticmethod
-    def _described_in(directory: str | Path) -> dict[str, Any]:
+    def _described_in(directory: str | os.PathLike[str]) -> dict[str, Any]:
         """Return the settings from which `from_directory` makes an experiment."""
         directory = path_of(directory)
         if not (directory / "settings.json").exists():

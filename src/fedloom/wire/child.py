@@ -121,7 +121,7 @@ class _NoTerminal(io.TextIOBase):
             "clients one by one in this process with --debug (fedloom.run(..., debug=True))"
         )
 
-    readline = read = fileno = refuse  # type: ignore[assignment]
+    readline = read = fileno = refuse
 
 
 def _serve(pipe: Connection, shared: mmap.mmap, answer: Callable[[memoryview], bytes]) -> None:
