@@ -17,6 +17,7 @@ from fedloom.cli.main import main
 from fedloom.cli.parser import parser
 from fedloom.experiments import catalogue
 from fedloom.experiments.experiment import Experiment
+from fedloom.wording import install
 
 ROOT = Path(__file__).parents[1]
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
@@ -222,6 +223,20 @@ def test_pages_stand_on_their_own() -> None:
         above = re.escape("../" * max(2, len(page.relative_to(ROOT).parts)))
         found = re.search(rf"(?<![\w.])(?:/work|/home|/tmp|/root)/|{above}|\.\./shared", text)
         assert found is None, f"{page.name} names {found and found.group()}"
+
+
+def test_extras_are_installed_from_the_folder_everywhere() -> None:
+    """No index has fedloom, so `pip install fedloom` would install whatever somebody registers under that name."""
+    pages = [page for page in PAGES if page.name != "CHANGELOG.md"]
+    texts = [
+        p.read_text(encoding="utf-8") for p in (*pages, *(ROOT / "src").rglob("*.py"), *ROOT.glob("examples/*.ipynb"))
+    ]
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    for text in texts:
+        assert re.findall(r"pip install [\"'\\]*fedloom\b|fedloom\[\w+\]", text) == []
+        named = {one or other for one, other in re.findall(r"install\('(\w+)'\)|'\.\[(\w+)\]'", text)}
+        assert named <= project["optional-dependencies"].keys()
+    assert install("nats") == "pip install '.[nats]' in fedloom's folder"
 
 
 def test_the_readme_is_one_page() -> None:

@@ -48,6 +48,15 @@ def local_path(place: str | os.PathLike[str]) -> Path:
         ) from None
 
 
+def install(extra: str) -> str:
+    """Return the command that installs an extra. No index has fedloom, so a name alone would install another's package.
+
+    Args:
+        extra: of pyproject.toml, such as "tables".
+    """
+    return f"pip install '.[{extra}]' in fedloom's folder"
+
+
 def printable(text: str, most: int = 120) -> str:
     """Return text from a file, fit for a page: no control characters, no half characters, not endless."""
     kept = "".join(c if c.isprintable() else "\ufffd" for c in text[: most + 1])

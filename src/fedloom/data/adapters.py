@@ -20,7 +20,7 @@ from fedloom.data.folders import pillow
 from fedloom.data.in_memory import from_arrays, missing_classes
 from fedloom.data.normalise import Normalise
 from fedloom.data.tables import from_frame, number
-from fedloom.wording import did_you_mean, local_path, some_of
+from fedloom.wording import did_you_mean, install, local_path, some_of
 
 _TRIED = 16  # items read twice: a flip that half of the items get is missed once in 65,536 data sets
 
@@ -239,7 +239,7 @@ def _parts(name: str, source: Any, config: str | None, cache: str | None) -> dic
     try:
         import datasets  # type: ignore[import-untyped]
     except ImportError:
-        raise ValueError("Hugging Face data sets need datasets: pip install 'fedloom[huggingface]'") from None
+        raise ValueError(f"Hugging Face data sets need datasets: {install('huggingface')}") from None
     if isinstance(source, str):
         folder = local_path(source)
         kept = None if cache is None else str(local_path(cache))

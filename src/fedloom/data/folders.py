@@ -19,7 +19,7 @@ from fedloom.data.constants import CLASSES, NORMALISE
 from fedloom.data.examples import Dataset, Examples
 from fedloom.data.formats import Bytes, FormatError, check_link, memory, read_whole, refuse, warn_of_folders
 from fedloom.data.in_memory import from_arrays
-from fedloom.wording import some_of
+from fedloom.wording import install, some_of
 
 _CLASSES = CLASSES["cifar10"]
 _SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".webp")
@@ -157,7 +157,7 @@ def pillow() -> Iterator[Any]:
     try:
         from PIL import Image
     except ImportError:
-        raise ValueError("reading images needs Pillow: pip install 'fedloom[images]'") from None
+        raise ValueError(f"reading images needs Pillow: {install('images')}") from None
     with warnings.catch_warnings():
         warnings.simplefilter("error", Image.DecompressionBombWarning)
         try:

@@ -11,7 +11,7 @@ from fedloom.data.examples import Dataset
 from fedloom.data.formats import FormatError, refuse
 from fedloom.data.tables import from_frame
 from fedloom.data.vocabulary import Tokeniser, TokenKind
-from fedloom.wording import local_path
+from fedloom.wording import install, local_path
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -59,7 +59,7 @@ def read_parquet(
         seed: of this choice, 0 to 2**32 - 1.
 
     Raises:
-        ValueError: there is no such file, it is no Parquet, pyarrow is not installed (`fedloom[parquet]`), or what
+        ValueError: there is no such file, it is no Parquet, pyarrow is not installed (the extra `parquet`), or what
             `from_frame` refuses.
     """
     return from_frame(
@@ -98,7 +98,7 @@ def read_frame(path: Path) -> pd.DataFrame:
         import pyarrow as pa
     except ImportError:
         raise FormatError(
-            f"to read Parquet takes pandas and pyarrow, got {path} without them: pip install 'fedloom[parquet]', or "
+            f"to read Parquet takes pandas and pyarrow, got {path} without them: {install('parquet')}, or "
             "write the table as CSV"
         ) from None
     try:

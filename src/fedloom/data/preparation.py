@@ -18,7 +18,7 @@ import numpy.typing as npt
 from fedloom.data.client_counts import check_least_clients
 from fedloom.data.statistics import CommonPreparation, Scale
 from fedloom.data.vocabulary import TextPreparation
-from fedloom.wording import some_of
+from fedloom.wording import install, some_of
 
 MISSING = {"", "NA", "N/A", "NaN", "nan", "null", "NULL", "?"}  # words that mean a gap
 _BLOCK = 4096  # rows that are transformed at once
@@ -121,7 +121,7 @@ class Preparation:
             from sklearn.pipeline import make_pipeline
             from sklearn.preprocessing import OneHotEncoder, StandardScaler
         except ImportError:
-            raise ValueError("to prepare a table takes scikit-learn: pip install 'fedloom[tables]'") from None
+            raise ValueError(f"to prepare a table takes scikit-learn: {install('tables')}") from None
         if hasattr(prepare, "fit") and hasattr(prepare, "transform") and not isinstance(prepare, type):
             return cls(frame, prepare, read)
         if prepare != "standard":
@@ -213,7 +213,7 @@ class Preparation:
         try:
             import pandas as pd
         except ImportError:
-            raise ValueError("to prepare a table takes pandas: pip install 'fedloom[tables]'") from None
+            raise ValueError(f"to prepare a table takes pandas: {install('tables')}") from None
         kinds: dict[str, type] = (
             {common.column: object}
             if isinstance(common, TextPreparation)

@@ -38,7 +38,7 @@ from fedloom.data.statistics import CommonPreparation
 from fedloom.data.targets import take_targets
 from fedloom.data.text_table import TextTable, read_columns
 from fedloom.data.vocabulary import Tokeniser, TokenKind
-from fedloom.wording import local_path
+from fedloom.wording import install, local_path
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -76,7 +76,7 @@ def read_csv(
     column of clients a gap is refused.
 
     Columns that are not named here are features. Without `prepare` they hold numbers, as they are. With it, columns of
-    words and gaps (empty cells, NA, N/A, NaN, null and ?) are features too (`fedloom[tables]`). It is fitted on the
+    words and gaps (empty cells, NA, N/A, NaN, null and ?) are features too (the extra `tables`). It is fitted on the
     rows that train: here on all that are no test rows, and anew by `federate`.
 
     Args:
@@ -329,7 +329,7 @@ def _frame(read: Columns) -> Any:
     try:
         import pandas as pd
     except ImportError:
-        raise ValueError("to prepare a table takes pandas: pip install 'fedloom[tables]'") from None
+        raise ValueError(f"to prepare a table takes pandas: {install('tables')}") from None
     words = {
         name: pd.Series([np.nan if cell in MISSING else cell for cell in cells], dtype=object)
         for name, cells in read.words.items()

@@ -9,6 +9,7 @@ from typing import Any
 
 from fedloom.core.choices import check_choices
 from fedloom.core.errors import SettingError
+from fedloom.wording import install
 
 
 @dataclass(frozen=True)
@@ -73,7 +74,7 @@ def system_monitor() -> SystemMonitor:
     try:
         import psutil
     except ImportError as error:
-        raise SettingError(f"limits of a device need psutil ({error}): pip install fedloom[device]") from None
+        raise SettingError(f"limits of a device need psutil ({error}): {install('device')}") from None
 
     def read() -> Reading:
         battery = getattr(psutil, "sensors_battery", lambda: None)()  # not on every system

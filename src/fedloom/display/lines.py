@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 
 from fedloom.core.errors import SettingError
+from fedloom.wording import install
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -31,7 +32,7 @@ def lines(series: Mapping[str, Sequence[tuple[int, float]]], ax: Axes | None = N
     try:
         from matplotlib.figure import Figure
     except ImportError:
-        raise SettingError("a figure needs matplotlib: pip install 'fedloom[report]'") from None
+        raise SettingError(f"a figure needs matplotlib: {install('report')}") from None
     axes = ax
     if axes is None and Console().is_jupyter:
         from matplotlib import pyplot

@@ -20,6 +20,7 @@ from fedloom.core.task import Task, targets_of
 from fedloom.data.inputs import Inputs, Tokens
 from fedloom.data.statistics import CommonPreparation
 from fedloom.tasks import Binary
+from fedloom.wording import install
 
 _LIMIT = 2**31  # of a protocol buffer, in bytes
 
@@ -115,7 +116,7 @@ def as_onnx(
         try:
             importlib.import_module(package)
         except ImportError as error:
-            raise SettingError(f"writing ONNX needs {package} ({error}): pip install 'fedloom[onnx]'") from error
+            raise SettingError(f"writing ONNX needs {package} ({error}): {install('onnx')}") from error
     if example is None and columns is None:
         raise SettingError("ONNX needs the shape of one input: give example, such as (1, 28, 28), without a batch axis")
     dtype = next(p.dtype for p in network.parameters() if p.is_floating_point())

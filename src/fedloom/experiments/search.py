@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, TypeGuard
 
 from fedloom.core.errors import SettingError
+from fedloom.wording import install
 
 RANGES = "log:LOW:HIGH, uniform:LOW:HIGH or int:LOW:HIGH"
 
@@ -35,7 +36,7 @@ class Search:
         try:
             import optuna
         except ImportError as error:
-            raise SettingError(f"a search needs Optuna ({error}): pip install 'fedloom[search]'") from None
+            raise SettingError(f"a search needs Optuna ({error}): {install('search')}") from None
         optuna.logging.set_verbosity(optuna.logging.WARNING)  # the sweep has its own words
         found = {key: _distribution(key, values) for key, values in space.items()}
         sampler = optuna.samplers.TPESampler(seed=seed)

@@ -15,6 +15,7 @@ from fedloom.coordinator.history import History, Record
 from fedloom.coordinator.settings import RunSettings
 from fedloom.core.errors import FedloomError, SettingError, warn
 from fedloom.storage.files import path_of
+from fedloom.wording import install
 
 T = TypeVar("T")
 Status = Literal["finished", "failed"]
@@ -231,7 +232,7 @@ def _import(module: str, extra: str) -> Any:
     try:
         return importlib.import_module(module)
     except ImportError as error:
-        raise SettingError(f"this tracker needs {extra} ({error}): pip install 'fedloom[{extra}]'") from error
+        raise SettingError(f"this tracker needs {extra} ({error}): {install(extra)}") from error
 
 
 def _title(settings: Mapping[str, Any]) -> str | None:

@@ -10,12 +10,13 @@ import torch
 from torch import nn
 
 from fedloom.models.ktpfl_networks import ThreeChannels
+from fedloom.wording import install
 
 PREFIX = "torchvision:"
 
 TorchvisionNorm = Literal["batch", "group"]
 _INSTALL = (
-    "networks of torchvision need it: pip install 'fedloom[vision]', where torch is the CPU's build from the same "
+    f"networks of torchvision need it: {install('vision')}, where torch is the CPU's build from the same "
     "place as torch, https://download.pytorch.org/whl/cpu"
 )
 

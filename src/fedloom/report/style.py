@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from fedloom.core.errors import SettingError
+from fedloom.wording import install
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -85,7 +86,7 @@ def drawing() -> Iterator[None]:
     try:
         from matplotlib import style
     except ImportError:
-        raise SettingError("figures need matplotlib: pip install 'fedloom[report]'") from None
+        raise SettingError(f"figures need matplotlib: {install('report')}") from None
     with style.context(["default", _STYLE]), warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="Glyph .* missing")  # the browser has more letters
         yield

@@ -16,6 +16,7 @@ from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid, ServerApp
 
 from fedloom.wire.flower_relay import SOCKET, TTL, pump, relay
+from fedloom.wording import install
 
 _NAME = "fedloom"
 
@@ -86,9 +87,7 @@ def run_client_app() -> None:
     process = importlib.import_module("flwr.supernode.runtime.run_clientapp")
     for name in ("install_from_fab", "get_load_client_app_fn"):
         if not hasattr(process, name):  # else the app of the server would run
-            raise SystemExit(
-                f"this version of Flower has no {name}: install fedloom[flower], which names the right one"
-            )
+            raise SystemExit(f"this version of Flower has no {name}: {install('flower')} brings the right one")
     vars(process)["install_from_fab"] = lambda *args, **more: None
     vars(process)["get_load_client_app_fn"] = lambda *args, **more: lambda *names: client
     command.flwr_clientapp()

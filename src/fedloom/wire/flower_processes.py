@@ -24,6 +24,7 @@ from fedloom.wire.flower_commands import END
 from fedloom.wire.flower_relay import SOCKET
 from fedloom.wire.guard import Guarded
 from fedloom.wire.refusals import RefusalLog, of_flower
+from fedloom.wording import install
 
 VERSION = "1.42.0"
 START = 90.0  # seconds for a process of Flower to begin its work
@@ -47,11 +48,9 @@ def check_installed() -> None:
     try:
         installed = version("flwr")
     except PackageNotFoundError:
-        raise SettingError(
-            "--transport flower needs Flower, and it is not installed: pip install fedloom[flower]"
-        ) from None
+        raise SettingError(f"--transport flower needs Flower, and it is not installed: {install('flower')}") from None
     if installed != VERSION:
-        raise SettingError(f"--transport flower needs Flower {VERSION}, got {installed}: pip install fedloom[flower]")
+        raise SettingError(f"--transport flower needs Flower {VERSION}, got {installed}: {install('flower')}")
     if sys.platform != "linux":
         raise SettingError(f"--transport flower runs on Linux, got {sys.platform}: take another machine or transport")
 

@@ -12,6 +12,7 @@ from fedloom.core.errors import EngineWarning, SettingError, warn
 from fedloom.wire.communication import CommunicationManager, Transport
 from fedloom.wire.over_gloo import over_gloo
 from fedloom.wire.over_mpi import MPIManager
+from fedloom.wording import install
 
 _PLACE = "RANK (0 of the server, then 1, 2, ...), WORLD_SIZE (how many), MASTER_ADDR and MASTER_PORT (of the server)"
 _managers: dict[str, CommunicationManager] = {}  # of this process
@@ -68,7 +69,7 @@ def rank_here(transport: Transport, *, of_devices: bool = False) -> int:
         try:
             from mpi4py import MPI
         except ImportError as error:
-            raise SettingError(f"engine = 'mpi' needs mpi4py ({error}): pip install fedloom[mpi]") from None
+            raise SettingError(f"engine = 'mpi' needs mpi4py ({error}): {install('mpi')}") from None
         rank, size = MPI.COMM_WORLD.Get_rank(), MPI.COMM_WORLD.Get_size()
         alone, beside = "mpirun -np 3 fedloom run ...", "mpirun -np 1 fedloom serve ... : -np 2 fedloom join ..."
     else:

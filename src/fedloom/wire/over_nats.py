@@ -29,6 +29,7 @@ from typing import Any
 from fedloom.core.errors import RankError, SettingError
 from fedloom.wire.communication import PATIENCE, UNLISTED, ThreadedManager
 from fedloom.wire.device_names import INVITED, SERVER, check_name
+from fedloom.wording import install
 
 PIECE = 4 << 20  # bytes of a request; `max_payload` of nats-server has to be above it
 BEAT = 2.0  # seconds between two looks whether the other end is there
@@ -63,7 +64,7 @@ class Door:
         try:
             import nats
         except ImportError as error:
-            raise SettingError(f"transport = 'nats' needs nats-py ({error}): pip install fedloom[nats]") from None
+            raise SettingError(f"transport = 'nats' needs nats-py ({error}): {install('nats')}") from None
         more: dict[str, Any] = {}
         if self.url.startswith("tls://"):
             more["tls"] = ssl.create_default_context(cafile=self.authority)

@@ -16,6 +16,7 @@ from fedloom.core.model import Model
 from fedloom.core.random import generator
 from fedloom.core.types import Weights
 from fedloom.data import Examples
+from fedloom.wording import install
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
@@ -79,7 +80,7 @@ def tsne(points: npt.ArrayLike, seed: int = 0, perplexity: float = 30.0) -> Floa
 
 
 def sklearn(module: str) -> Any:
-    """Import a module of scikit-learn, which comes with `fedloom[analysis]`.
+    """Import a module of scikit-learn, which comes with the extra `analysis`.
 
     Raises:
         SettingError: it is not installed.
@@ -87,4 +88,4 @@ def sklearn(module: str) -> Any:
     try:
         return importlib.import_module(f"sklearn.{module}")
     except ImportError:
-        raise SettingError("t-SNE and densities need scikit-learn: pip install 'fedloom[analysis]'") from None
+        raise SettingError(f"t-SNE and densities need scikit-learn: {install('analysis')}") from None

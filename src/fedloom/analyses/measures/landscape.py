@@ -19,6 +19,7 @@ from fedloom.core.task import Task
 from fedloom.core.types import Weights, replace
 from fedloom.data import Examples
 from fedloom.evaluate import classify
+from fedloom.wording import install
 
 Floats = npt.NDArray[np.float64]
 
@@ -119,7 +120,7 @@ def hessian_eigen(
     try:
         from scipy.sparse.linalg import LinearOperator, eigsh
     except ImportError:
-        raise SettingError("Hessian eigenvectors need scipy: pip install 'fedloom[analysis]'") from None
+        raise SettingError(f"Hessian eigenvectors need scipy: {install('analysis')}") from None
     start = flat(weights.params)
     if not 0 < k < len(start):
         raise ValueError(f"k must be in 1..{len(start) - 1} for {len(start)} parameters, got {k}")
