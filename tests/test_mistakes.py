@@ -230,7 +230,10 @@ PYTHON = {
         lambda: run(model=nn.Linear(5, 2)), "do not take the data, 4 in 2 classes", "2x4 and 5x2", "logits (N, 2)"
     ),
     "a model with too few outputs": Mistake(
-        lambda: run(model=nn.Linear(4, 1)), "do not take the data", "out of bounds", "logits (N, 2)"
+        lambda: run(model=nn.Linear(4, 1)),
+        "do not take the data",
+        "out of bounds",
+        "logits (N, 2), and this one to (N, 1)",
     ),
     "FedNTD of two classes": Mistake(
         lambda: run(algorithm=fl.FedNTD()),

@@ -233,6 +233,19 @@ def test_a_file_that_is_none(
     assert refused(capsys, f"run fedavg --settings {name}").startswith(message)
 
 
+def test_unknown_keys_of_a_file_are_named_before_a_missing_algorithm(capsys: pytest.CaptureFixture[str]) -> None:
+    Path("odd.toml").write_text('algoritm = "fedavg"\nmodle = "mlp"\n[run]\nround = 3\n[local]\nlearning = 1\n')
+    said = refused(capsys, "run --settings odd.toml")
+    assert said.startswith(
+        "odd.toml: there is no setting 'algoritm' (did you mean 'algorithm'?), 'modle' (did you mean"
+    )
+    assert "run has no setting 'round' (did you mean 'rounds'?); it has rounds, " in said
+    assert "local has no setting 'learning'" in said
+    assert refused(capsys, "run fedavg --settings odd.toml") == said
+    Path("odd.toml").write_text("[run]\nrounds = 3\n")
+    assert refused(capsys, "run --settings odd.toml").startswith("a run needs an algorithm: fedloom run NAME, or algo")
+
+
 def test_names_that_modules_do_not_have(capsys: pytest.CaptureFixture[str], folder: Path) -> None:
     assert refused(capsys, "run nowhere:Mine --settings tiny.toml") == (
         "algorithm 'nowhere:Mine': cannot import 'nowhere': No module named 'nowhere'; modules are looked for in the "

@@ -46,6 +46,41 @@ def test_a_third_split_is_not_read_in_silence(tmp_path: Path, kind: type) -> Non
         read_npz(tmp_path / "a.npz")
 
 
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"y_train": np.arange(15) % 5}, "a.npz: x_train and y_train must have the same number of rows, got 20 and 15"),
+        ({"x_test": np.ones((9, 4), np.float32)}, "a.npz: x_test and y_test must have the same number of rows, got 9"),
+        ({"x_test": np.ones((10, 3), np.float32)}, r"must have one shape, got \(4,\) and \(3,\): save the same"),
+        (
+            {"x_train": np.ones((20, 8, 8), np.uint8), "x_test": np.ones((10, 8, 9), np.uint8)},
+            r"must have one shape, got \(8, 8\) and \(8, 9\): resize the images of one",
+        ),
+        (
+            {"y_test": np.array([0, 1, 2, 3, 4, 0, 1, 9, 3, 4])},
+            r"got 6 different ones up to 9, without 5 \(9 in row 7 of y_test\): mend a label that is wrong, or s",
+        ),
+        ({"y_train": np.array([7, *range(5), 8] * 3)[:20] % 9}, "without 5: mend a label"),  # too many to be damaged
+        ({"y_train": np.where(np.arange(20) == 3, 7, np.arange(20) % 5)}, r"without 5 \(7 in row 3 of y_train\): mend"),
+    ],
+)  # fmt: skip
+def test_arrays_that_do_not_fit_are_named_with_their_file(
+    change: dict[str, np.ndarray], message: str, tmp_path: Path
+) -> None:
+    arrays = {"x_train": np.ones((20, 4), np.float32), "y_train": np.arange(20) % 5}
+    arrays |= {"x_test": np.ones((10, 4), np.float32), "y_test": np.arange(10) % 5}
+    np.savez(tmp_path / "a.npz", **{**arrays, **change})
+    with pytest.raises(ValueError, match=message):
+        read_npz(tmp_path / "a.npz")
+
+
+def test_token_arrays_that_do_not_fit_are_named_with_their_file(tmp_path: Path) -> None:
+    ids = np.ones((6, 4), np.int32)
+    np.savez(tmp_path / "a.npz", x_train=ids, y_train=np.arange(5), x_test=ids, y_test=np.arange(6))
+    with pytest.raises(ValueError, match=r"a.npz: x_train and y_train must have the same number of rows, got 6 and 5"):
+        read_npz(tmp_path / "a.npz")
+
+
 def test_a_file_may_name_the_client_of_each_row(tmp_path: Path) -> None:
     x, y, names = np.ones((4, 3), np.float32), np.array([0, 1, 0, 1]), np.array(["kiel", "bonn", "kiel", "bonn"])
     arrays = {"x_train": x, "y_train": y, "x_test": x, "y_test": y}

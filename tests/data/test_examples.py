@@ -227,7 +227,7 @@ def test_num_classes_is_needed_without_labels() -> None:
 
 @pytest.mark.parametrize("y", [[0, 5, 10], [10**9, 0, 1], [1, 2, 2]])
 def test_classes_without_examples_must_be_meant(y: list[int]) -> None:
-    counted = rf"{len(set(y))} different ones up to {max(y)}, without [012]"
+    counted = rf"{len(set(y))} different ones up to {max(y)}, without [012]( [(].* in example .*[)])?"
     message = rf"each with an example, got {counted}: give num_classes if .* renumber"
     with pytest.raises(ValueError, match=message):
         from_arrays(features(3), np.array(y))

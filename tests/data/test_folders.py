@@ -14,6 +14,8 @@ import pytest
 from fedloom.data import load
 from fedloom.data.folders import _CLASSES
 from fedloom.data.formats import memory
+from fedloom.experiments import catalogue
+from fedloom.experiments.experiment import Experiment
 
 Image = pytest.importorskip("PIL.Image")
 RNG = np.random.default_rng(0)
@@ -155,9 +157,48 @@ def test_links_within_the_folder_are_followed(tmp_path: Path) -> None:
 def test_what_is_no_folder_of_images(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="must hold train/<class>/ with images, got no train/"):
         load("images", tmp_path)
-    (tmp_path / "train").mkdir()
+    with pytest.raises(ValueError, match="got no such folder: give the folder that holds train/"):
+        load("images", tmp_path / "nowhere")
+    write(tmp_path / "classes" / "ant" / "1.png")
+    with pytest.raises(ValueError, match="got folders with images alone: move the folders of classes into train/"):
+        load("images", tmp_path / "classes")
+    write(tmp_path / "sites" / "kiel" / "train" / "ant" / "1.png")
+    with pytest.raises(
+        ValueError, match=r"got folders with train/ in them: name the sites, each a client: 'images:.*/\*'"
+    ):
+        load("images", tmp_path / "sites")
+    (tmp_path / "empty" / "train").mkdir(parents=True)
     with pytest.raises(ValueError, match="must hold one folder for each class, got none"):
-        load("images", tmp_path)
+        load("images", tmp_path / "empty")
+
+
+def test_a_folder_of_images_of_each_site_is_a_client(tmp_path: Path) -> None:
+    pixels = [
+        write(tmp_path / "s" / place) for place in ("kiel/train/b/1.png", "kiel/test/b/2.png", "ulm/train/a/3.png")
+    ]
+    pixels.append(write(tmp_path / "s" / "ulm/train/b/4.png"))
+    (tmp_path / "s" / "notes.txt").write_text("no folder")
+    for source in (f"images:{tmp_path}/s/*", f"images:{tmp_path}/s/ulm,{tmp_path}/s/kiel"):
+        with pytest.warns(UserWarning, match="kiel has no training image of a"):
+            train, test, owners, held_out = catalogue.data(source)
+        assert (train.owners, train.classes, train.name) == (("kiel", "ulm"), ("a", "b"), "s")
+        assert owners is not None
+        assert held_out is not None
+        assert test is not None
+        assert (owners.tolist(), held_out.tolist(), train.y.tolist()) == ([0, 0, 1, 1], [0, 1, 0, 0], [1, 1, 0, 1])
+        np.testing.assert_array_equal(train.x.numpy(), np.stack(pixels).transpose(0, 3, 1, 2))
+        np.testing.assert_array_equal(test.x.numpy(), train.x.numpy()[1:2])
+        assert catalogue.names_clients(source)
+        assert Experiment().changed("data.source", source).data.partition == "natural"
+    assert not catalogue.names_clients(f"images:{tmp_path}/s/kiel")
+    write(tmp_path / "s" / "Kiel" / "train" / "B" / "1.png", (9, 5, 3))
+    with pytest.raises(
+        ValueError, match=r"all images must have one shape, got \(3, 9, 5\) in Kiel and \(3, 4, 5\) in ulm"
+    ):
+        catalogue.data(f"images:{tmp_path}/s/*")
+    for wrong in (f"{tmp_path}/s/u*", f"{tmp_path}/s/ulm,{tmp_path}/s/ulm"):
+        with pytest.raises(ValueError, match="sites are two folders or more, of different names, got ulm"):
+            catalogue.data(f"images:{wrong}")
 
 
 def test_all_images_together_have_a_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from fedloom.cli.flags import FLAGS
 from fedloom.core.errors import SettingError
@@ -37,6 +38,7 @@ def experiments(args: argparse.Namespace, names: Sequence[str], sections: Sequen
         described = {name: table for name, table in described.items() if name in sections}
     methods = list(names) or ([str(described["algorithm"])] if "algorithm" in described else [])
     if not methods:
+        _of_file({}, described, args)  # an unknown key may be the reason
         raise SettingError("a run needs an algorithm: fedloom run NAME, or algorithm = NAME in the settings file")
     labels = [catalogue.label(name) for name in methods]
     if repeated := [name for name in methods if labels.count(catalogue.label(name)) > 1]:
@@ -50,17 +52,22 @@ def experiments(args: argparse.Namespace, names: Sequence[str], sections: Sequen
     for name in methods:
         other_tables = outside - {catalogue.label(name)}
         settings = {key: value for key, value in described.items() if key not in other_tables}
-        try:
-            experiment = Experiment.of({**settings, "algorithm": name})
-        except SettingError as error:
-            where = "" if args.settings is None else f"{args.settings}: "
-            raise SettingError(f"{where}{error}") from None
+        experiment = _of_file({"algorithm": name}, settings, args)
         flags = {key: getattr(args, key, None) for key in FLAGS}
         flags = {key: value for key, value in flags.items() if value is not None}
         experiment = experiment.with_all(flags | settings_of_method(args.set, catalogue.label(name), labels))
         debugs = getattr(args, "debug", False)
         out.append(dataclasses.replace(experiment, run=experiment.run.for_debugging()) if debugs else experiment)
     return out
+
+
+def _of_file(algorithm: Mapping[str, str], described: Mapping[str, Any], args: argparse.Namespace) -> Experiment:
+    """Return the experiment that a settings file describes, with an algorithm in the place of its own."""
+    try:
+        return Experiment.of({**described, **algorithm})
+    except SettingError as error:
+        where = "" if args.settings is None else f"{args.settings}: "
+        raise SettingError(f"{where}{error}") from None
 
 
 def seeds_of(text: str | None, experiment: Experiment) -> list[int]:

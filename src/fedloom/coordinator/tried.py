@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -87,7 +88,7 @@ def try_model(model: Model, job: Plan) -> bool:
         raise SettingError(
             f"model {model.name} and task {type(task).__name__} do not take the data, {shape} in {train.num_classes} "
             f"classes: {how}{type(error).__name__}: {error}; a model maps a batch of such examples to logits "
-            f"(N, {train.num_classes})"
+            f"(N, {train.num_classes}){_outputs(model, weights, chosen)}"
         ) from error
     if targets_of(task) == "tokens" and logits.shape[-1] < train.num_classes:
         raise SettingError(
@@ -103,6 +104,14 @@ def try_model(model: Model, job: Plan) -> bool:
             "an algorithm that compares none, such as FedAvg"
         )
     return of_two <= of_one
+
+
+def _outputs(model: Model, weights: Weights, chosen: Examples) -> str:
+    """Return in words what a model gives of some examples; "" where it fails, or gives a logit for each class."""
+    with suppress(Exception), torch.no_grad():
+        given = model(weights, chosen.normalise(chosen.x, torch.float32)).shape[1:]
+        return "" if given == (chosen.num_classes,) else f", and this one to ({', '.join(map(str, ('N', *given)))})"
+    return ""
 
 
 def _explain_tokens(error: Exception, model: Model, train: Examples) -> None:

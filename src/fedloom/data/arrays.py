@@ -7,6 +7,7 @@ import os
 import zipfile
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import IO, Any
 
@@ -57,13 +58,14 @@ def read_npz(path: str | os.PathLike[str], *, every_class: bool = True) -> Datas
         elif array.dtype.kind not in "uf" or array.dtype.itemsize > 8 or not array.size:
             rule = "numbers, uint8 or floating point"
             raise FormatError(f"{name} of {path} must hold {rule}, got {array.dtype} of shape {array.shape}")
+    _check_pairs(path, arrays)
     kept = [str(arrays[name].dtype) for name in ("x_train", "x_test")]
     if "uint8" in kept and kept[0] != kept[1]:  # one of which would be divided by 255, or both
         rule = "x_train and x_test must be stored alike, both as uint8 or both in floating point"
         refuse(path, rule, " and ".join(kept), "bring both to one scale and type")
     y = np.concatenate([arrays["y_train"], arrays["y_test"]])
-    if every_class and (gap := missing_classes(y)):
-        remedy = "save numpy.unique(y, return_inverse=True)[1] of both together"
+    if every_class and (gap := missing_classes(y, partial(_place, len(arrays["y_train"])))):
+        remedy = "mend a label that is wrong, or save numpy.unique(y, return_inverse=True)[1] of both together"
         refuse(path, "labels of y_train and y_test must be 0..C-1, each with an example", gap, remedy)
     classes = int(y.max()) + 1
     train = from_arrays(arrays["x_train"], arrays["y_train"], num_classes=classes, name=path.stem)
@@ -120,6 +122,7 @@ def _of_tokens(path: Path) -> Dataset:
     if parts["x_train"].shape[1:] != parts["x_test"].shape[1:]:
         shapes = " and ".join(str(x.shape) for x in parts.values())
         refuse(path, "x_train and x_test must be as long", shapes, "fill shorter sequences with 0 at their end")
+    _check_pairs(path, found)
     size = _size_of_ids(path, parts)
     y = [found.get(name) for name in ("y_train", "y_test")]
     if y[0] is not None and y[1] is not None and y[0].ndim == y[1].ndim == 2:
@@ -143,6 +146,25 @@ def names_in(path: Path) -> set[str]:
             return {name.removesuffix(".npy") for name in archive.namelist()}
     except (OSError, zipfile.BadZipFile):
         return set()
+
+
+def _place(count: int, row: int) -> str:
+    """Return where a row of the training rows, of which there are so many, and the test rows behind them is."""
+    return f"row {row} of y_train" if row < count else f"row {row - count} of y_test"
+
+
+def _check_pairs(path: Path, arrays: Mapping[str, npt.NDArray[Any]]) -> None:
+    """Refuse values and labels of different numbers of rows, and test rows of another shape than training rows."""
+    for part in ("train", "test"):
+        x, y = arrays[f"x_{part}"], arrays.get(f"y_{part}")
+        if y is not None and len(x) != len(y):
+            rule = f"x_{part} and y_{part} must have the same number of rows"
+            refuse(path, rule, f"{len(x)} and {len(y)}", "save the labels of the rows that are there")
+    shapes = [arrays[name].shape[1:] for name in ("x_train", "x_test")]
+    if shapes[0] != shapes[1]:
+        rule = "rows of x_train and x_test must have one shape"
+        what = "save the same columns of both" if len(shapes[0]) < 2 else "resize the images of one"
+        refuse(path, rule, f"{shapes[0]} and {shapes[1]}", what)
 
 
 def _warn_of_others(path: Path, read: Sequence[str]) -> None:

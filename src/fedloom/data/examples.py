@@ -69,9 +69,11 @@ class Examples:
                 "none"
             )
         if self.x.dim() < 2 or self.y.dim() < 1 or len(self.x) != len(self.y):
+            single = self.x.dim() < 2
             raise ValueError(
-                f"x (N, ...) and y (N,) need the same number of examples, got shapes {tuple(self.x.shape)} and "
-                f"{tuple(self.y.shape)}: give single features as (N, 1)"
+                f"x (N, ...) and y (N,) of {self.name} need the same number of examples, got shapes "
+                f"{tuple(self.x.shape)} and {tuple(self.y.shape)}: "
+                + ("give single features as (N, 1)" if single else "give the labels of the examples that are there")
             )
         self._check_type()
         # the extremes tell of NaN and infinity without a second copy of the data

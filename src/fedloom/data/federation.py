@@ -91,9 +91,11 @@ class Federation:
             )
         for role, examples in {"test": self.test, "public": self.public}.items():
             if examples is not None and examples.shape != self.train.shape:
+                is_image = len(self.train.shape) > 1
+                remedy = "resize them, or repeat grey images over the channels" if is_image else "give them its columns"
                 raise ValueError(
                     f"{role} examples must have the shape of the training examples, {self.train.shape}, got "
-                    f"{examples.shape}: resize them, or repeat grey images over the channels"
+                    f"{examples.shape} of {examples.name}: {remedy}"
                 )
         if self.public_labels and self.public is not None and self.public.num_classes > self.num_classes:
             raise ValueError(

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import glob
 import io
 import math
 import os
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 import numpy.typing as npt
@@ -19,7 +21,7 @@ from fedloom.data.constants import CLASSES, NORMALISE
 from fedloom.data.examples import Dataset, Examples
 from fedloom.data.formats import Bytes, FormatError, check_link, memory, read_whole, refuse, warn_of_folders
 from fedloom.data.in_memory import from_arrays
-from fedloom.wording import install, some_of
+from fedloom.wording import install, local_path, some_of
 
 _CLASSES = CLASSES["cifar10"]
 _SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".webp")
@@ -53,9 +55,14 @@ def images(folder: Path) -> Dataset:
 
     All images have one size and are either grey (mode L) or in colour (RGB). Without `test/`, there is no test set.
     Pixels are those stored, as `ImageFolder` of torchvision has them: no image is turned as its EXIF data may ask for.
+
+    A pattern `sites/*`, or folders with commas between them, are several such folders, each a natural client that bears
+    its name; their test images are held out.
     """
+    if is_several(folder):
+        return _of_sites(folder)
     if not (folder / "train").is_dir():
-        refuse(folder, "the folder must hold train/<class>/ with images", "no train/", "make one folder for each class")
+        _refuse_without_train(folder)
     warn_of_folders(folder)
     listed = {part: _list(folder, part) for part in ("train", "test") if (folder / part).is_dir()}
     classes = listed["train"]
@@ -70,6 +77,59 @@ def images(folder: Path) -> Dataset:
         x, y = _read(_items(files, list(classes)), total, parts["train"].shape if parts else None)
         parts[part] = from_arrays(x, y, name=folder.resolve().name or "images", classes=tuple(classes))
     return Dataset(parts["train"], parts.get("test"))
+
+
+def is_several(folder: Path) -> bool:
+    """Return whether the place of images is a pattern of folders, or several with commas."""
+    return not folder.exists() and any(mark in str(folder) for mark in "*[,")
+
+
+def _refuse_without_train(folder: Path) -> NoReturn:
+    """Refuse a folder without `train/`; say how what is there may be meant."""
+    below = _entries(folder, folder) if folder.is_dir() else []
+    folders = [Path(entry.path) for entry in below if entry.is_dir()]
+    if any((path / "train").is_dir() for path in folders):
+        found, remedy = "folders with train/ in them", f"name the sites, each a client: 'images:{folder}/*'"
+    elif any(path.suffix.lower() in _SUFFIXES for place in folders for path in place.iterdir()):
+        found, remedy = "folders with images alone", "move the folders of classes into train/"
+    elif not folder.is_dir():
+        found, remedy = "no such folder", "give the folder that holds train/"
+    else:
+        found, remedy = "no train/", "make one folder for each class in it"
+    refuse(folder, "the folder must hold train/<class>/ with images", found, remedy)
+
+
+def _of_sites(pattern: Path) -> Dataset:
+    """Return the images of several folders, each a natural client whose test images are held out."""
+    if any(mark in str(pattern) for mark in "*["):
+        folders = sorted(path for path in map(Path, glob.glob(str(pattern))) if path.is_dir())
+    else:
+        folders = sorted(map(local_path, str(pattern).split(",")))
+    names = [path.resolve().name for path in folders]
+    if len(folders) < 2 or len({*names}) < len(names):
+        rule = "sites are two folders or more, of different names"
+        refuse(pattern, rule, ", ".join(names) or "none", "name others, such as images:sites/*")
+    read = [images(path) for path in folders]
+    shapes = {str(site.train.shape): name for name, site in zip(names, read, strict=True)}
+    if len(shapes) > 1:
+        told = " and ".join(f"{shape} in {name}" for shape, name in shapes.items())
+        refuse(pattern, "all images must have one shape", told, "resize or convert them")
+    classes = sorted({name for site in read for name in site.train.classes})
+    for name, site in zip(names, read, strict=True):
+        if lacks := [one for one in classes if one not in site.train.classes]:
+            warnings.warn(f"{pattern}: {name} has no training image of {_few(lacks)}", stacklevel=2)
+    warn_of_spellings(pattern, {"train": classes})
+    parts = [[part for part in (site.train, site.test) if part is not None] for site in read]
+    places = {name: k for k, name in enumerate(classes)}
+    y = [np.array([places[c] for c in part.classes])[part.y.numpy()] for site in parts for part in site]
+    x = np.concatenate([part.x.numpy() for site in parts for part in site])
+    owners = np.repeat(np.arange(len(names)), [sum(map(len, site)) for site in parts])
+    held_out = np.repeat([bool(i) for site in parts for i, _ in enumerate(site)], [len(p) for s in parts for p in s])
+    whole = from_arrays(x, np.concatenate(y), name=folders[0].resolve().parent.name or "images", classes=classes)
+    whole = replace(whole, owners=tuple(names))
+    if not held_out.any():
+        return Dataset(whole, None, owners)
+    return Dataset(whole, whole.select(np.flatnonzero(held_out)), owners, held_out)
 
 
 def _list(folder: Path, part: str) -> dict[str, list[Path]]:

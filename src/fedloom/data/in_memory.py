@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -12,6 +12,8 @@ from torch import Tensor
 from fedloom.data.examples import INTEGERS, Examples
 from fedloom.data.inputs import Inputs, Tokens, pack
 from fedloom.data.normalise import Normalise
+
+_FEW = 0.05  # share of labels beyond a gap, up to which they may be damaged ones
 
 
 def from_arrays(
@@ -80,7 +82,8 @@ def from_arrays(
             if y.dim() == 1 and int(y.min()) >= 0 and (gap := missing_classes(y.cpu().numpy())):
                 raise ValueError(
                     f"labels without num_classes must be 0..C-1, each with an example, got {gap}: give num_classes if "
-                    "the others are meant, or renumber the labels with numpy.unique(y, return_inverse=True)[1]"
+                    "the others are meant, mend a label that is wrong, or renumber the labels with "
+                    "numpy.unique(y, return_inverse=True)[1]"
                 )
         else:
             raise ValueError("num_classes is needed when there are no labels to count, got none: give num_classes")
@@ -108,16 +111,25 @@ def whole_numbers(y: Tensor) -> Tensor | None:
     return y.long()
 
 
-def missing_classes(y: npt.NDArray[np.integer]) -> str:
+def missing_classes(y: npt.NDArray[np.integer], place: Callable[[int], str] = "example {}".format) -> str:
     """Return which labels of 0..C-1 have no example, in words, C - 1 being the largest label; "" where all have one.
 
-    Readers of files that do not say how many classes there are count over all examples, of training and test.
+    Readers of files that do not say how many classes there are count over all examples, of training and test. Where a
+    few labels alone lie beyond the gap, the words say where the first one is: it may be damaged.
+
+    Args:
+        y: the labels, from 0.
+        place: says where an example is, by its number from 0.
     """
     there = np.unique(y)
     if len(there) == there[-1] + 1:
         return ""
     first = next(c for c in range(len(there) + 1) if c == len(there) or there[c] != c)
-    return f"{len(there)} different ones up to {there[-1]}, without {first}"
+    beyond, where = np.flatnonzero(y > first), ""
+    if len(beyond) <= max(1, _FEW * len(y)):
+        more = f" and {len(beyond) - 1} more beyond it" if len(beyond) > 1 else ""
+        where = f" ({y[beyond[0]]} in {place(int(beyond[0]))}{more})"
+    return f"{len(there)} different ones up to {there[-1]}, without {first}{where}"
 
 
 def _integer_remedy(y: Tensor) -> str | None:

@@ -179,7 +179,8 @@ SOURCES: dict[str, Source] = {
         ),
         Source(
             "images", images,
-            "images of your own, of one size, all grey or all in colour; never turned as EXIF may ask",
+            "images of your own, of one size, all grey or all in colour; never turned as EXIF may ask. "
+            "`images:sites/*`, or folders with commas: each a natural client",
             "`{train,test}/<class>/*`: PNG, JPEG, BMP, WebP; needs Pillow", "made files", is_format=True,
         ),
         Source(

@@ -172,6 +172,7 @@ class Experiment(TopSettings):
         ):
             given = {"data.partition": "natural", **given}
         out, sections, tables = self, dict[str, dict[str, Any]](), dict(self.settings)
+        unknown, own = list[str](), catalogue.label(out.algorithm)
         for key, value in sorted(given.items(), key=lambda item: item[0] != "algorithm"):
             section, dot, name = key.partition(".")
             own = catalogue.label(out.algorithm)
@@ -186,14 +187,22 @@ class Experiment(TopSettings):
             elif dot and (section == own or section in ALGORITHMS):
                 tables[section] = {**tables.get(section, {}), name: value}
             else:
-                known = [*catalogue.setting_keys({name: getattr(self, name) for name in SECTIONS}), *ALGORITHMS]
+                known = [*catalogue.setting_keys({name: getattr(self, name) for name in SECTIONS}), *ALGORITHMS, *TOP]
                 whole = {k.rpartition(".")[2]: k for k in known}
-                close = did_you_mean(whole.get(key, key), known)
-                raise SettingError(
-                    f"there is no setting {key!r}{close}; settings are {', '.join(TOP)}, those in the sections "
-                    f"{', '.join(SECTIONS)}, and those of an algorithm, for example {own}.NAME"
-                )
-        made = {section: with_parts(getattr(out, section), section, values) for section, values in sections.items()}
+                unknown.append(f"{key!r}{did_you_mean(whole.get(key, key), known)}")
+        made, problems = dict[str, Any](), list[str]()
+        if unknown:
+            problems.append(
+                f"there is no setting {', '.join(unknown)}; settings are {', '.join(TOP)}, those in the sections "
+                f"{', '.join(SECTIONS)}, and those of an algorithm, for example {own}.NAME"
+            )
+        for section, values in sections.items():
+            try:
+                made[section] = with_parts(getattr(out, section), section, values)
+            except SettingError as error:
+                problems.append(str(error))
+        if problems:  # what is wrong with all of them, not with the first alone
+            raise SettingError("; ".join(problems))
         out = dataclasses.replace(out, **made, settings=tables)
         for section in {key.partition(".")[0] for key in given} & tables.keys():
             whose = out.algorithm if section == catalogue.label(out.algorithm) else section

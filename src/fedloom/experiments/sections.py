@@ -36,8 +36,8 @@ class DataSettings:
     """Network inputs are (value - mean) / std: [`MEANS/STDS`](data.md#examples) by channel; `places`: each place of an
     example standardised by itself; `source`: the source's own."""
     partition: str = setting("shards:2", "--partition P")
-    """[Partition](partitions.md) of the examples over the clients. Where `data.source` names tables of sites, or a
-    column by `client=`, and no partition is named, it is `natural`."""
+    """[Partition](partitions.md) of the examples over the clients. Where `data.source` names tables or folders of
+    sites, or a column by `client=`, and no partition is named, it is `natural`."""
     clients: Count = setting(100, "--clients N")
     """Number of clients; `natural` and `lists:FILE.json` bring their own."""
     partition_seed: WholeNumber | None = setting(None, "--partition-seed N")

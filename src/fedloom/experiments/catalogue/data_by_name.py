@@ -23,6 +23,7 @@ from fedloom.data import (
     texts_of_huggingface,
 )
 from fedloom.data.columns import NoColumnError
+from fedloom.data.folders import is_several
 from fedloom.data.formats import FormatError, refuse_other_kinds
 from fedloom.data.parquet import is_parquet
 from fedloom.data.sites import TABLES, is_pattern
@@ -87,8 +88,8 @@ def data(source: str, *, whole: bool = False) -> Dataset:
     if folder.is_dir():
         raise SettingError(
             f"a folder is read as NAME:FOLDER, where NAME says what is in it, got {source!r}: write images:{source} "
-            "for {train,test}/<class>/*.png; `fedloom data sources` lists the others; of clients that another library "
-            "has written: docs/coming-from.md"
+            "for {train,test}/<class>/*.png, or 'images:FOLDER/*' for a folder of each client; `fedloom data sources` "
+            "lists the others; of clients that another library has written: docs/coming-from.md"
         )
     raise SettingError(
         f"unknown data {source!r}{did_you_mean(name, SOURCES)}; there are {_named(folder=False)}, original files as "
@@ -131,8 +132,10 @@ def is_sites(source: str) -> bool:
 
 
 def names_clients(source: str) -> bool:
-    """Return whether a source says who its clients are: tables of several sites, or a column."""
-    return is_sites(source) or any(key == "client" for key, _ in _said(source))
+    """Return whether a source says who its clients are: tables or folders of images of several sites, or a column."""
+    name, _, folder = source.partition(":")
+    several = name == "images" and is_several(local_path(folder))
+    return several or is_sites(source) or any(key == "client" for key, _ in _said(source))
 
 
 def _published(name: str, folder: str) -> Dataset:
