@@ -64,7 +64,7 @@ def claims() -> dict[Path, str]:
     evaluated = {source: verdicts(source, [KEPT / source]) for source in STUDIES}
     titles = {source: title(source) for source in STUDIES}
     kept_tables = [file.parent for file in sorted(KEPT.glob(f"*/*/{kept.NAME}"))]
-    rates = [rate for at in kept_tables if (rate := false_alarms_of(at.name, at.parent)) is not None]
+    rates = [rate for at in kept_tables for rate in false_alarms_of(at.name, at.parent)]
     linked = {f"{file.parents[1].name}/{file.parent.name}" for file in KEPT.glob("*/*/results.md")}
     return {
         CLAIMS: as_markdown(evaluated, titles, linked, rates),

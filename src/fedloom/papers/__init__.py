@@ -31,6 +31,7 @@ __all__ = [
     "claims",
     "figures",
     "find",
+    "note",
     "recipes",
     "reduced",
     "study",
@@ -62,6 +63,7 @@ class Study:
         evidence: files of a run, beside its logs, that remarks are made of.
         claims: makes what the paper claims, in the order in which it is told.
         figures: those that are drawn of many runs, by name; each gets folders of results.
+        note: what the settings of its runs are where the paper's can be read in several ways, a sentence.
         reduced: in what the runs of a table are less than the paper's at their full length, by its name.
     """
 
@@ -73,6 +75,7 @@ class Study:
     evidence: tuple[str, ...] = ()
     claims: Callable[[], Sequence[Claim]] = tuple
     figures: Mapping[str, Callable[[Sequence[Path]], AnalysisResult]] = field(default_factory=dict)
+    note: str = ""
     reduced: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -140,6 +143,15 @@ def title(source: str) -> str:
         SettingError: there is no such source.
     """
     return _source(source).title
+
+
+def note(source: str) -> str:
+    """Return what is to be known of the settings of a study's runs.
+
+    Raises:
+        SettingError: there is no such source.
+    """
+    return _source(source).note
 
 
 def reduced(source: str) -> Mapping[str, str]:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+from fedloom.algorithms import APFLNi
 from fedloom.papers import recipes, study
-from fedloom.papers.apfl.claims import remarks
+from fedloom.papers.apfl.claims import NOTE, remarks
 from fedloom.papers.apfl.recipes import LAMBDAS
 from fedloom.papers.reproduction.claim_verdicts import verdicts
 from fedloom.papers.reproduction.claims import FAILS, HOLDS, NOT_RUN
@@ -198,3 +199,63 @@ def test_the_loss_over_all_clients_is_lower_and_steadier(tmp_path: Path) -> None
     made(tmp_path / "none", cell("apfl-comparison", "mnist", "fedavg"), 0, 80.0, rounds=3)
     made(tmp_path / "none", cell("apfl-comparison", "mnist", "apfl_ni"), 0, 80.0, rounds=3)
     assert verdict(tmp_path / "none", words)[0] == NOT_RUN
+
+
+def logs(folder: Path, row: str, lines: dict[str, object], rounds: int = 4, **last: object) -> None:
+    """A run of MNIST whose log has these entries after every round, and `last` after the last one."""
+    place = made(folder, cell("apfl-comparison", "mnist", row), 0, 80.0, rounds=rounds)
+    found = [json.loads(line) | lines for line in (place / "metrics.jsonl").read_text().splitlines()]
+    found[-1] |= last
+    (place / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in found))
+
+
+def test_fedcurv_costs_twice_the_traffic_in_both_directions(tmp_path: Path) -> None:
+    for down, up, expected in ((2.0, 2.0, HOLDS), (2.04, 1.96, HOLDS), (2.0, 1.0, FAILS), (2.2, 2.0, FAILS)):
+        folder = tmp_path / f"{down}-{up}"
+        logs(folder, "fedavg", {"bytes_down": 100, "bytes_up": 100})
+        logs(folder, "fedcurv_ni", {"bytes_down": round(100 * down), "bytes_up": round(100 * up)})
+        assert verdict(folder, "FedCurv costs twice") == (
+            expected, f"1 {'holds' if expected == HOLDS else 'fails'}; mnist fedcurv_ni and fedavg: {down:g} times the "
+            f"bytes down, {up:g} times up",
+        )  # fmt: skip
+    made(tmp_path / "none", cell("apfl-comparison", "mnist", "fedavg"), 0, 80.0, rounds=3)
+    made(tmp_path / "none", cell("apfl-comparison", "mnist", "fedcurv_ni"), 0, 80.0, rounds=3)
+    assert verdict(tmp_path / "none", "FedCurv costs twice")[0] == NOT_RUN
+
+
+def test_most_clients_gain_where_more_than_half_do(tmp_path: Path) -> None:
+    words = "Most clients gain"
+    logs(tmp_path, "fedavg", {}, personal_by_client={"0": 0.5, "1": 0.5, "2": 0.5, "3": 0.5})
+    for better, expected in ((3, HOLDS), (2, FAILS)):  # the others are level, or worse
+        folder = tmp_path / str(better)
+        gains = {str(i): 0.6 if i < better else 0.5 - 0.1 * (i == 3) for i in range(4)}
+        logs(folder, "fedavg", {}, personal_by_client=dict.fromkeys("0123", 0.5))
+        logs(folder, "apfl_ni", {}, personal_by_client=gains)
+        found = verdict(folder, words)
+        assert found[0] == expected
+        assert found[1].endswith(f"{better} of 4 clients better, 1 worse")
+    logs(tmp_path, "apfl_ni", {}, rounds=3, personal_by_client={"0": 0.5})  # of other rounds
+    assert verdict(tmp_path, words)[0] == NOT_RUN
+
+
+def test_the_second_half_alone_says_who_is_unsteady_later_on(tmp_path: Path) -> None:
+    for row, early, late in (("apfl_ni", 0.3, 0.001), ("fedmeta", 0.0, 0.05)):
+        place = made(tmp_path, cell("apfl-comparison", "mnist", row), 0, 80.0, rounds=150)
+        lines = [json.loads(line) for line in (place / "metrics.jsonl").read_text().splitlines()]
+        for line in lines[1:]:
+            line["personal_accuracy_by_samples"] = 0.5 + (line["round"] % 2) * (early if line["round"] < 75 else late)
+        (place / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    found = verdict(tmp_path, "FedMeta is unsteady later on")
+    assert found == (HOLDS, "1 holds; mnist fedmeta 5.00 points a round, apfl_ni 0.10 points a round")
+
+
+def test_the_pages_say_how_decomposition_began() -> None:
+    docs, kept = Path(__file__).parents[3] / "docs", []
+    for table in ("apfl-comparison", "apfl-lambda", "apfl-epochs", "apfl-rate", "apfl-ewc"):
+        for r in read(recipes(table), [docs / "results" / "apfl"]):
+            if r.recipe.row.startswith(("apfl_ni", "decomposition", "ewc")) and r.runs:
+                kept.append(r.recipe.experiment.settings["apfl_ni"].get("decomposition", APFLNi().decomposition))
+    assert len(kept) > 20
+    assert set(kept) == {"function_preserving"}
+    assert NOTE in (docs / "claims.md").read_text(encoding="utf-8")
+    assert "`function_preserving`" in (docs / "apfl.md").read_text(encoding="utf-8").partition("## Protocol")[2]

@@ -144,6 +144,10 @@ def test_the_gain_with_ten_epochs_is_compared_with_that_of_one(tmp_path: Path) -
     assert by_skew["cifar10-s2"].ours == "cifar10-s2 +11.00 at E = 10, +6.00 at E = 1"
     above = judged(tmp_path, "The global model of FedNTD is more accurate than FedAvg's, with 1 and 10")
     assert above.judged_parts == "6 of 16"
+    few = tmp_path / "few"
+    for row, accuracy in (("fedavg", 40.0), ("fedntd", 50.0)):
+        made(few, cell("fedntd-learning-curves", "cifar10-s2-e1", row), 0, accuracy)
+    assert judged(few, "The global model of FedNTD is more accurate").verdict == NOT_RUN  # ten epochs were not run
 
 
 def test_iid_data_give_steadier_classes(tmp_path: Path) -> None:
@@ -159,6 +163,88 @@ def test_iid_data_give_steadier_classes(tmp_path: Path) -> None:
         (place / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     found = judged(tmp_path, "Accuracy by class is steady")
     assert (found.verdict, found.ours) == (HOLDS, "cifar10-iid fedavg: cosine 1.000, LDA 0.354")
+
+
+def logged(folder: Path, row: str, column: str = "cifar10-s2", **entries: object) -> Path:
+    """A run of Table 1 whose log has these entries after each of three rounds."""
+    place = made(folder, cell(TABLE, column, row), 0, 50.0, rounds=3)
+    lines = [json.loads(line) for line in (place / "metrics.jsonl").read_text().splitlines()]
+    lines = [lines[0], *(line | entries for line in lines[1:])]
+    (place / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    return place
+
+
+def test_accuracy_goes_with_forgetting_over_methods(tmp_path: Path) -> None:
+    words, rows = "Over methods, accuracy rises", ("fedavg", "fedprox", "fedcurv", "moon", "fedntd")
+    for name, sign, expected in (("falls", -1, HOLDS), ("rises", 1, FAILS)):
+        for i, row in enumerate(rows):
+            assert i > 3 or judged(tmp_path / name, words).verdict == NOT_RUN  # it needs four
+            forgetting = 0.5 + sign * (i + (i == 2) / 5) / 20
+            made(tmp_path / name, cell(TABLE, "cifar10-s2", row), 0, 40.0 + i, rounds=40, forgetting=forgetting)
+        found = judged(tmp_path / name, words)
+        assert (found.verdict, found.judged_parts) == (expected, "1 of 14")
+    assert "cifar10-s2 5 methods, correlation -1.00" in judged(tmp_path / "falls", words).ours
+    for i, row in enumerate(rows):
+        made(tmp_path / "open", cell(TABLE, "cifar10-s2", row), 0, 40.0 + i, forgetting=0.5 - (i % 3) / 20)
+    assert judged(tmp_path / "open", words).verdict == NOISE
+    for i, row in enumerate(rows[:4]):
+        epochs = {"local__epochs": 1} if row == "moon" else {}
+        made(tmp_path / "other", cell(TABLE, "cifar10-s2", row), 0, 40.0 + i, forgetting=0.5 - i / 20, **epochs)
+    found = judged(tmp_path / "other", words)
+    assert (found.verdict, "not comparable" in found.ours) == (NOT_RUN, True)
+
+
+def test_classes_are_even_where_their_shares_are_near(tmp_path: Path) -> None:
+    words = "Classes become even earlier"
+    logged(tmp_path, "fedavg", class_accuracy=[0.2, 0.4])  # shares of a third and two thirds
+    assert judged(tmp_path, words).verdict == NOT_RUN
+    for name, accuracies, expected in (("even", [0.1, 0.12], HOLDS), ("uneven", [0.9, 0.3], FAILS)):
+        logged(tmp_path / name, "fedavg", class_accuracy=[0.2, 0.4])
+        logged(tmp_path / name, "fedntd", class_accuracy=accuracies)
+        assert judged(tmp_path / name, words).verdict == expected
+    assert "deviation over classes 0.045, 0.167" in judged(tmp_path / "even", words).ours
+    logged(tmp_path / "none", "fedavg", class_accuracy=[0.0, 0.0])
+    logged(tmp_path / "none", "fedntd", class_accuracy=[0.2, 0.4])
+    assert judged(tmp_path / "none", words).verdict == NOT_RUN
+
+
+def test_traffic_and_states_of_the_others(tmp_path: Path) -> None:
+    words = "MOON sends no byte more"
+    found = judged(tmp_path, words)
+    assert (found.verdict, found.judged_parts) == (HOLDS, "1 of 29")
+    assert "clients of moon, scaffold keep a state, of fedavg, fedntd, moon, scaffold" in found.ours
+    for row, sent in (("fedavg", 10), ("moon", 10), ("scaffold", 20)):
+        logged(tmp_path, row, bytes_down=sent, bytes_up=sent)
+    assert (judged(tmp_path, words).verdict, judged(tmp_path, words).judged_parts) == (HOLDS, "3 of 29")
+    assert "scaffold and fedavg: 2 times the bytes" in judged(tmp_path, words).ours
+    logged(tmp_path / "level", "fedavg", bytes_down=10, bytes_up=10)
+    logged(tmp_path / "level", "scaffold", bytes_down=10, bytes_up=10)
+    assert judged(tmp_path / "level", words).verdict == FAILS
+
+
+def test_weights_move_with_the_distance_of_classes(tmp_path: Path) -> None:
+    words = "Weights move further where"
+    head = "round,client,distribution_l1,distribution_l2,weights_l1,weights_l2\n"
+    place = made(tmp_path, cell(TABLE, "cifar10-s2", "fedntd"), 0, 50.0)
+    assert judged(tmp_path, words).verdict == NOT_RUN
+    for moved, expected in (((1, 2, 3), HOLDS), ((1, 4, 1), FAILS), ((3, 2, 1), FAILS)):
+        lines = [f"200,{k},1,{0.1 * k},1,{w}\n" for k, w in enumerate(moved)]
+        evidence(place, "weight-divergence", head + "".join(lines))
+        found = judged(tmp_path, words)
+        assert (found.verdict, found.judged_parts) == (expected, "1 of 2")
+    assert found.ours.endswith("correlation -1.00 of 3 local models")
+
+
+def test_local_models_of_others_are_compared_with_those_of_fedntd(tmp_path: Path) -> None:
+    head = "round,client,test_after\n"
+    for table, row, value in (
+        (TABLE, "fedntd", 0.8), (TABLE, "scaffold", 0.7), ("fedntd-table12", "kd_ntd-1", 0.6),
+        ("fedntd-table12", "kd_ntd-0", 0.65),
+    ):  # fmt: skip
+        place = made(tmp_path, cell(table, "cifar10-s2", row), 0, 50.0)
+        evidence(place, "personalised", head + f"200,0,{value}\n")
+    assert judged(tmp_path, "Local models of SCAFFOLD").verdict == HOLDS
+    assert judged(tmp_path, "Local models of distillation over all classes").verdict == FAILS
 
 
 def test_section_2_trains_at_a_constant_rate() -> None:

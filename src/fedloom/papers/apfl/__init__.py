@@ -16,5 +16,6 @@ STUDY = Study(
     analyses={},
     remarks=claims.remarks,
     claims=claims.claims,
+    note=claims.NOTE,
     figures={"apfl-figure-1": figure_1, "apfl-figure-2": figure_2, "apfl-figure-3": figure_3},
 )

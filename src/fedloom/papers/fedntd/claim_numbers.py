@@ -2,25 +2,33 @@
 
 from __future__ import annotations
 
+import dataclasses
+import math
 import operator
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import numpy as np
 
-from fedloom.analyses.measures import consistency, finite_mean
+from fedloom.algorithms import ALGORITHMS
+from fedloom.analyses.measures import consistency, correlation, finite_mean
+from fedloom.core.algorithm import Algorithm
+from fedloom.core.averaging import Averaging
+from fedloom.evaluate.student_t import student_quantile
 from fedloom.papers.fedntd import learning_curves
 from fedloom.papers.fedntd.recipes import EPOCHS, Cell as Printed, cells
 from fedloom.papers.reproduction.claim_parts import (
     Observation,
     above,
+    incomparable,
     larger_gain,
     name_of,
     observed,
+    total,
 )
-from fedloom.papers.reproduction.claims import Cell, Part
+from fedloom.papers.reproduction.claims import FAILS, HOLDS, NOISE, NOT_RUN, Cell, Finding, Part
 from fedloom.papers.reproduction.evidence import rows_of
 from fedloom.papers.reproduction.recipe import noise
-from fedloom.papers.reproduction.results import Run
+from fedloom.papers.reproduction.results import Result, Run
 
 RUN_AS = {"fednova": "fednova-released"}  # plain FedNova is FedAvg under shards, so that is not what was printed
 
@@ -29,6 +37,9 @@ _CLOSE = 0.02  # of accuracies after local training that are called equal: ours
 
 
 _ALIKE = 0.05  # of shares of neurons, likewise; printed ones on IID clients are 0.006 to 0.02 apart
+
+
+_STRONG = 0.5  # a correlation that is called so
 
 
 def cell_of(table: str, column: str, row: str) -> Cell:
@@ -66,10 +77,12 @@ def analysed(
     table: str,
     number: Callable[[list[Mapping[str, str]]], float],
     holds: Callable[[float, float], bool] = operator.gt,
+    other: Cell | None = None,
 ) -> Part:
     """Return a part that holds where a number of an analysis is higher in a run of FedNTD than in one of FedAvg.
 
-    It is of the rounds in which both were analysed. `holds`: compares the two numbers otherwise.
+    It is of the rounds in which both were analysed. `holds`: compares the two numbers otherwise. `other`: in place of
+    FedAvg.
     """
 
     def observe(ours: Run, theirs: Run, rounds: int) -> Observation:
@@ -83,7 +96,8 @@ def analysed(
         span = f"round {max(both)}" if len(both) == 1 else f"{len(both)} rounds from {min(both)} to {max(both)}"
         return holds(a, b), f"{a:.3g}, {b:.3g} ({span})"
 
-    return observed([fedntd, fedntd._replace(row="fedavg")], observe, f"{table}: {name_of(number)}, {name_of(holds)}")
+    cells_ = [fedntd, other or fedntd._replace(row="fedavg")]
+    return observed(cells_, observe, f"{table}: {name_of(number)}, {name_of(holds)}")
 
 
 def not_below(ours: float, theirs: float) -> bool:
@@ -111,6 +125,67 @@ def steadier(iid: Run, skewed: Run, rounds: int) -> Observation:
     until = min(rounds, iid.rounds, skewed.rounds)
     means = [finite_mean(consistency(run.history.per_class[:until])) for run in (iid, skewed)]
     return None if np.isnan(means).any() else (means[0] > means[1], "cosine {:.3f}, LDA {:.3f}".format(*means))
+
+
+def even_earlier(ours: Run, theirs: Run, rounds: int) -> Observation:
+    """Say whether shares of classes in the summed accuracy are nearer to each other, mean over the rounds."""
+    until = min(rounds, ours.rounds, theirs.rounds)
+    means = []
+    for run in (ours, theirs):
+        accuracies = np.asarray(run.history.per_class[:until], np.float64)
+        sums = accuracies.sum(1, keepdims=True) if accuracies.ndim == 2 and len(accuracies) else np.zeros((0, 1))
+        if not len(sums) or not (sums > 0).all():
+            return None
+        means.append(float((accuracies / sums).std(1).mean()))
+    return means[0] < means[1], "deviation over classes {:.3f}, {:.3f}".format(*means)
+
+
+def moves_with_distance(run: Run, rounds: int) -> Observation:
+    """Say whether the distance of local weights from the received ones goes with that of the classes."""
+    with rows_of(run, "weight-divergence") as rows:
+        if not rows:
+            return None
+        pairs = [(float(row["distribution_l2"]), float(row["weights_l2"])) for row in rows]
+    found = correlation(*np.asarray([pair for pair in pairs if np.isfinite(pair).all()]).T)
+    return found.pearson >= _STRONG, f"correlation {found.pearson:.2f} of {found.n} local models"
+
+
+def sends_more(method: Run, fedavg: Run, rounds: int) -> Observation:
+    """Say whether a method sends more bytes than FedAvg."""
+    until = min(rounds, method.rounds, fedavg.rounds)
+    a, b = (total(run, until, "bytes_down", "bytes_up") for run in (method, fedavg))
+    return (a > b, f"{a / b:.3g} times the bytes") if b else None
+
+
+def keep_state() -> tuple[bool, str]:
+    """Say whether clients keep a state under MOON and SCAFFOLD, and none under FedAvg and FedNTD, in the code here."""
+    names, none = ("fedavg", "fedntd", "moon", "scaffold"), (Algorithm.init_client, Averaging.init_client)
+    keeping = [name for name in names if ALGORITHMS[name].init_client not in none]
+    return keeping == ["moon", "scaffold"], f"clients of {', '.join(keeping)} keep a state, of {', '.join(names)}"
+
+
+def accurate_as_it_forgets_less(methods: Sequence[Cell]) -> Part:
+    """Return a part that holds where accuracy and forgetting correlate negatively over methods, beyond chance.
+
+    The correlation is of means over the seeds of each method, after the rounds that all have, by Student's t at 95 %.
+    It needs four methods; those without runs are left out.
+    """
+
+    def decide(*results: Result) -> Finding:
+        there = [r for r in results if r.accuracy is not None and not r.failures]
+        if len(there) < 4:
+            return Finding(NOT_RUN)
+        found = [dataclasses.replace(r, until=min(r.rounds for r in there)) for r in there]
+        pairs = [(r.accuracy, r.forgetting) for r in found]
+        known = np.asarray([pair for pair in pairs if None not in pair], np.float64)
+        if len({str(r.changed) for r in found}) > 1 or len(known) < 4:
+            return incomparable(*found)
+        r, df = correlation(*known.T).pearson, len(known) - 2
+        clear = abs(r) * math.sqrt(df) > student_quantile(0.975, df) * math.sqrt(max(1 - r * r, 0.0))
+        verdict = NOISE if not clear else HOLDS if r < 0 else FAILS
+        return Finding(verdict, f"{found[0].recipe.column} {len(known)} methods, correlation {r:.2f}", "", tuple(found))
+
+    return Part(tuple(methods), decide, kind="accuracy with forgetting")
 
 
 def _mean(values: Iterator[float]) -> float:

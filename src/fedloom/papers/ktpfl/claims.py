@@ -140,6 +140,10 @@ def _claims() -> Iterator[Claim]:
         parts=[computed(_traffic)], published="in words",
     )  # fmt: skip
     yield Claim(
+        where="Section 3", text="Without rho a client whose data are others takes its own coefficient to 1",
+        lacks="No recipe has rho = 0.",
+    )  # fmt: skip
+    yield Claim(
         where=_RECALLED, text="KT-pFL does well over rho, local epochs, distillation epochs and public examples",
         lacks="None of the sweeps has been run.",
     )  # fmt: skip

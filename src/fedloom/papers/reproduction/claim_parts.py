@@ -20,9 +20,18 @@ _NO_PAIR = "not comparable (other settings or no common seed)"
 
 def jumps(result: Result) -> BySeed:
     """Return by how many points a number changes from round to round, mean over the rounds, of each seed."""
+    return _jumps(result, 1)
+
+
+def late_jumps(result: Result) -> BySeed:
+    """Return the same of the second half of the rounds alone."""
+    return _jumps(result, result.rounds // 2)
+
+
+def _jumps(result: Result, first: int) -> BySeed:
     out = {}
     for seed, run in result.runs.items():
-        values = (m.get(result.recipe.measure) for m in run.history.metrics if 1 <= m["round"] <= result.rounds)
+        values = (m.get(result.recipe.measure) for m in run.history.metrics if first <= m["round"] <= result.rounds)
         curve = [100 * value for value in values if value is not None]
         if len(curve) > 1:
             out[seed] = statistics.fmean(abs(b - a) for a, b in itertools.pairwise(curve))
@@ -59,6 +68,11 @@ def above(
         return Finding(order(found), ours, _printed(*pair), tuple(pair))
 
     return Part((high, low), decide, instead, kind=f"above in {name_of(of)}")
+
+
+def last_word(cell: Cell) -> str:
+    """Return the last word of a cell's column, where recipes have the value of a variable: e5 of cifar10-s2-e5."""
+    return cell.column.rpartition("-")[2]
 
 
 def together(*results: Result) -> list[Result]:

@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
+from fedloom.papers import note
 from fedloom.papers.reproduction.claim_verdicts import RULE, ClaimVerdict, comparisons
 from fedloom.papers.reproduction.claims import JUDGED, NOT_RUN, SHORT, VERDICTS
 
@@ -23,11 +24,11 @@ run, and says how many these are: **bold** where all of them were, plain where a
 
 
 def told(rates: Sequence[float]) -> str:
-    """Say how often the rule calls equal methods different, by the rates of the tables with kept runs."""
+    """Say how often the rule calls equal methods different, by the rates of the columns with kept runs."""
     low, high, mean = (f"{100 * rate:.1f}" for rate in (min(rates), max(rates), statistics.fmean(rates)))
     return (
         f"**False alarms**: of comparisons of equal methods the rule calls {mean} % different, {low} to {high} % by "
-        "table. It is simulated on the cells and seeds of the kept runs, with noise of each cell's own. What "
+        "column. It is simulated on the cells and seeds of the kept runs, with noise of each cell's own. What "
         "one seed decides by printed deviations is not among them."
     )
 
@@ -55,7 +56,7 @@ def as_markdown(
         judged: the claims of each source.
         titles: of the sources.
         linked: the tables whose pages are there, SOURCE/TABLE.
-        rates: of false alarms, by table.
+        rates: of false alarms, by column.
     """
     heads = [*(words for v in JUDGED for words in (v, f"{v} so far")), SHORT, NOT_RUN]
     lines = [HEAD, RULE, "", told(rates), "", f"| claims | {' | '.join(heads)} |", "|---" * (len(heads) + 1) + "|"]
@@ -70,7 +71,13 @@ def as_markdown(
         cells.append(f"{sum(counts[v] for v in JUDGED)} of {counts.total():,}")
         lines.append(f"| {_link(title) if title in counts_by_source else title} | {' | '.join(cells)} |")
     for source, mine in judged.items():
-        lines += ["", f"## {titles[source]}", "", "| claim | verdict | published | ours | length | seeds | runs |"]
+        lines += [
+            "",
+            f"## {titles[source]}",
+            *([f"\n{note(source)}"] * bool(note(source))),
+            "",
+            "| claim | verdict | published | ours | length | seeds | runs |",
+        ]
         lines.append("|---" * 7 + "|")
         for one in mine:
             row = one.row()

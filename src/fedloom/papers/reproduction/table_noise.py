@@ -9,9 +9,11 @@ from pathlib import Path
 from fedloom.evaluate.paired_differences import Block, Noise, false_alarms, pooled
 from fedloom.papers import recipes, tables
 from fedloom.papers.reproduction.claims import Reading
+from fedloom.papers.reproduction.recipe import Recipe
 from fedloom.papers.reproduction.results import Folders, Result, read
 
 BySeed = Mapping[int, float]
+LEAST_DF = 3  # with fewer, Student's t takes a bound of 4 to 13 deviations
 
 
 def numbers(result: Result) -> BySeed:
@@ -22,52 +24,59 @@ def numbers(result: Result) -> BySeed:
 def noise_of(compared: Sequence[Result], of: Callable[[Result], BySeed] = numbers) -> Noise | None:
     """Return the deviation of the difference of two cells of one seed; None where no two cells tell it.
 
-    Cells of one column are compared as those of a column are, others as those of a row, over all tables in which the
-    runs stand, in the number that is read of the first.
+    Cells of one column are compared as those of a column are, others as those of a row, in the number that is read of
+    the first. It is pooled over the cells of that column or row, since deviations differ tenfold between data sets; and
+    where these leave it fewer than `LEAST_DF` degrees of freedom, over the whole tables.
     """
     folders, asked = compared[0].folders, compared[0].recipe
     if folders is None:
         return None
-    mine = tuple(dict.fromkeys(r.recipe.place.partition("/")[0] for r in compared))
-    across = len({_cell(r)[0] for r in compared}) > 1
-    key = (mine, across, asked.measure, asked.reading, of)
+    stand, named = ([where(r.recipe) for r in compared] for where in (_place, _name))
+    by_place = len({at[:2] for at in stand}) == 1  # so a comparison that several tables have is the same in each
+    cells = stand if by_place else named
+    mine, across = tuple(dict.fromkeys(at[0] for at in cells)), len({at[1] for at in cells}) > 1
+    here = cells[0][1 + across]
+    key = (by_place, mine, across, here, asked.measure, asked.reading, of)
     if key not in folders.noises:
-        folders.noises[key] = pooled(
-            block
-            for cells in _groups(folders, mine, across, asked.measure, asked.reading).values()
-            if len(block := _block(cells, of)) > 1
-        )
+        groups = _groups(folders, mine, by_place, across, asked.measure, asked.reading)
+        near = pooled(_block(found, of) for (there, _), found in groups.items() if there == here)
+        enough = near is not None and near.df >= LEAST_DF
+        folders.noises[key] = near if enough else pooled(_block(found, of) for found in groups.values())
     return folders.noises[key]
 
 
-def false_alarms_of(table: str, folder: Path) -> float | None:
-    """Return how often the rule calls equal cells of a table different (`false_alarms`).
-
-    It is None where no two cells of a column have several seeds.
-    """
+def false_alarms_of(table: str, folder: Path) -> list[float]:
+    """Return how often the rule calls equal cells different (`false_alarms`), of each column that tells its noise."""
     asked = next(iter(recipes(table)))
-    groups = _groups(Folders((folder,), None), (table,), False, asked.measure, asked.reading)
-    found = [block for cells in groups.values() if len(block := _block(cells, numbers)) > 1]
-    return false_alarms(found) if found else None
+    groups = _groups(Folders((folder,), None), (table,), True, False, asked.measure, asked.reading)
+    by_column: dict[str, list[Block]] = {}
+    for (column, _), cells in groups.items():
+        by_column.setdefault(column, []).append(_block(cells, numbers))
+    return [false_alarms(blocks) for blocks in by_column.values() if pooled(blocks)]
 
 
-def _cell(r: Result) -> tuple[str, str]:
-    """Return column and row of the runs of a cell, which tables may share."""
-    _, column, row = r.recipe.place.split("/")
-    return column, row
+def _place(r: Recipe) -> tuple[str, str, str]:
+    """Return table, column and row of the runs of a cell, which tables may share."""
+    table, column, row = r.place.split("/")
+    return table, column, row
+
+
+def _name(r: Recipe) -> tuple[str, str, str]:
+    return r.table, r.column, r.row
 
 
 def _groups(
-    folders: Folders, mine: Sequence[str], across: bool, measure: str, reading: Reading
+    folders: Folders, mine: Sequence[str], by_place: bool, across: bool, measure: str, reading: Reading
 ) -> dict[tuple[str, str], list[Result]]:
     """Return the cells with several seeds in groups of one column (`across`: row) and equally changed settings."""
     groups: dict[tuple[str, str], list[Result]] = {}
     for table in mine:
         for r in read(recipes(table) if table in tables() else [], folders.paths, folders.rounds):
-            if r.recipe.place.partition("/")[0] == table and len(r.runs) > 1 and not r.failures:
+            at = (_place if by_place else _name)(r.recipe)
+            if at[0] == table and len(r.runs) > 1 and not r.failures:
                 own = dataclasses.replace(r.recipe, measure=measure, reading=reading)
                 changed = str(sorted(r.changed.items()))
-                groups.setdefault((_cell(r)[across], changed), []).append(dataclasses.replace(r, recipe=own))
+                groups.setdefault((at[1 + across], changed), []).append(dataclasses.replace(r, recipe=own))
     return groups
 
 
