@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import dataclasses
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +16,9 @@ import fedloom as fl
 from fedloom.core.errors import SettingError
 from fedloom.experiments.experiment import Experiment
 from fedloom.experiments.export import export
-from fedloom.experiments.predictions import predict
-from fedloom.experiments.trained_model import trained_model
+from fedloom.experiments.new_rows import RowReader
+from fedloom.experiments.predictions import predict, predict_by
+from fedloom.experiments.trained_model import task_of, trained_model
 from hospitals import write_table
 from runs_of_tables import LABEL, TARGET, linear, tables, trained
 from tiny import federation, linear as tiny_linear
@@ -45,6 +47,21 @@ def features(run: Path, rows: list[dict[str, str]]) -> Any:
     kept = Experiment.from_directory(run).federation().train.preparation
     assert kept is not None
     return kept.new_rows(pd.DataFrame(rows))
+
+
+@pytest.mark.parametrize("which", ["classes", "numbers"])
+def test_rows_of_which_the_model_says_nothing_are_refused(which: str, request: pytest.FixtureRequest) -> None:
+    """They would be read as the first class."""
+    run, new = (request.getfixturevalue(which)[name] for name in ("run", "new"))
+    experiment = Experiment.from_directory(run)
+    job = experiment.job()
+    found = trained_model(run, job)
+    wild = dataclasses.replace(found, weights=fl.tree.map_tree(lambda t: t.sign() * 3e38, found.weights))
+    reader = RowReader(job.federation.train, experiment)
+    with pytest.raises(
+        SettingError, match=r"global model after round \d+ are NaN or infinite for \d+ of .* first line"
+    ):
+        predict_by(wild, reader, task_of(wild, run), new)
 
 
 @pytest.mark.parametrize("client", [None, "Kiel"])

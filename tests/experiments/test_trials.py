@@ -434,8 +434,12 @@ def test_a_run_without_the_measure_ends_after_one_round(base: Experiment, tmp_pa
     assert len(History.read(tmp_path / "s/trial-000/seed-0").metrics) == 2
 
 
-def test_a_measure_that_is_lost_in_the_end_is_no_score(base: Experiment, tmp_path: Path) -> None:
-    made = Made(val_accuracy=[[0, 0.5, 0.9, None]] * 3)
+@pytest.mark.parametrize("values", [[0, 0.5, 0.9, None], [0, 0.5, None, 0.9]])
+def test_a_measure_that_is_lost_in_the_end_is_no_score(
+    base: Experiment, tmp_path: Path, values: list[float | None]
+) -> None:
+    """Nor one that is undefined on the way there: without that round the trial would look the better."""
+    made = Made(val_accuracy=[values] * 3)
     trials = Sweep(base, LR).run(tmp_path / "s", train=made)
     assert {t.status for t in trials} == {
         "failed: seed 0: val_accuracy is not known at the end of this run: it was not measured or is not finite"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,8 @@ import torch.nn.functional as F
 
 import fedloom as fl
 from fedloom.core.batch import Batch, probe
-from fedloom.core.task import TargetMoments
+from fedloom.core.random import uniform
+from fedloom.core.task import TargetMoments, weight_of
 
 Z = torch.tensor([[0.2, -1.0, 0.5], [1.5, 0.3, -0.2], [0.1, 0.2, 0.9], [9.0, 9.0, 9.0]], dtype=torch.float64)
 Y = torch.tensor([2, 0, 1, 0])
@@ -28,6 +30,20 @@ def test_class_weights_are_those_of_pytorch() -> None:
     torch.testing.assert_close(found, F.cross_entropy(Z[:3], Y[:3], weight=weight))
     with pytest.raises(fl.SettingError, match="one weight for each of the 3 classes, got 2"):
         fl.Classification(class_weights=(1.0, 2.0)).loss(Z, batch(Y))
+
+
+@pytest.mark.parametrize("smoothing", [0.0, 0.3, 0.9])
+def test_weights_of_classes_weigh_the_smoothed_part_too_as_pytorch(smoothing: float) -> None:
+    """On a padded batch, and summed over batches by the weights that the task says."""
+    weights = (1.0, 2.0, 5.0)
+    task = fl.Classification(class_weights=weights, label_smoothing=smoothing)
+    own = torch.tensor(weights, dtype=torch.float64)
+    want = F.cross_entropy(Z[:3], Y[:3], own, label_smoothing=smoothing)
+    torch.testing.assert_close(task.loss(Z, batch(Y)), want)
+    parts = [
+        (task.loss(Z[rows], one), weight_of(task, one)) for rows in ([0], [1, 2]) for one in [probe(Z[rows], Y[rows])]
+    ]
+    torch.testing.assert_close(sum(loss * w for loss, w in parts) / sum(w for _, w in parts), want)
 
 
 def test_smoothing_and_focal_loss() -> None:
@@ -94,6 +110,63 @@ def test_what_does_not_fit_is_refused_before_the_run(task: Any, y: Any, outputs:
     federation = fl.federate(train, fl.data.by_lists(np.array_split(np.arange(40), 4)), seed=0)
     with pytest.raises(fl.SettingError, match=message):
         fl.run(fl.FedAvg(), federation, lambda: torch.nn.Linear(3, outputs), fl.RunSettings(cohort_size=2), task=task)
+
+
+class Returning(torch.nn.Module):
+    """A layer, and what becomes of its outputs."""
+
+    def __init__(self, outputs: int, then: Callable[[torch.Tensor], Any]) -> None:
+        super().__init__()
+        self.layer, self.then = torch.nn.Linear(3, outputs), then
+
+    def forward(self, x: torch.Tensor) -> Any:
+        return self.then(self.layer(x))
+
+
+@pytest.mark.parametrize("standardise", [True, False])
+@pytest.mark.parametrize("then", [lambda z: z.squeeze(-1), lambda z: z[:, None]], ids=["one less", "one more"])
+def test_the_shape_of_a_regression_is_said(standardise: bool, then: Any) -> None:
+    """The rows of a batch are no outputs."""
+    train = fl.data.Examples(torch.randn(40, 3), torch.rand(40), 1)
+    federation = fl.federate(train, fl.data.by_lists(np.array_split(np.arange(40), 4)), seed=0)
+    task, settings = fl.Regression(standardise=standardise), fl.RunSettings(cohort_size=2)
+    with pytest.raises(fl.SettingError, match=r"outputs are a column for each target, \(N, D\), got .* \(N, 1\)"):
+        fl.run(fl.FedAvg(), federation, lambda: Returning(1, then), settings, task=task)
+
+
+@pytest.mark.parametrize("kind", [list, tuple])
+def test_two_heads_are_no_logits(kind: Any) -> None:
+    with pytest.raises(fl.SettingError, match=f"TypeError: logits must be a tensor, not {kind.__name__}"):
+        fl.run(fl.FedAvg(), federation(), lambda: Returning(3, lambda z: kind([z, z])), fl.RunSettings(cohort_size=2))
+
+
+def federation() -> fl.Federation:
+    train = fl.data.Examples(torch.randn(40, 3), torch.arange(40) % 3, 3)
+    return fl.federate(train, fl.data.by_lists(np.array_split(np.arange(40), 4)), seed=0)
+
+
+class Mixed(fl.Classification):
+    """A loss with noise of a generator that no seed governs."""
+
+    def loss(self, logits: torch.Tensor, batch: Batch) -> torch.Tensor:
+        return super().loss(logits, batch) * np.random.uniform(0.5, 1.5)
+
+
+class Keyed(fl.Classification):
+    """The same, by the key of the batch."""
+
+    def loss(self, logits: torch.Tensor, batch: Batch) -> torch.Tensor:
+        each = F.cross_entropy(logits, batch.y, reduction="none")
+        return batch.mean(each * (1 + uniform(batch.key, 0, each.shape)))
+
+
+def test_a_loss_that_draws_random_numbers_is_named_as_one() -> None:
+    settings = fl.RunSettings(rounds=1, cohort_size=2)
+    with pytest.raises(
+        fl.SettingError, match=r"Mixed draws random numbers that no seed governs.* core.random.normal\("
+    ):
+        fl.run(fl.FedAvg(), federation(), lambda: torch.nn.Linear(3, 3), settings, task=Mixed(), progress=False)
+    fl.run(fl.FedAvg(), federation(), lambda: torch.nn.Linear(3, 3), settings, task=Keyed(), progress=False)
 
 
 def test_moments_are_those_of_all_clients_training_examples() -> None:

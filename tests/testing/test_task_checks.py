@@ -346,6 +346,14 @@ class Infinite(Counts):
     measures = headline(value=lambda total, count: math.inf if count == 1 else float(total))
 
 
+@wrong("undefined_is_nan", r"where a model answers one row with NaN: let `silent\(logits, y\)` name that row")
+class HearsAnAnswer(Counts):
+    measures = headline(rows=lambda logits, y: (logits.nan_to_num() - y).abs().mean(1).double())
+
+    def silent(self, logits: Tensor, y: Tensor) -> Tensor:
+        return torch.zeros(len(y), dtype=torch.bool)
+
+
 @wrong("engines_agree", "a stacked run fails: ")
 class Branches(Counts):
     def loss(self, logits: Tensor, batch: Batch) -> Tensor:

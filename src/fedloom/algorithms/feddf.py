@@ -185,5 +185,8 @@ def ensemble(teachers: Sequence[tuple[fl.Model, fl.Weights]], public: Public, T:
 
 
 def accuracy(model: fl.Model, weights: fl.Weights, held: fl.Batches) -> float:
-    """Return the accuracy of a model on labelled examples."""
-    return float((held.predict(model, weights).argmax(-1) == held.y[held.examples]).double().mean())
+    """Return the accuracy of a model on labelled examples; -1 of one that says nothing on one of them."""
+    logits = held.predict(model, weights)
+    if not bool(logits.amax(-1).isfinite().all()):
+        return -1.0
+    return float((logits.argmax(-1) == held.y[held.examples]).double().mean())

@@ -20,7 +20,7 @@ from fedloom.core.model import Model
 from fedloom.core.task import Task
 from fedloom.core.types import Weights
 from fedloom.data import Examples
-from fedloom.evaluate import classify, rows_right
+from fedloom.evaluate import classify
 from fedloom.experiments.experiment import Experiment
 from fedloom.storage.files import path_of
 
@@ -210,10 +210,10 @@ class AnalysedRun:
         assert federation.local_test is not None  # else no client was evaluated
         return np.array(
             [
-                rows_right(
+                classify(
                     population.models[population.assignment[k]], w, self.task,
                     federation.train.select(federation.local_test.rows(k)),
-                ).mean()
+                ).accuracy
                 for k, w in models.items()
             ]
         )  # fmt: skip

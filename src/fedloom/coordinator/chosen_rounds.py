@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -20,10 +21,12 @@ def validated_round(records: Iterable[Mapping[str, Any]], measure: TaskMeasure) 
 
     `measure`: the headline of the task.
 
-    Round 0 counts: the initial weights may be the best. Test data choose no round.
+    Round 0 counts: the initial weights may be the best. Test data choose no round. A number that is undefined, as of a
+    model that says nothing, is never the best.
     """
     name, up = f"val_{measure.name}", sign(measure.better)
-    measured = [(up * m[name], -m["round"]) for m in records if m.get(name) is not None]
+    known = ((m["round"], m[name]) for m in records if m.get(name) is not None)
+    measured = [(up * value, -round) for round, value in known if math.isfinite(value)]
     return -max(measured)[1] if measured else None
 
 

@@ -16,11 +16,11 @@ from fedloom.coordinator.run import Job
 from fedloom.core.batch import Batch
 from fedloom.core.errors import SettingError
 from fedloom.core.task import Task, targets_of
-from fedloom.core.task_measures import Score, TaskMeasure
+from fedloom.core.task_measures import Score, TaskMeasure, silent_rows
 from fedloom.data import Examples
 from fedloom.evaluate.accuracy import evaluate_rows
 from fedloom.experiments.experiment import Experiment
-from fedloom.experiments.new_rows import RowReader
+from fedloom.experiments.new_rows import NewRows, RowReader
 from fedloom.experiments.trained_model import ModelAfterRound, job_of, task_of, trained_model
 from fedloom.storage.files import path_of
 from fedloom.storage.output import as_csv, check_new, publish
@@ -187,6 +187,7 @@ def predict_by(found: ModelAfterRound, reader: RowReader, by: tuple[Task, float 
         )
     new = reader.read(data, with_targets=False)
     logits = logits_of(found, new.examples)
+    _check_answers(found, task, logits, new)
     values = _predicted(task, logits)
     # a margin is no probability
     likely = task.probabilities(logits) if hasattr(task, "probabilities") and not isinstance(task, Hinge) else None
@@ -201,6 +202,18 @@ def predict_by(found: ModelAfterRound, reader: RowReader, by: tuple[Task, float 
         round=found.round,
         threshold=threshold,
     )
+
+
+def _check_answers(found: ModelAfterRound, task: Task, logits: Tensor, new: NewRows) -> None:
+    """Raise SettingError where the model says nothing of a row, which would be read as its first class."""
+    if logits.ndim != 2:  # of a sequence, what is said of places that do not count may be anything
+        return
+    if len(silent := silent_rows(task, logits, new.examples.y).nonzero().flatten().tolist()):
+        raise SettingError(
+            f"a prediction is made of outputs that are numbers, and those of the {found.whose} after round "
+            f"{found.round} are NaN or infinite for {len(silent):,} of {len(logits):,} rows, first "
+            f"{new.counted} {new.places[silent[0]]}: take an earlier round (at), such as the best"
+        )
 
 
 def _predicted(task: Any, logits: Tensor) -> Tensor:

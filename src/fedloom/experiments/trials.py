@@ -366,11 +366,12 @@ def at_end(history: History, name: str, by: str) -> float | None:
     """Return a number at the end of a run, as a sweep reads it: its mean over the last rounds that have `by`.
 
     `by` is the measure that trials are compared by. What was measured before training is left out. It is None where
-    none of these rounds has the number, and where `by` was undefined in the last of them, as of a run that diverged.
+    none of these rounds has the number, and where `by` was undefined in one of them, as of a run that diverged: without
+    that round the trial would look the better.
     """
     rounds = [m for m in history.metrics if m["round"] > 0 and by in m][-LAST:]
     values = [m[name] for m in rounds if m.get(name) is not None]
-    return statistics.fmean(values) if values and rounds[-1][by] is not None else None
+    return statistics.fmean(values) if values and all(m[by] is not None for m in rounds) else None
 
 
 class _UnmeasuredError(FedloomError):

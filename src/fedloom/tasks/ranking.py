@@ -25,9 +25,8 @@ def roc_auc(outputs: Tensor, positive: Tensor, real: Tensor) -> Tensor:
     values, positive = _behind(outputs, real), positive & real
     ordered = values.sort(-1).values  # NaN behind all else
     below = torch.searchsorted(ordered, values)
-    until = torch.searchsorted(ordered, values, right=True).clamp(
-        max=real.sum(-1, keepdim=True)
-    )  # none that is not real
+    until = torch.searchsorted(ordered, values, right=True)
+    until = until.clamp(max=real.sum(-1, keepdim=True))  # what is not real ties with no row at plus infinity
     ranks = (below + until + 1).double() / 2  # from 1
     count = positive.sum(-1).double()
     others = (real & ~positive).sum(-1).double()

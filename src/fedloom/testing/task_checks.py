@@ -276,6 +276,12 @@ def undefined_is_nan(subject: TaskSubject) -> None:
                 ) from error
             assert not math.isinf(value), f"measure {name!r} is {value} on {what}: return NaN where it is undefined"
             _check_value(m, value)
+    silent = dataclasses.replace(case, logits=torch.cat([case.logits[:-1], case.logits[-1:] * math.nan]))
+    for name, value in silent.results([*measures_of(case.task)]).measured(case.task).items():
+        assert math.isnan(value), (
+            f"measure {name!r} is {value:.6g} where a model answers one row with NaN: let `silent(logits, y)` name "
+            "that row, or leave it out"
+        )
 
 
 TASK_CHECKS: Mapping[str, Callable[[TaskSubject], None]] = {
