@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 import torch
-from hypothesis import given, strategies as st
+from hypothesis import given, settings, strategies as st
 from sklearn import metrics as sk
 from test_task_measures import TASKS, measured, sent
 
@@ -56,6 +56,7 @@ def check(found: dict[str, float], want: dict[str, float]) -> None:
         assert found[name] == pytest.approx(value, abs=1e-9, nan_ok=True), name
 
 
+@settings(deadline=None, max_examples=50)
 @given(SEEDS, st.integers(1, 12), st.integers(2, 5), st.sets(st.integers(0, 4), min_size=1), SPREADS, st.booleans())
 def test_classes_that_are_absent_tied_or_sure(
     seed: int, n: int, classes: int, there: set[int], spread: float, ties: bool
@@ -69,6 +70,7 @@ def test_classes_that_are_absent_tied_or_sure(
     check(found, of_classes(y, p.argmax(1), p, p))
 
 
+@settings(deadline=None, max_examples=50)
 @given(SEEDS, st.integers(1, 12), st.sampled_from(((0,), (1,), (0, 1))), SPREADS, st.floats(0.01, 0.99))
 def test_one_logit_ranks_by_the_logit(
     seed: int, n: int, there: tuple[int, ...], spread: float, threshold: float
@@ -107,6 +109,7 @@ def test_rows_that_are_infinitely_high_tie_with_each_other_and_not_with_padding(
     assert found == [0.75, 1.0]
 
 
+@settings(deadline=None, max_examples=50)
 @given(SEEDS, st.integers(1, 10), st.integers(1, 4), st.floats(0, 1), SPREADS)
 def test_labels_that_are_few_absent_or_everywhere(seed: int, n: int, labels: int, share: float, spread: float) -> None:
     rng = np.random.default_rng(seed)
@@ -127,6 +130,7 @@ def test_labels_that_are_few_absent_or_everywhere(seed: int, n: int, labels: int
     )  # fmt: skip
 
 
+@settings(deadline=None, max_examples=50)
 @given(SEEDS, st.integers(1, 8), st.integers(2, 5), st.integers(0, 6))
 def test_places_that_do_not_count_weigh_nothing(seed: int, n: int, vocabulary: int, counted: int) -> None:
     """What a network says where nothing counts may be anything, also no number."""
@@ -154,6 +158,7 @@ def test_a_perplexity_that_no_float_holds_is_infinite() -> None:
     )
 
 
+@settings(deadline=None, max_examples=50)
 @given(
     SEEDS,
     st.integers(2, 30),
@@ -215,6 +220,7 @@ def test_a_centre_that_the_user_has_set_stays() -> None:
     assert found["mae"] == pytest.approx(0.5)
 
 
+@settings(deadline=None, max_examples=50)
 @given(SEEDS, st.integers(1, 40), st.integers(2, 4), SPREADS)
 def test_calibration_error_by_an_independent_loop(seed: int, n: int, classes: int, spread: float) -> None:
     rng = np.random.default_rng(seed)
