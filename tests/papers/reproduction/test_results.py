@@ -16,7 +16,7 @@ from fedloom.core.errors import SettingError
 from fedloom.papers import find, recipes, study
 from fedloom.papers.reproduction.recipe import Recipe
 from fedloom.papers.reproduction.results import FAILED, curve, mean_curve, orderings, read, runs
-from fedloom.papers.reproduction.results_page import as_csv, as_markdown, summary
+from fedloom.papers.reproduction.results_page import as_csv, as_markdown, order_lines, summary
 from fedloom.papers.reproduction.running import with_changes
 from published_runs import cell, made, result
 
@@ -259,9 +259,15 @@ def test_orders_may_be_published_in_words(tmp_path: Path) -> None:
         ("cifar10-s2-r0.6", "pfedsd", "fedavg", None, True, ()),
         ("cifar10-s2-r0.6", "pfedsd", "local_only", None, False, (0,)),
     ]
-    assert "orders that hold in ours: 1 of 2; all are in words. Not: pfedsd above local_only." in as_markdown(
-        "T", found
+    assert "\n2 published orders left out, of unfinished runs or other settings.\n" in as_markdown("T", found)
+    whole = [personal(tmp_path / "whole", row, values * 100) for row, values in rows.items()]
+    assert "orders that hold in ours: 1 of 2; all are in words. Not: pfedsd above local_only.\n" in as_markdown(
+        "T", read(whole, [tmp_path / "whole"])
     )
+    some = [personal(tmp_path / "some", row, rows[row] * (1 if row == "local_only" else 100)) for row in rows]
+    assert order_lines(read(some, [tmp_path / "some"])) == [
+        "Published orders that hold in ours: 1 of 1; all are in words."  # a shorter run is compared with none
+    ]
 
 
 def test_orders_of_runs_that_depart_alike(tmp_path: Path) -> None:
@@ -299,7 +305,7 @@ def test_orders_are_between_the_same_seeds(tmp_path: Path) -> None:
 def test_an_order_that_holds_in_the_mean_alone_says_so(tmp_path: Path) -> None:
     fedavg, dense = (cell("dense-table1", "fmnist-a0.1-m5-cnn", row) for row in ("fedavg", "dense"))
     for seed, (above, below) in enumerate(((60.0, 40.0), (44.0, 45.0), (50.0, 49.0))):
-        made(tmp_path, dense, seed, above, rounds=41)
+        made(tmp_path, dense, seed, above, rounds=201)
         made(tmp_path, fedavg, seed, below, rounds=1)
     found = read([fedavg, dense], [tmp_path])
     assert [(o.holds, o.against) for o in orderings(found)] == [(True, (1,))]

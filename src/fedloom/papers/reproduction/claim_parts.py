@@ -170,16 +170,11 @@ def whole(part: Part) -> Part:
 
     def decide(*results: Result) -> Finding:
         found = part.decide(*results)
-        if found.verdict == NOT_RUN or all(full(r) for r in found.results):
+        if found.verdict == NOT_RUN or all(r.full for r in found.results):
             return found
         return found._replace(verdict=SHORT)
 
     return dataclasses.replace(part, decide=decide)
-
-
-def full(r: Result) -> bool:
-    """Return whether all runs of a result are as long as published, with its settings."""
-    return not r.changed and not r.failures and r.rounds == r.recipe.rounds
 
 
 def number(cell: Cell) -> Part:

@@ -159,6 +159,11 @@ class Result:
         """Number of rounds after which numbers are taken: as the longest run has, at most `until` and as published."""
         return min(self.wanted, max((r.rounds for s, r in self.runs.items() if s not in self.failures), default=0))
 
+    @property
+    def full(self) -> bool:
+        """True where all runs are as long as published, with its settings."""
+        return not self.changed and not self.failures and self.rounds == self.recipe.rounds
+
     @cached_property
     def seeds(self) -> list[int]:
         """The seeds whose runs got as far as `rounds`."""

@@ -156,10 +156,15 @@ def kind(verdict: str) -> str:
 
 
 def order_lines(results: Sequence[Result]) -> list[str]:
-    """Say how the published orders of some results came out; nothing where there is no pair."""
-    found = orderings(results)
+    """Say how the published orders of some results came out; nothing where there is no pair.
+
+    Orders of runs that are shorter than published, or have other settings, are none of the published ones.
+    """
+    found = orderings(r for r in results if r.full)
+    others = len(orderings(results)) - len(found)
+    left_out = f"{others} published order{'s' * (others > 1)} left out, of unfinished runs or other settings."
     if not found:
-        return []
+        return [left_out] * (others > 0)
     clear = [o for o in found if o.clear]
     text = f"Published orders that hold in ours: {sum(o.holds for o in found)} of {len(found)}"
     if clear:
@@ -169,7 +174,8 @@ def order_lines(results: Sequence[Result]) -> list[str]:
     broken = [f"{o.above} above {o.below}{' (clear)' if o.clear else ''}" for o in found if not o.holds]
     text += f" Not: {', '.join(broken)}." if broken else ""
     partly = [f"{o.above} above {o.below} (not in {', '.join(map(str, o.against))})" for o in found if o.by_the_mean]
-    return [text + (f" In the mean, but not in every seed: {', '.join(partly)}." if partly else "")]
+    text += f" In the mean, but not in every seed: {', '.join(partly)}." if partly else ""
+    return [f"{text} {left_out}" if others > 0 else text]
 
 
 def write(
