@@ -256,6 +256,7 @@ class Membership:
         runtime = Runtime(
             population, algorithm.bind(population.federation, networks), compilation="none", bf16=e.run.bf16
         )
+        files.make(self.folder / "runs", private=True)  # its states may be personal models
         folder = self.folder / "runs" / check_id(self._offer["run"], "a run")
         models = None if e.run.stateless else ModelManager(folder, runtime.fresh(0))
         described = e.described()

@@ -58,14 +58,16 @@ def digest_of(path: Path) -> str:
     return running.digest
 
 
-def make(folder: Path) -> None:
-    """Make a folder, and those above it, unless they are there.
+def make(folder: Path, *, private: bool = False) -> None:
+    """Make a folder, and those above it, unless they are there. `private`: its user alone may open it from now on.
 
     Raises:
         StorageError: the system refuses.
     """
     try:
         folder.mkdir(parents=True, exist_ok=True)
+        if private:
+            folder.chmod(0o700)
     except OSError as error:
         raise StorageError(f"cannot write in {folder}: {error.strerror}; name another folder") from error
 
