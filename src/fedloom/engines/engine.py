@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -87,10 +87,6 @@ class Engine(ServerSide):
 
     def open(self) -> None:  # most need nobody
         """Begin to ask processes that were launched for this run; without this call, clients are computed here."""
-
-    def removed(self) -> Collection[int]:
-        """Return clients that take part no more, and are not drawn."""
-        return ()
 
     def decliners(self, round: int, clients: Sequence[int]) -> dict[int, str]:
         """Return those of some clients that would decline to take part in a round, and why."""
