@@ -16,7 +16,7 @@ from fedloom.cli.serve import hand_out_models
 from fedloom.core import tree
 from fedloom.core.errors import RefusedError, SettingError
 from fedloom.device import Membership
-from fedloom.device.device_results import model_of_device
+from fedloom.device.device_results import DeviceResults, model_of_device
 from fedloom.experiments.experiment import Experiment
 from fedloom.experiments.predictions import predict
 from fedloom.testing.in_process import InProcess
@@ -202,3 +202,21 @@ def test_a_device_that_was_away_gets_its_models_of_the_finished_run(tmp_path: Pa
     assert end.startswith("1 of 5 devices have their models of round 2 in their folders; --resume gives the others")
     assert {path.name: path.read_bytes() for path in results(late).glob("*.safetensors")} == before
     assert (tmp_path / "out" / "metrics.jsonl").read_bytes() == log
+
+
+def test_runs_of_two_servers_whose_ids_begin_alike_have_folders_of_their_own(tmp_path: Path) -> None:
+    """Which nobody else on the host may open; those of an earlier version are shut too."""
+    write_sites(tmp_path)
+    device = members(tmp_path)[1]
+    for name in ("runs", "results"):
+        (device.folder / name).mkdir(mode=0o755)
+    runs = ("0" * 31 + "1", "0" * 31 + "2")
+    for run in runs:
+        kept = DeviceResults(device.folder / "results", run, None, {"id": run}, print)  # type: ignore[arg-type]
+        assert kept.folder == device.folder / "results" / run
+    words = settings("fedavg", **{"run.cohort_size": 1, "run.rounds": 1})
+    serve(tmp_path, words, InProcess([device]), source_of_server(tmp_path)).run(tmp_path / "out")
+    (run,) = {each.name for each in (device.folder / "runs").iterdir()}
+    assert run == json.loads((tmp_path / "devices.json").read_text())["run"] == results(device).name
+    for name in ("runs", "results"):
+        assert (device.folder / name).stat().st_mode & 0o777 == 0o700

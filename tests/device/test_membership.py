@@ -20,10 +20,12 @@ import torch
 
 import fedloom
 import site_devices
+from fedloom.coordinator.history import History
 from fedloom.core.errors import RankError, RefusedError, SettingError, SettingWarning, StorageError
 from fedloom.data import Examples, LabelDrift, Normalise, Window, from_arrays
 from fedloom.device import DataManager, Membership, membership, take_part
 from fedloom.device.membership import FIRST, device_id
+from fedloom.engines.engine_options import Options
 from fedloom.experiments import catalogue
 from fedloom.experiments.experiment import Experiment
 from fedloom.experiments.sections import DataSettings
@@ -31,11 +33,13 @@ from fedloom.testing.in_process import InProcess
 from fedloom.wire import registration
 from fedloom.wire.communication import CLOSED, CommunicationManager
 from fedloom.wire.device_registry import Registry
+from fedloom.wire.devices import Devices
 from fedloom.wire.fleet import Audit, NoResponse, RankFleet
 from fedloom.wire.reception import read_public, register_devices, send_public
 from fedloom.wire.registration import versions
 from fedloom.wire.transport import pack, unpack, with_checksum
-from hospitals import write_hospitals
+from hospitals import SIZES, write_hospitals
+from site_devices import members as site_members, serve, settings as site_settings, source_of_server, write_sites
 
 Device = Callable[[bytes], bytes | None]
 
@@ -210,6 +214,47 @@ def test_a_device_has_the_name_of_its_key(tmp_path: Path) -> None:
     ours[1].name = ""
     fleet.admit(7, ours[1]._register(ours[1]._offer))
     assert log(tmp_path)[-1]["event"] == "joined"
+
+
+class Listed(Keyed):
+    """Ranks whose keys are registered until they are removed."""
+
+    keys: ClassVar[dict[int, str]] = dict(enumerate(SIZES, 1))
+    remaining: ClassVar[set[str]] = {*SIZES}
+
+    def listed(self) -> set[str]:
+        return self.remaining
+
+
+@pytest.mark.filterwarnings("ignore:.*with nothing here, which the other rows fill")
+@pytest.mark.some(1)
+@pytest.mark.parametrize("algorithm", ["fedavg", "ditto"])
+def test_a_device_that_is_removed_is_drawn_no_more(algorithm: str, tmp_path: Path) -> None:
+    """Rounds are as large as before, and no line says again that it is lost. Where all are, one is waited for."""
+    write_sites(tmp_path)
+    manager = Listed(site_members(tmp_path))
+    manager.remaining = {*SIZES}  # type: ignore[misc]
+    words = site_settings(algorithm, **{"run.rounds": 4, "run.cohort_size": 4})
+    job = serve(tmp_path, words, manager, source_of_server(tmp_path))
+    gone = next(k for k, device in enumerate(SIZES) if device == "Kiel")
+
+    def remove(history: History) -> None:
+        if len(history.metrics) == 3:  # round 0 is one of them
+            manager.remaining = {*SIZES} - {"Kiel"}  # type: ignore[misc]
+
+    history = job.run(tmp_path / "out", on_round=remove)
+    asked = [record["clients"] for record in history.metrics[1:]]
+    assert [len(clients) for clients in asked] == [4] * 4
+    assert any(gone in clients for clients in asked[:2])
+    assert not any(gone in clients for clients in asked[2:])
+    assert [record["failed"] for record in history.metrics[1:]] == [{}] * 4
+    assert "lost" not in {line["event"] for line in log(tmp_path)}
+    manager.remaining = set()  # type: ignore[misc]
+    assert job.fleet is not None
+    assert len(job.fleet.removed()) == len(SIZES)
+    devices = Devices(job.population, job.algorithm, Options())
+    devices.fleet = job.fleet
+    assert not devices.removed()
 
 
 def test_no_more_examples_count_than_are_allowed(tmp_path: Path) -> None:

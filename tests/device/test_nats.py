@@ -81,7 +81,8 @@ def test_keys_decide_who_is_in_and_a_killed_server_and_device_go_on(federation: 
     server = federation.serve(*certs)
     federation.join(0)
     federation.join(1)
-    federation.until(lambda: "Authorization Violation" in federation.text("device1"))
+    words = "does not know the key of device1: it was removed or never registered; ask the server's owner to register"
+    federation.until(lambda: words in flat(federation, "device1"))
     assert main(["devices", "add", certs[1], "device1", public]) == 0
     federation.until(lambda: lines(log) >= 2)
     federation.processes["device1"].kill()
@@ -99,3 +100,42 @@ def test_keys_decide_who_is_in_and_a_killed_server_and_device_go_on(federation: 
         process.terminate()
         process.wait(60)
     assert federation.left() == []
+
+
+def test_a_second_server_at_the_port_ends_and_the_first_goes_on(federation: Federation) -> None:
+    """With the same certificates, as whoever tries by hand what a service runs; a slip in a name is told on both sides.
+
+    A device that is removed is told so, and is drawn no more.
+    """
+    folder, log = federation.folder, federation.folder / "out" / "metrics.jsonl"
+    written(folder, rounds=5000)
+    certs = secured(folder)
+    first = federation.serve(*certs)
+    federation.join(0)
+    federation.join(1, "--name", "Device1")
+    federation.until(lambda: federation.processes["device1"].poll() is not None)
+    assert federation.processes["device1"].returncode == 2
+    assert "this key belongs to another name than 'Device1': join with the --name by" in flat(federation, "device1")
+    federation.until(lambda: "its key is registered as device1" in (folder / "out" / "audit.jsonl").read_text())
+    federation.join(1)
+    federation.until(lambda: lines(log) >= 3)
+    words = ["serve", "--transport", "nats", "--settings", f"{folder}/fed.toml", "--out", f"{folder}/second"]
+    second = federation.start("second", *words, "--port", str(federation.port), "--least", "2", *certs)
+    federation.until(lambda: second.poll() is not None)
+    assert second.returncode == 2
+    assert f"port {federation.port} of 127.0.0.1 is taken (address already in use)" in flat(federation, "second")
+    before = lines(log)
+    federation.until(lambda: lines(log) > before + 3 or first.poll() is not None)
+    assert "left" not in events(folder)
+    assert main(["devices", "remove", certs[1], "device1"]) == 0
+    federation.until(lambda: "it was removed or never registered" in flat(federation, "device1"))
+    before = lines(log)
+    federation.until(lambda: lines(log) > before + 3 or first.poll() is not None)
+    records = [json.loads(line) for line in log.read_text().splitlines()[before + 1 :]]
+    assert all(record["clients"] and not record["failed"] for record in records)
+    assert events(folder).count("lost") <= 1  # of the round in which it was removed
+
+
+def flat(federation: Federation, name: str) -> str:
+    """What a process has printed, without the breaks of its lines."""
+    return " ".join(federation.text(name).split())

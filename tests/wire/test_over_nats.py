@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import dataclasses
 import os
+import re
 import shutil
 import signal
 import socket
@@ -301,7 +302,8 @@ def test_a_device_cannot_speak_for_another(place: Place, others: str) -> None:
     problems = _as("Kiel", place, lambda nats: nats.publish(others, b"lie", headers={"session": session}))
     assert any("permissions violation" in problem for problem in problems)
     until(lambda: place.refused)
-    assert place.refused == [(f"key {place.keys['Kiel']}", f"it would speak in the place of another device, {others}")]
+    why = f"it would speak in the place of another device, {others}; its key is registered as Kiel"
+    assert place.refused == [(f"key {place.keys['Kiel']}", why)]
 
 
 @pytest.mark.parametrize("others", ["fedloom.>", "fedloom.down.>", "fedloom.down.Jena.*", "_INBOX.>", "_INBOX.Jena.>"])
@@ -432,7 +434,11 @@ def test_whoever_has_the_key_of_another_name_is_told_so(place: Place) -> None:
     with pytest.raises(SettingError, match=r"this key belongs to another name than 'Jena': join with the --name by"):
         NatsManager(place.door("Jena", "Kiel"))
     until(lambda: place.refused)
-    assert place.refused[0][0] == f"key {place.keys['Kiel']}"
+    who, why = place.refused[0]
+    assert who == f"key {place.keys['Kiel']}"
+    assert re.fullmatch(
+        r"it would listen in the place of another device, fedloom.down.Jena.*; .* registered as Kiel", why
+    )
 
 
 def test_keys_are_renewed_again_once_what_is_wrong_is_mended(place: Place) -> None:

@@ -6,6 +6,7 @@ import json
 import sys
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -19,7 +20,7 @@ from cryptography.hazmat.primitives import serialization
 from connected import asked, named, until
 from fedloom.algorithms import FedAvg
 from fedloom.engines.engine_options import Options
-from fedloom.wire import refusals
+from fedloom.wire import fleet, flower_processes, refusals
 from fedloom.wire.certificates import device_key, fingerprint
 from fedloom.wire.fleet import Audit, RankFleet
 from fedloom.wire.invitations import enrol
@@ -88,6 +89,32 @@ def test_a_log_takes_no_more_of_the_disk(tmp_path: Path, monkeypatch: pytest.Mon
             assert path.stat().st_size <= 2000
     assert noted == [f"key none, 10.0.0.{k}" for k in range(100)]
     assert {each.name: each.stat().st_size > 1900 for each in tmp_path.iterdir()} == {"log": False, "log.old": True}
+
+
+def test_the_log_of_a_device_and_that_of_events_take_no_more_of_the_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The part before stays beside them, as private as the log."""
+    monkeypatch.setattr(refusals, "LARGEST", 2000)
+    monkeypatch.setattr(fleet, "LARGEST_AUDIT", 2000)
+    monkeypatch.setattr(flower_processes, "Guarded", lambda command, env, log: SimpleNamespace(has_ended=False))
+    path = tmp_path / "flower.log"
+    node = flower_processes.SuperNode(path, "127.0.0.1:9", tmp_path / "device")
+    node._closing.set()
+    for _ in range(3):
+        with path.open("ab") as program:
+            program.write(b"x" * 1500)
+        node._look()
+    assert path.stat().st_size == 1500
+    assert path.with_name("flower.log.old").stat().st_size == 3000
+    assert [each.stat().st_mode & 0o777 for each in tmp_path.glob("flower.log*")] == [0o600] * 2
+    audit = Audit(tmp_path / "audit.jsonl")
+    for k in range(100):
+        audit("joined", f"device {k}")
+    both = [*events(tmp_path / "audit.jsonl.old"), *events(tmp_path / "audit.jsonl")]
+    assert both[-1]["device"] == "device 99"
+    assert [int(line["device"].split()[1]) for line in both] == [*range(100 - len(both), 100)]
+    assert all(each.stat().st_size < 2200 for each in tmp_path.glob("audit.jsonl*"))
 
 
 def test_each_is_noted_once_in_a_while_and_only_so_many(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -330,7 +330,7 @@ class Coordinator:
             return [0]
         n = self.trained.num_clients
         sizes, new = self.trained.at(round).partition.sizes, self.job.new
-        late = set[int]() if new is None else new.absent(n, round)
+        late = {*self.engine.removed(), *(() if new is None else new.absent(n, round))}
         count = min(self.cohort_size + self.settings.spares, n - len(late))
         if self.algorithm.full_participation:
             return [k for k in range(n) if k not in late]

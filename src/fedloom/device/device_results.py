@@ -5,8 +5,8 @@
     results/RUN/personal.safetensors    that by which this device is evaluated, where it is another one
     results/RUN/device.json             settings, source and preparation of the examples, threshold, digests of the two
 
-RUN are the first digits of the run's id. Whoever predicts reads the device's own examples again, by which new rows are
-prepared, as for any run.
+RUN is the run's id, whole: servers draw their own, so no run writes into the folder of another. Whoever predicts reads
+the device's own examples again, by which new rows are prepared, as for any run.
 """
 
 from __future__ import annotations
@@ -40,7 +40,6 @@ from fedloom.wire.device_statistics import read_moments, read_preparation
 Kind = Literal["global", "personal"]
 KINDS: tuple[Kind, Kind] = ("global", "personal")
 DOCUMENT, CURVES = "device.json", "curves.jsonl"
-_DIGITS = 8  # of a run's id, in the name of its folder
 
 
 class DeviceResults:
@@ -52,7 +51,7 @@ class DeviceResults:
     def __init__(
         self, folder: Path, run: str, task: Task, facts: Mapping[str, Any], say: Callable[[str], object]
     ) -> None:
-        self.folder, self.task, self.facts, self.say = folder / run[:_DIGITS], task, facts, say
+        self.folder, self.task, self.facts, self.say = folder / run, task, facts, say
         self._models: dict[str, str] = {}
 
     def note(self, request: Request, answer: Answer, *, initial: bool) -> None:
@@ -77,13 +76,17 @@ class DeviceResults:
             losses = mean_losses(request, answer)
             numbers = {"exchange": int(call.exchange), "train_loss": _finite(next(iter(losses.values()), math.nan))}
         try:
-            files.make(self.folder)
+            self._make_folder()
             with (self.folder / CURVES).open("a", encoding="ascii") as file:
                 file.write(json.dumps({"round": round, **numbers}) + "\n")
         except (OSError, StorageError) as error:  # the server gets its answer all the same
             self.say(f"{self.folder / CURVES} lacks round {round}: {error}")
         shown = [f"{name} {value:.4g}" for name, value in numbers.items() if value is not None and name != "exchange"]
         self.say(f"round {round}: {', '.join(shown) or 'trained'}")
+
+    def _make_folder(self) -> None:
+        files.make(self.folder.parent, private=True)
+        files.make(self.folder)
 
     def keep(self, kind: Kind, model: Model, weights: Any, round: int, threshold: float | None) -> None:
         """Write a model of the finished run.
@@ -93,7 +96,7 @@ class DeviceResults:
         """
         if not isinstance(weights, Weights):
             raise RefusedError(f"the {kind} model is {type(weights).__name__}, and no weights of {model.name}")
-        files.make(self.folder)
+        self._make_folder()
         path = export(model, weights, self.folder / f"{kind}.safetensors", overwrite=True)
         self._models[kind] = files.digest(path.read_bytes())
         content = {"format": 1, "round": round, "threshold": threshold, **self.facts, "models": self._models}

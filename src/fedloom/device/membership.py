@@ -260,6 +260,7 @@ class Membership:
             algorithm = catalogue.algorithm(e.algorithm, e.local, e.settings.get(e.algorithm, {}))
             algorithm = algorithm.bind(population.federation, population.models)
         runtime = Runtime(population, algorithm, compilation="none", bf16=e.run.bf16)
+        files.make(self.folder / "runs", private=True)  # its states may be personal models
         folder = self.folder / "runs" / check_id(self._offer["run"], "a run")
         models = None if e.run.stateless else ModelManager(folder, runtime.fresh(0))
         described = e.described()

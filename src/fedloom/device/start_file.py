@@ -33,7 +33,7 @@ class StartFile:
         self._whole = folder / f"{self.offer.digest}.safetensors"
         self._part = folder / f"{self.offer.digest}.part.safetensors"
         self.network: Model | None = None
-        files.make(folder)
+        files.make(folder, private=True)
         self._make_room(folder)
         if self._whole.is_file():
             if files.digest_of(self._whole) == self.offer.digest:

@@ -97,7 +97,7 @@ class AskedCohort:
     @property
     def everyone(self) -> AskedCohort:
         p, absent = self.engine.population, self.engine.options.absent
-        late = () if absent is None else absent(self.round)
+        late = {*self.engine.removed(), *(() if absent is None else absent(self.round))}
         there = (k for k in range(p.num_clients) if self.architecture in (None, p.assignment[k]) and k not in late)
         return self._with(tuple(there))
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
@@ -113,6 +113,10 @@ class ServerSide(ABC):
                 f"{type(other[0]).__name__}: return model.init(key), or a class marked @fedloom.state"
             )
         return tree.cast(states, device=p.device, dtype=p.dtype)
+
+    def removed(self) -> Collection[int]:
+        """Return clients that take part no more, and are not drawn."""
+        return ()
 
     def refused(self, clients: Mapping[int, str], round: int) -> None:  # noqa: B027  # the record of the round says it
         """Take note of clients whose answers hold numbers that are not finite or too large, and why."""

@@ -71,8 +71,8 @@ def path_of(place: str | os.PathLike[str]) -> Path:
         raise SettingError(str(error)) from None
 
 
-def make(folder: Path) -> None:
-    """Make a folder, and those above it, unless they are there.
+def make(folder: Path, *, private: bool = False) -> None:
+    """Make a folder, and those above it, unless they are there. `private`: its user alone may open it from now on.
 
     Raises:
         SettingError: its path is an address of another machine.
@@ -81,6 +81,8 @@ def make(folder: Path) -> None:
     path_of(folder)
     try:
         folder.mkdir(parents=True, exist_ok=True)
+        if private:
+            folder.chmod(0o700)
     except OSError as error:
         raise StorageError(f"cannot write in {folder}: {error.strerror}; name another folder") from error
 

@@ -110,6 +110,10 @@ class Connections(Wires):
         """Return the name with which a rank's key is registered; None where the transport knows no keys."""
         return None
 
+    def listed(self) -> Collection[str] | None:
+        """Return the names of the keys that are registered now; None where the transport knows no keys."""
+        return None
+
     def reason(self, rank: int) -> str:
         """Return why a rank is gone."""
         return "its connection ended, or it sent too much"

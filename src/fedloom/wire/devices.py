@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -19,6 +19,7 @@ from fedloom.engines.loop import Loop
 from fedloom.engines.message import EVALUATING, GIVEN, Answer, Call, EvaluationResult, Request
 from fedloom.engines.server_side import Send
 from fedloom.storage.store import Version
+from fedloom.wire.communication import UNLISTED
 from fedloom.wire.fleet import Fleet, NoResponse
 from fedloom.wire.processes import in_order
 from fedloom.wire.rehearsal import Rehearsals
@@ -74,6 +75,15 @@ class Devices(Engine):
 
     def answers(self, call: Call, clients: Sequence[int], send: Send) -> Iterator[tuple[Request, Any, Answer]]:
         yield from in_order(clients, self._ask_devices(call, clients, send))
+
+    def removed(self) -> Collection[int]:
+        """Return the clients whose devices have no registered key any more; none if that holds for all.
+
+        Then the run waits for one of them, as for any other that is not there.
+        """
+        if self.fleet is None or not (removed := self.fleet.removed()) or len(removed) == len(self.fleet.names):
+            return ()
+        return {k for k, name in enumerate(self.fleet.names) if name in removed}
 
     def decliners(self, round: int, clients: Sequence[int]) -> dict[int, str]:
         call, out = Call(INVITATION, (), round, EVALUATING, 0.0), dict[int, str]()
@@ -289,7 +299,8 @@ class Devices(Engine):
     def _record_failure(self, client: int, error: FedloomError, round: int) -> str:
         """Return the reason why a client's answer does not count, and write it to the audit log."""
         event = {RankError: "lost", DeclinedError: "declined"}.get(type(error), "refused")
-        self._fleet.audit(event, self._fleet.names[client], str(error), round=round + 1)
+        if str(error) != UNLISTED:  # else the log has said so when its connection ended
+            self._fleet.audit(event, self._fleet.names[client], str(error), round=round + 1)
         return f"{event}: {str(error)[:200]}"
 
 

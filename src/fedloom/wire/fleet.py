@@ -15,12 +15,13 @@ from pathlib import Path
 from fedloom.core.errors import RankError, RefusedError, SettingError
 from fedloom.engines.faults import NOT_WITHIN
 from fedloom.storage.strict_json import parse
-from fedloom.wire.communication import LOOK, Connections
+from fedloom.wire.communication import LOOK, UNLISTED, Connections
 from fedloom.wire.device_names import INVITED
 from fedloom.wire.start import Start, Transfer
 from fedloom.wire.transport import pack
 
 TRUSTED = "for trusted networks only: nothing is encrypted, and anyone who can reach the server's port can join"
+LARGEST_AUDIT = 1 << 28  # bytes, about a million lines
 _STALE = 8  # answers of one device that are dropped before a request
 _CLAIM, _LONGEST_CLAIM = 1 << 21, 40  # bytes of a registration, characters of a name or an id in it
 _LONGEST = 300  # characters of a device's words, in the audit log
@@ -29,7 +30,8 @@ _LONGEST = 300  # characters of a device's words, in the audit log
 class Audit:
     """Audit log, a line of JSON for each event of a device: joined, answered, declined, refused, lost, and the reason.
 
-    A run never reads it, since it holds times and words of devices. `names`: of devices that have one, by id.
+    A run never reads it, since it holds times and words of devices. Beyond `LARGEST_AUDIT` bytes it is begun anew; the
+    part before is kept as `.old`. `names`: of devices that have one, by id.
     """
 
     def __init__(self, path: Path | None = None) -> None:
@@ -45,6 +47,9 @@ class Audit:
         line |= {"why": reason[:_LONGEST]} if reason is not None else {}
         with self.path.open("a", encoding="ascii") as file:
             file.write(json.dumps({**line, **fields}) + "\n")
+            is_full = file.tell() > LARGEST_AUDIT
+        if is_full:
+            self.path.replace(self.path.with_name(f"{self.path.name}.old"))
 
 
 @dataclass(frozen=True)
@@ -70,6 +75,10 @@ class Fleet(ABC):
     @abstractmethod
     def connected(self) -> Collection[str]:
         """Return the devices that can take a request now."""
+
+    def removed(self) -> Collection[str]:
+        """Return the devices whose keys were registered when the run began and are not any more."""
+        return ()
 
     def admit_arrivals(self) -> None:  # noqa: B027  # a no-op for a fleet that never changes
         """Admit devices that have connected since the last call, and wait for one if none is left.
@@ -290,6 +299,11 @@ class RankFleet(Fleet):
     def expect(self, size: int) -> None:
         self.manager.limit = max(self.manager.limit, size)
 
+    def removed(self) -> Collection[str]:
+        if (listed := self.manager.listed()) is None:
+            return ()
+        return {id for id in self.names if self.audit.names.get(id) not in listed}
+
     def connected(self) -> Collection[str]:
         return [name for name, rank in self.ranks.items() if not {rank} & (self._late.keys() | self._transfers.keys())]
 
@@ -299,10 +313,11 @@ class RankFleet(Fleet):
         end = None if deadline is None else time.monotonic() + deadline
         self._drop_stale()
         waited: dict[int, str] = {}
+        removed = self.removed()
         for name, message in requests.items():
             rank = self.ranks.get(name)
             if rank is None:
-                yield name, NoResponse("it is not there")
+                yield name, NoResponse(UNLISTED if name in removed else "it is not there")
             elif rank in self._late:
                 yield name, NoResponse("it is still busy with an earlier request")
             elif rank in self._transfers:

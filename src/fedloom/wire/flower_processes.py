@@ -23,7 +23,7 @@ from fedloom.wire.communication import check_port
 from fedloom.wire.flower_commands import END
 from fedloom.wire.flower_relay import SOCKET
 from fedloom.wire.guard import Guarded
-from fedloom.wire.refusals import RefusalLog, of_flower
+from fedloom.wire.refusals import RefusalLog, begin_anew, of_flower
 from fedloom.wording import install
 
 VERSION = "1.42.0"
@@ -289,6 +289,8 @@ class SuperNode(_Supervised):
         self._thread.start()
 
     def _look(self) -> None:
+        if begin_anew(self.log):
+            self._begin = 0
         running = (self._process, self._executor)
         if any(one is None or one.has_ended for one in running) and time.monotonic() - self._started > AGAIN:
             self._started = time.monotonic()
@@ -326,8 +328,8 @@ def _why_it_ended(log: Path, begin: int) -> str:
         text = file.read(1 << 20).decode(errors="replace")
     if any(code in text for code in _REFUSED):
         return (
-            "the server does not let this device in, trying again: its key is not registered (the server's owner does "
-            "that, fedloom devices add), or its last connection was cut off and is held for about a minute"
+            "the server does not let this device in, trying again: its key was removed or never registered (the "
+            "server's owner registers it), or its last connection was cut off and is held for about a minute"
         )
     return f"the connection to the server ended, trying again; {log} has the reasons"
 

@@ -11,7 +11,7 @@ import socket
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection, Listener
 from pathlib import Path
@@ -102,6 +102,9 @@ class FlowerConnections(ThreadedConnections):
                 break
             time.sleep(PAUSE)  # Flower lets a key in a moment before it says its number
         return name or ""
+
+    def listed(self) -> Collection[str] | None:
+        return None if self.registered is None else self.registered().values()
 
     def reason(self, rank: int) -> str:
         reason = self.reasons.get(rank, super().reason(rank))

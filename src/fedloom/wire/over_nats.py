@@ -62,7 +62,7 @@ class Door:
     async def connect(self, note: Callable[[Exception], Coroutine[Any, Any, None]]) -> Any:
         """Return a connection of nats-py, which calls `note` with each error that ends nothing."""
         try:
-            import nats
+            from nats.aio.client import Client
         except ImportError as error:
             raise SettingError(f"transport = 'nats' needs nats-py ({error}): {install('nats')}") from None
         more: dict[str, Any] = {}
@@ -73,7 +73,7 @@ class Door:
         if self.key is not None:
             key = self.key if isinstance(self.key, str) else self.key.read_text(encoding="ascii")
             more["nkeys_seed_str"] = key.strip()
-        connection = nats.NATS()
+        connection: Any = Client()
         try:
             await connection.connect(
                 self.url, name=self.name, inbox_prefix=f"_INBOX.{self.name}".encode(), connect_timeout=int(PATIENCE),
@@ -142,9 +142,12 @@ class NatsManager(ThreadedManager):
     def name_of(self, rank: int) -> str | None:
         return self._names.get(rank)
 
+    def listed(self) -> Collection[str] | None:
+        return None if self.registered is None else self.registered()
+
     def reason(self, rank: int) -> str:
         name = self._names.get(rank)
-        if name is not None and self.registered is not None and name not in self.registered():
+        if name is not None and (listed := self.listed()) is not None and name not in listed:
             return UNLISTED
         return super().reason(rank)
 

@@ -23,6 +23,15 @@ _CHUNK = 1 << 20  # bytes that are read at a time
 _LINE = 1 << 14  # bytes of a line that are looked at
 
 
+def begin_anew(log: Path) -> bool:
+    """Empty a log beyond `LARGEST` bytes, to which a program appends at its new end; return whether it was so long."""
+    if not log.exists() or log.stat().st_size <= LARGEST:
+        return False
+    shutil.copy(log, log.with_name(f"{log.name}.old"))
+    os.truncate(log, 0)
+    return True
+
+
 class Refusal(NamedTuple):
     """Hold who was refused, the fingerprint of a key or an address, and why."""
 
@@ -53,15 +62,12 @@ class RefusalLog:
         if not self.log.exists():
             return
         with self.log.open("rb") as file:
-            size = file.seek(0, os.SEEK_END)
-            if size < self._place:  # it was emptied, as programs that rotate logs do
+            if file.seek(0, os.SEEK_END) < self._place:  # it was emptied, as programs that rotate logs do
                 self._place, self._rest = 0, b""
             file.seek(self._place)
             data = file.read(_CHUNK)
         self._place += len(data)
-        if size > LARGEST:  # programs go on at its new end
-            shutil.copyfile(self.log, self.log.with_name(f"{self.log.name}.old"))
-            os.truncate(self.log, 0)
+        if begin_anew(self.log):
             self._place = 0
         *lines, self._rest = (self._rest + data).split(b"\n")
         self._rest = self._rest[-_LINE:]
@@ -80,8 +86,8 @@ class RefusalLog:
             return
         self._noted[refusal] = now
         name = next((name for key, name in self.names.items() if fingerprint(key) == refusal.who), "")
-        removed = f"; it was that of {name}, which was removed" if name and refusal.why == UNREGISTERED else ""
-        self.note(f"key {refusal.who}", f"{refusal.why}{removed}")
+        known = "it was that of {}, which was removed" if refusal.why == UNREGISTERED else "its key is registered as {}"
+        self.note(f"key {refusal.who}", f"{refusal.why}; {known.format(name)}" if name else refusal.why)
 
 
 UNREGISTERED = "its key is not registered"

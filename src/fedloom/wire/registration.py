@@ -12,7 +12,6 @@ from typing import Any
 import numpy as np
 import torch
 
-import fedloom
 from fedloom.core.errors import RefusedError
 from fedloom.data import Inputs, Normalise, Tokens
 from fedloom.data.examples import MAX_CLASSES
@@ -48,7 +47,9 @@ def check_id(id: Any, whose: str) -> str:
 
 def versions() -> dict[str, str]:
     """Return what must be the same on both sides: the version of fedloom, and the first number of PyTorch's."""
-    return {"fedloom": fedloom.__version__, "PyTorch": torch.__version__.partition(".")[0]}
+    from fedloom import __version__
+
+    return {"fedloom": __version__, "PyTorch": torch.__version__.partition(".")[0]}
 
 
 def check_versions(theirs: Any, whose: str, own: str) -> None:
