@@ -23,9 +23,9 @@ from fedloom.storage.files import path_of
 from fedloom.wording import local_path
 
 
-def federation() -> fl.Federation:
+def federation(test: bool = False) -> fl.Federation:
     train = fl.from_arrays(np.ones((4, 2), np.float32), np.array([0, 1, 0, 1]))
-    return fl.federate(train, fl.iid(train.y, 2, seed=0), test_fraction=0)
+    return fl.federate(train, fl.iid(train.y, 2, seed=0), test=train if test else None, test_fraction=0)
 
 
 @pytest.mark.parametrize(
@@ -68,6 +68,23 @@ def test_the_home_folder_and_variables_of_a_shell(tmp_path: Path, monkeypatch: p
             local_path(place)
     (tmp_path / "$HOME").mkdir()
     assert local_path("$HOME/runs") == Path("$HOME/runs")
+
+
+@pytest.mark.slow
+def test_a_run_in_the_home_folder_is_found_there_by_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    (here := tmp_path / "here").mkdir()
+    monkeypatch.chdir(here)
+    settings = fl.RunSettings(rounds=1, cohort_size=2)
+    for name in ("a", "b"):
+        fl.run(fl.FedAvg(), federation(True), lambda: nn.Linear(2, 2), settings, directory=f"~/runs/{name}")
+    assert len(fl.History.read("~/runs/a").metrics) == 2
+    assert fl.verify("~/runs/a").whole
+    assert "fedavg" in str(fl.summary("~/runs").files()["summary.csv"]).lower()
+    assert fl.summary("~/runs/a", "~/runs/b").write("~/paper")[0].parent == tmp_path / "paper"
+    assert write_report(["~/runs/a", "~/runs/b"], "~/page") == tmp_path / "page" / "report.html"
+    assert write_report("~/runs") == tmp_path / "runs" / "report" / "report.html"
+    assert list(here.iterdir()) == []
 
 
 @pytest.mark.parametrize("place", ["s3://bucket/x", "~/x"])

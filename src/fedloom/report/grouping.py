@@ -14,6 +14,7 @@ from fedloom.report.methods import Method, Run, free_in_a_method
 from fedloom.report.order import ordered_runs
 from fedloom.report.printable import part, printable
 from fedloom.report.problems import UNKNOWN, Problem, data_name, number_repeats
+from fedloom.storage.files import path_of
 
 # beginnings of names of settings that every method has
 _OF_ALL = ("model", "start", "local.", "run.", "hyper_parameters.local.", "data.", "federation.")
@@ -35,7 +36,7 @@ def read_methods(directories: Sequence[str | os.PathLike[str]]) -> tuple[list[Me
     runs: list[Run] = []
     remarks: list[str] = []
     visited: set[Path] = set()
-    for directory in directories:
+    for directory in map(path_of, directories):
         below = ordered_runs(directory)
         if not below:
             raise SettingError(f"{directory} holds no run (a folder with a metrics.jsonl); name one that does")
@@ -43,9 +44,9 @@ def read_methods(directories: Sequence[str | os.PathLike[str]]) -> tuple[list[Me
             if path.resolve() in visited:
                 continue
             visited.add(path.resolve())
-            name = path.relative_to(directory) if path != Path(directory) else Path(path.resolve().name)
-            if len(directories) > 1 and path != Path(directory):
-                name = Path(Path(directory).resolve().name) / name
+            name = path.relative_to(directory) if path != directory else Path(path.resolve().name)
+            if len(directories) > 1 and path != directory:
+                name = Path(directory.resolve().name) / name
             run = Run(printable(name.as_posix()), History.read(path))
             if _drop_extremes(run.history):
                 remarks.append(f"{run.folder}: numbers beyond {_MOST:g} are left out.")

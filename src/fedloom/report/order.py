@@ -11,6 +11,7 @@ from fedloom.coordinator import reading
 from fedloom.coordinator.run_folders import runs_below
 from fedloom.core.errors import SettingError
 from fedloom.experiments.tuning import FOLDER
+from fedloom.storage.files import path_of
 from fedloom.storage.output import publish
 
 _FILE = "comparison.json"
@@ -23,10 +24,10 @@ def write_order(
 
     Methods of earlier comparisons come behind them. `tuning`: as `tuning_of` returns it; none: that of earlier ones.
     """
-    before = [name for name in _order(Path(folder)) if name not in methods]
+    before = [name for name in _order(path_of(folder)) if name not in methods]
     known = tuning_of(folder) if tuning is None else tuning
     said = {"methods": [*methods, *before]} | ({"tuning": known} if known else {})
-    publish(Path(folder), _FILE, reading.sealed(said))
+    publish(path_of(folder), _FILE, reading.sealed(said))
 
 
 def tuning_of(folder: str | os.PathLike[str]) -> dict[str, Any]:
@@ -35,7 +36,7 @@ def tuning_of(folder: str | os.PathLike[str]) -> dict[str, Any]:
     Raises:
         SettingError: the file says it in no form that `fedloom compare --tuned` writes.
     """
-    path = Path(folder, _FILE)
+    path = path_of(folder) / _FILE
     found: dict[str, Any] = reading.proved(path).get("tuning", {})
     if found and not (isinstance(found, dict) and isinstance(found.get("methods"), dict)):
         raise SettingError(f"{path}: tuning must name methods, got {found!r:.60}; remove the file")
@@ -50,7 +51,7 @@ def ordered_runs(directory: str | os.PathLike[str], *, begun: bool = False) -> l
     Raises:
         SettingError: as of `runs_below`, or the file with the order is damaged.
     """
-    top = Path(directory)
+    top = path_of(directory)
     runs = runs_below(top, begun=begun)
     orders = {folder: _order(folder) for run in runs for folder in run.parents if folder.is_relative_to(top)}
     tries = [folder / FOLDER for folder in orders if tuning_of(folder)]

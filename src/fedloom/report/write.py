@@ -56,10 +56,11 @@ def write_report(
         SettingError: a directory holds no run, a file of one is damaged, `out` is missing for several directories, or
             matplotlib is not installed.
     """
-    folders = [directories] if isinstance(directories, (str, os.PathLike)) else list(directories)
+    named = [directories] if isinstance(directories, (str, os.PathLike)) else list(directories)
+    folders = [path_of(folder) for folder in named]
     if not folders or (out is None and len(folders) > 1):
         raise SettingError(f"a report on {len(folders)} directories needs a folder to go to: out = 'reports/first'")
-    target = path_of(out) if out is not None else path_below(path_of(folders[0]), "report")
+    target = path_of(out) if out is not None else path_below(folders[0], "report")
     methods, remarks = read_methods(folders)
     page = _page(rename_methods(methods, names or {}), remarks, folders)
     for name, data in (page.files | {"report.html": page.html().encode("utf-8")}).items():
@@ -67,7 +68,7 @@ def write_report(
     return target / "report.html"
 
 
-def _page(methods: Sequence[Method], remarks: Sequence[str], folders: Sequence[str | os.PathLike[str]]) -> Page:
+def _page(methods: Sequence[Method], remarks: Sequence[str], folders: Sequence[Path]) -> Page:
     from fedloom.report.page import Page  # with jinja2, which no other command loads
 
     labels, problems = {m.number: m.label for m in methods}, by_problem(methods)
@@ -147,11 +148,11 @@ def _summary(page: Page, methods: Sequence[Method]) -> None:
         )
 
 
-def _tuning(page: Page, methods: Sequence[Method], folders: Sequence[str | os.PathLike[str]]) -> None:
+def _tuning(page: Page, methods: Sequence[Method], folders: Sequence[Path]) -> None:
     """Add what tuning moved, of each comparison whose methods were tuned."""
     for folder in folders:
         tuning = tuning_of(folder)
-        within = f"{Path(Path(folder).resolve().name)}/" if len(folders) > 1 else ""
+        within = f"{Path(folder.resolve().name)}/" if len(folders) > 1 else ""
         if tuning and (table := tuning_table(methods, tuning, within)) is not None:
             page.section("tuning", "What tuning moved")
             page.table(table, describe_tuning(tuning))
