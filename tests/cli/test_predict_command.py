@@ -72,6 +72,16 @@ def test_measures_are_printed_and_written(folder: Path, tmp_path: Path, capsys: 
         assert len(list(csv.DictReader(file))) == 10
 
 
+def test_a_terminal_shows_what_takes_the_time(
+    folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    argv = ["evaluate", str(folder / "run"), "--measures", "accuracy", "--data", str(folder / "new.csv")]
+    assert "evaluating" not in call(capsys, *argv)[1]
+    monkeypatch.setenv("FORCE_COLOR", "1")  # by which rich takes it for a terminal
+    status, out, _ = call(capsys, *argv)
+    assert (status, "with intervals of 1,000 resamples of its rows" in " ".join(out.split())) == (0, True)
+
+
 def test_training_rows_are_warned_of_and_measured(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     argv = ["evaluate", str(folder / "run"), "--measures", "accuracy", "--data"]
     status, out, err = call(capsys, *argv, str(folder / "all.csv"))

@@ -15,7 +15,7 @@ from fedloom.core.task import Task
 from fedloom.core.task_measures import TaskMeasure
 from fedloom.device.device_results import is_of_device, model_of_device
 from fedloom.display.terminal import Terminal, table
-from fedloom.evaluate.bootstrap import LEAST_ROWS, Interval
+from fedloom.evaluate.bootstrap import LEAST_ROWS, RESAMPLES, Interval
 from fedloom.experiments.new_rows import RowReader
 from fedloom.experiments.predictions import Predictions, predict as predict_rows, predict_by
 from fedloom.experiments.run_evaluation import evaluate_by, evaluate_run
@@ -70,20 +70,23 @@ def evaluate(args: argparse.Namespace, console: Terminal) -> int:
     if args.out is not None:
         check_new(args.out, args.overwrite)
     measures = () if args.measures is None else args.measures.split(",")
+    said = f"evaluating {args.data}, with intervals of {RESAMPLES:,} resamples of its rows"
     if is_of_device(Path(args.directory)):
-        found = evaluate_by(*_of_device(args), args.data, measures=measures, seed=args.seed)
+        with console.status(said):
+            found = evaluate_by(*_of_device(args), args.data, measures=measures, seed=args.seed)
     else:
         print_code(args.directory, args, console)
-        found = evaluate_run(
-            args.directory,
-            args.data,
-            client=args.client,
-            at=args.at,
-            model=args.model,
-            measures=measures,
-            seed=args.seed,
-            allow_code=args.allow_code,
-        )
+        with console.status(said):
+            found = evaluate_run(
+                args.directory,
+                args.data,
+                client=args.client,
+                at=args.at,
+                model=args.model,
+                measures=measures,
+                seed=args.seed,
+                allow_code=args.allow_code,
+            )
     text = f"{found.whose} after round {found.round}{_by(found.threshold)} on {found.rows:,} rows"
     console.print(text)
     out = _table("All rows", "measure")
