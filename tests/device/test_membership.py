@@ -131,6 +131,7 @@ def test_who_is_refused_hears_why_and_the_others_go_on(tmp_path: Path) -> None:
     [
         ("fedloom", "0.3.0", "fedloom 0.3.0, and the server fedloom 0.2.0"),
         ("PyTorch", "1", "PyTorch 1, and the server PyTorch 2"),
+        ("fedloom", "\x1b[2J", "a version of fedloom that it does not say, and the server fedloom 0.2.0"),
         ("fedloom", None, "a version of fedloom that it does not say, and the server fedloom 0.2.0"),
     ],
 )

@@ -19,7 +19,7 @@ from fedloom.storage import files
 from fedloom.wire.certificates import bytes_of_nats, check_private, write_file
 from fedloom.wire.communication import check_port
 from fedloom.wire.device_names import SERVER
-from fedloom.wire.over_nats import DOWN, PIECE, UP
+from fedloom.wire.over_nats import DOWN, PENDING, PIECE, UP
 from fedloom.wire.refusals import RefusalLog, of_nats
 from fedloom.wire.watched_keys import Once
 
@@ -27,7 +27,6 @@ _STARTS_WITHIN = 10.0  # seconds
 _LOOK = 0.5  # seconds between two looks at keys and process
 SHUT_OUT = 60.0  # seconds for which whoever floods the server may not connect
 _CONFIGURATION, _TRIED, _LOG = "nats-server.conf", "nats-server.new.conf", "nats-server.log"
-_PENDING = 64 * PIECE  # bytes that wait for one connection: a device that floods is shut out before they are reached
 _DIES_WITH_PARENT = 1  # PR_SET_PDEATHSIG of Linux
 
 
@@ -79,7 +78,7 @@ def configuration(host: str, port: int, keys: Mapping[str, str], certificate: tu
         tls = f"tls {{ {names}, handshake_first: true }}\n"
     users = "\n".join(f"    {_user(name, key)}" for name, key in keys.items())
     return (
-        f"listen: {_text(f'{host}:{port}')}\nmax_payload: {PIECE + 4096}\nmax_pending: {_PENDING}\n{tls}"
+        f"listen: {_text(f'{host}:{port}')}\nmax_payload: {PIECE + 4096}\nmax_pending: {PENDING}\n{tls}"
         f"authorization {{\n  users: [\n{users}\n  ]\n}}\n"
     )
 

@@ -32,6 +32,7 @@ from fedloom.wire.device_names import INVITED, SERVER, check_name
 from fedloom.wording import install
 
 PIECE = 4 << 20  # bytes of a request; `max_payload` of nats-server has to be above it
+PENDING = 64 * PIECE  # bytes that wait at either end: a device that floods is shut out before they are reached
 BEAT = 2.0  # seconds between two looks whether the other end is there
 KEPT = 2  # sessions of a key that are over and still known, as whoever counts on them may not have noticed yet
 SILENCE = 30.0  # seconds without an acknowledgement, after which the other end is gone
@@ -197,7 +198,7 @@ class NatsManager(ThreadedManager):
     async def _open(self) -> None:
         self._nats = await self.door.connect(self._note)
         if self.rank == 0:
-            await self._nats.subscribe(f"{UP}.*", cb=self._take_piece)
+            await self._nats.subscribe(f"{UP}.*", cb=self._take_piece, pending_bytes_limit=PENDING)
         else:
             session = _Session(f"{UP}.{self.door.name}", secrets.token_hex(16))
             await self._nats.subscribe(f"{DOWN}.{self.door.name}.{session.id}", cb=self._take_piece)

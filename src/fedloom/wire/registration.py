@@ -60,7 +60,8 @@ def check_versions(theirs: Any, whose: str, own: str) -> None:
     for name, here in versions().items():
         there = theirs.get(name) if isinstance(theirs, dict) else None
         if there != here:
-            has = f"{name} {there[:40]!s}" if isinstance(there, str) else f"a version of {name} that it does not say"
+            is_said = isinstance(there, str) and there.isprintable()
+            has = f"{name} {there:.40}" if is_said else f"a version of {name} that it does not say"
             raise RefusedError(
                 f"{whose} has {has}, and {own} {name} {here}: both sides need the same, so install one of them on both"
             )
