@@ -7,6 +7,7 @@ from pathlib import Path
 
 from rich.text import Text
 
+from fedloom.cli.index import INDEX
 from fedloom.cli.options import parse_pairs, seed_list
 from fedloom.cli.train import print_setup, train
 from fedloom.coordinator import Job
@@ -16,6 +17,7 @@ from fedloom.experiments.sections import DataSettings
 from fedloom.experiments.words import coerce
 from fedloom.papers import Study, find, recipes, study, tables
 from fedloom.papers.reproduction.copies import export
+from fedloom.papers.reproduction.hours import said
 from fedloom.papers.reproduction.recipe import Recipe
 from fedloom.papers.reproduction.results import Result
 from fedloom.papers.reproduction.results_page import order_lines, summary, told, write
@@ -178,6 +180,10 @@ def _list(cells: list[Recipe], console: Terminal) -> int:
     for what, names in lines.items():
         if names:
             console.print(f"{what}: {', '.join(names)}", highlight=False)
+    costs = {name: str(of["facts"]["cost"]).split(" / ") for name, of in INDEX["algorithms"].items()}
+    work = {name: float(cost[-1]) for name, cost in costs.items() if len(cost) == 3 and cost[-1] != "-"}
+    if hours := said([r for r in cells if not r.variant], work):
+        console.print(hours, highlight=False, soft_wrap=True)
     for caveat in dict.fromkeys(r.caveat for r in cells if r.caveat):
         matching = [r for r in cells if r.caveat == caveat]
         methods = list(dict.fromkeys(r.row for r in matching))

@@ -25,6 +25,22 @@ def test_a_line_is_over_the_skews_that_have_runs(tmp_path: Path) -> None:
     assert list(printed.get_ydata()) == [0.26, 0.59]
 
 
+def test_methods_stand_side_by_side_over_the_rounds_that_their_runs_have(tmp_path: Path) -> None:
+    for row, column, rounds in (
+        ("fedavg", "cifar10-s2", 40), ("fedntd", "cifar10-s2", 200), ("fedntd", "cifar10-lda0.1", 40),
+        ("fedavg", "cifar10-lda0.1", 40),
+    ):  # fmt: skip
+        made(tmp_path, cell("fedntd-table1", column, row), 0, 50.0, rounds)
+    shards, lda = forgetting_over_skew([tmp_path]).figure.axes
+    drawn = [line for line in shards.lines if line.get_label() in ("fedavg", "fedntd")]
+    assert [list(line.get_xdata()) for line in drawn] == [[pytest.approx(2.85)], [pytest.approx(3.15)]]
+    assert shards.get_xlabel() == "shards a client\nafter 40 to 200 of 200 rounds"
+    assert lda.get_xlabel() == "alpha\nafter 40 of 200 rounds"
+    made(tmp_path / "full", cell("fedntd-table1", "cifar10-s2", "fedavg"), 0, 50.0)
+    (whole,) = forgetting_over_skew([tmp_path / "full"]).figure.axes
+    assert whole.get_xlabel() == "shards a client\nafter 200 rounds"
+
+
 def test_the_experiment_of_section_2_has_panels_of_its_own(tmp_path: Path) -> None:
     for column, forgetting in (("cifar10-iid", 0.1), ("cifar10-lda0.05", 0.7), ("cifar100-lda0.5", 0.4)):
         made(tmp_path, cell("fedntd-section2", column, "fedavg"), 0, 50.0, forgetting=forgetting)

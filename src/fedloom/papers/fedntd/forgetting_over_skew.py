@@ -23,6 +23,7 @@ KINDS = {  # of each: table, data set and skews, mildest first
     "LDA, constant rate": ("fedntd-section2", "cifar10", CONSTANT),
     "CIFAR-100, LDA, constant rate": ("fedntd-section2", "cifar100", CONSTANT),
 }
+_WIDTH = 0.6  # of the methods at a skew
 
 
 def forgetting_over_skew(folders: Sequence[Path]) -> AnalysisResult:
@@ -54,8 +55,19 @@ def forgetting_over_skew(folders: Sequence[Path]) -> AnalysisResult:
     )  # fmt: skip
 
 
+def _rounds(results: Sequence[Result]) -> str:
+    """Say after how many rounds the numbers of a panel are taken, where these are not those that are published."""
+    low, high = (of(r.rounds for r in results) for of in (min, max))
+    full = max(r.recipe.rounds for r in results)
+    if low == full:
+        return f"after {full} rounds"
+    return f"after {low if low == high else f'{low} to {high}'} of {full} rounds"
+
+
 def draw(found: Mapping[str, Sequence[tuple[int, Result]]]) -> Figure:
     """Draw forgetting over each kind of skew: a line for each method, hollow dots for what is published.
+
+    Methods stand side by side at each skew, and below each panel the rounds that its runs have.
 
     `found`: by kind, results and where their skew stands among those of the kind.
     """
@@ -65,7 +77,8 @@ def draw(found: Mapping[str, Sequence[tuple[int, Result]]]) -> Figure:
         figure, axes = panels(len(kinds), sharey=True)
         for ax, (kind, mine) in zip(axes, kinds.items(), strict=True):
             for i, method in enumerate(methods):
-                own = [(x, r) for x, r in mine if r.recipe.row == method]
+                beside = (i - (len(methods) - 1) / 2) * _WIDTH / len(methods)
+                own = [(x + beside, r) for x, r in mine if r.recipe.row == method]
                 ours = [(x, r.forgetting) for x, r in own if r.forgetting is not None]
                 printed = [(x, r.recipe.forgetting) for x, r in own if r.recipe.forgetting is not None]
                 if ours:
@@ -75,7 +88,7 @@ def draw(found: Mapping[str, Sequence[tuple[int, Result]]]) -> Figure:
             skews = KINDS[kind][2]
             ax.set_xticks(range(len(skews)), [skew.removeprefix("lda").removeprefix("s") for skew in skews])
             ax.set_xlim(-0.5, len(skews) - 0.5)
-            ax.set_xlabel("shards a client" if kind == "shards" else "alpha")
+            ax.set_xlabel(f"{'shards a client' if kind == 'shards' else 'alpha'}\n{_rounds([r for _, r in mine])}")
             title(ax, kind if kind.startswith("CIFAR") else f"CIFAR-10, {kind}")
         axes[0].set_ylabel("forgetting F")
         if any(r.recipe.forgetting is not None for mine in kinds.values() for _, r in mine):
