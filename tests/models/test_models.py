@@ -49,6 +49,18 @@ def test_a_network_has_as_many_parameters_as_are_declared(name: str) -> None:
     assert num_parameters(network) == declared.parameters
 
 
+@pytest.mark.some(9)
+@pytest.mark.parametrize("name", MODELS)
+def test_every_parameter_of_a_network_has_a_gradient(name: str) -> None:
+    """Where one had none, weight decay would leave it out."""
+    declared = MODELS[name]
+    network = build(name, declared.shape, declared.num_classes, declared.reads).train()
+    x = torch.ones(2, *declared.shape)  # of tokens and categories too
+    x = x.long() if declared.reads.tokens else x
+    network(x).sum().backward()
+    assert [n for n, p in network.named_parameters() if p.grad is None] == []
+
+
 @pytest.mark.parametrize(
     ("make", "expected"),
     [

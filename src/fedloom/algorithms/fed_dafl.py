@@ -157,8 +157,20 @@ class Both(fl.Optimiser):
     def init(self, params: Sequence[Tensor], lead: int = 0) -> list[Tensor]:
         return [*self.first.init(params[: self.count], lead), *self.second.init(params[self.count :], lead)]
 
-    def _step_(self, params: Sequence[Tensor], grads: list[Tensor], state: Sequence[Tensor], lr: Tensor) -> None:
-        n = self.count
-        own = len(self.first.init([p.new_empty(0) for p in params[:n]]))  # how much of the state is the first one's
+    def _step_(
+        self, params: Sequence[Tensor], grads: Sequence[Tensor | None], state: Sequence[Tensor], lr: Tensor
+    ) -> None:
+        n, own = self.count, self._own
         self.first.step_(params[:n], grads[:n], state[:own], lr * self.first.lr)
         self.second.step_(params[n:], grads[n:], state[own:], lr * self.second.lr)
+
+    def _part(self, state: Sequence[Tensor], i: int, count: int) -> list[Tensor]:
+        n, own = self.count, self._own
+        if i < n:
+            return self.first._part(state[:own], i, n)
+        return self.second._part(state[own:], i - n, count - n)
+
+    @property
+    def _own(self) -> int:
+        """How much of the state is the first one's."""
+        return len(self.first.init([torch.empty(0)] * self.count))

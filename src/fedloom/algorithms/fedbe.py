@@ -33,7 +33,6 @@ from typing import Any, ClassVar
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-from torch.func import grad
 
 import fedloom as fl
 from fedloom.core.losses import Loss, soft_prediction, soft_target_loss
@@ -125,19 +124,18 @@ def minimise_averaged(
     without any it is the last model. Buffers are those of the last step.
     """
 
-    def objective(params: fl.Params, buffers: fl.Params, batch: fl.Batch) -> tuple[Tensor, fl.Params]:
-        found = loss(fl.Weights(params, buffers), batch)
-        return found.value, found.weights.buffers
-
     def step(carry: Any, batch: fl.Batch) -> Any:
         w, moments, mean, t, count = carry
-        gradient, buffers = grad(objective, has_aux=True)(w.params, w.buffers, batch)
-        params, moments = optimiser.apply(w.params, gradient, moments)
+        leaves = fl.tree.map_tree(lambda p: p.detach().requires_grad_(), w.params)
+        with torch.enable_grad():
+            found = loss(fl.Weights(leaves, w.buffers), batch)
+            slopes = torch.autograd.grad(found.value, list(leaves.values()), allow_unused=True)
+        params, moments = optimiser.apply(w.params, dict(zip(leaves, slopes, strict=True)), moments)
         t = t + 1
         due = (t > since) & (t % every == 0)
         count = count + due
         mean = fl.tree.map_tree(lambda m, p: torch.where(due, m + (p - m) / count.clamp(min=1), m), mean, params)
-        return fl.Weights(params, buffers), moments, mean, t, count
+        return fl.Weights(params, fl.tree.map_tree(Tensor.detach, found.weights.buffers)), moments, mean, t, count
 
     zero = torch.zeros((), dtype=torch.int64, device=batches.num_steps.device)
     moments = optimiser.init(fl.tree.leaves(start.params))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Annotated, TypeVar
 
@@ -44,28 +44,48 @@ class Optimiser(StrictSettings, ABC):
         """
 
     @abstractmethod
-    def _step_(self, params: Sequence[Tensor], grads: list[Tensor], state: Sequence[Tensor], lr: Tensor) -> None: ...
+    def _step_(
+        self, params: Sequence[Tensor], grads: Sequence[Tensor | None], state: Sequence[Tensor], lr: Tensor
+    ) -> None: ...
+
+    @abstractmethod
+    def _part(self, state: Sequence[Tensor], i: int, count: int) -> list[Tensor]:
+        """Return what the state has of tensor `i` of `count`, as views."""
 
     def step_(
-        self, params: Sequence[Tensor], grads: Sequence[Tensor], state: Sequence[Tensor], lr: Tensor, lead: int = 0
+        self,
+        params: Sequence[Tensor],
+        grads: Sequence[Tensor | None],
+        state: Sequence[Tensor],
+        lr: Tensor,
+        lead: int = 0,
+        moves: Mapping[int, Tensor] | None = None,
     ) -> None:
         """Take one step in place.
 
         Args:
             params: the tensors to train, each with `lead` leading client axes.
-            grads: a gradient for each.
+            grads: a gradient for each; None: it has none, so the tensor and what the state has of it stay. Neither
+                weight decay nor momentum moves it, as in `torch.optim`.
             state: as `init` returned it.
             lr: the learning rate, []; with lead = 1 it may be [K].
             lead: number of leading client axes, 0 or 1.
+            moves: of some tensors, by number, whether they have a gradient: [] bool, with lead = 1 [K].
         """
-        grads = list(grads)
-        if self.clip is not None:
-            axes = [tuple(range(lead, g.ndim)) for g in grads]
-            norms = [g.square().sum(a) if a else g.square() for g, a in zip(grads, axes, strict=True)]
+        if self.clip is not None and (found := [g for g in grads if g is not None]):
+            axes = [tuple(range(lead, g.ndim)) for g in found]
+            norms = [g.square().sum(a) if a else g.square() for g, a in zip(found, axes, strict=True)]
             norm = torch.stack(norms).sum(0).sqrt()
             factor = (self.clip / (norm + 1e-6)).clamp(max=1.0)  # as torch.nn.utils.clip_grad_norm_
-            grads = [g * factor.reshape(factor.shape + (1,) * (g.ndim - lead)) for g in grads]
+            grads = [g if g is None else g * factor.reshape(factor.shape + (1,) * (g.ndim - lead)) for g in grads]
+        held = [
+            (t, t.clone(), moved)
+            for i, moved in (moves or {}).items()
+            for t in (params[i], *self._part(state, i, len(params)))
+        ]
         self._step_(params, grads, state, lr)
+        for t, before, moved in held:
+            t.copy_(torch.where(moved.reshape(moved.shape + (1,) * (t.ndim - moved.ndim)), t, before))
 
     def effective_steps(self, num_steps: Tensor) -> Tensor:
         """Return the number of plain SGD steps that `num_steps` steps amount to, [] float64.
@@ -88,7 +108,7 @@ class Optimiser(StrictSettings, ABC):
 
         Args:
             weights: a pytree of tensors.
-            gradient: of the same structure.
+            gradient: of the same structure, with None for a tensor that has none.
             state: as `init` returned it.
 
         Returns:
@@ -130,19 +150,22 @@ class SGD(Optimiser):
         """
         return [torch.zeros_like(p) for p in params] if self.momentum else []
 
-    def _step_(self, params: Sequence[Tensor], grads: list[Tensor], state: Sequence[Tensor], lr: Tensor) -> None:
-        if self.weight_decay:
-            grads = [g.add(p, alpha=self.weight_decay) for p, g in zip(params, grads, strict=True)]
-        if self.momentum:
-            for v, g in zip(state, grads, strict=True):
+    def _step_(
+        self, params: Sequence[Tensor], grads: Sequence[Tensor | None], state: Sequence[Tensor], lr: Tensor
+    ) -> None:
+        velocities: Sequence[Tensor | None] = state if self.momentum else [None] * len(params)
+        for p, g, v in zip(params, grads, velocities, strict=True):
+            if g is None:
+                continue
+            if self.weight_decay:
+                g = g.add(p, alpha=self.weight_decay)
+            if v is not None:
                 v.mul_(self.momentum).add_(g)
-            grads = (
-                [g.add(v, alpha=self.momentum) for v, g in zip(state, grads, strict=True)]
-                if self.nesterov
-                else list(state)
-            )
-        for p, g in zip(params, grads, strict=True):
+                g = g.add(v, alpha=self.momentum) if self.nesterov else v
             p.addcmul_(g, _per_client(lr, p), value=-1)
+
+    def _part(self, state: Sequence[Tensor], i: int, count: int) -> list[Tensor]:
+        return [state[i]] if self.momentum else []
 
     def effective_steps(self, num_steps: Tensor) -> Tensor:
         """Return the steps a to which steps of heavy-ball momentum m amount (FedNova, sec. 4.2).
@@ -157,25 +180,26 @@ class SGD(Optimiser):
         n, m = num_steps.double(), self.momentum
         return (n - m * (1 - m**n) / (1 - m)) / (1 - m)
 
-    def fused_step_(self, params: list[Tensor], grads: list[Tensor], state: list[Tensor], lr: float | Tensor) -> None:
+    def fused_step_(
+        self, params: Sequence[Tensor], grads: Sequence[Tensor | None], state: Sequence[Tensor], lr: float | Tensor
+    ) -> None:
         """Take the same step by PyTorch's fused kernel: one pass over memory instead of up to nine. No clipping.
 
         Parameters and state are dense and of the same strides.
 
         Args:
             params: the tensors to train, dense; they change in place.
-            grads: a gradient for each.
+            grads: a gradient for each, or None, as of `step_`.
             state: as `init` returned it, with the strides of the parameters; it changes in place.
             lr: the learning rate.
         """
-        # The kernel runs over memory and ignores strides: a transposed or expanded gradient must be laid out like p.
-        grads = [
-            g if g.stride() == p.stride() else torch.empty_like(p).copy_(g) for p, g in zip(params, grads, strict=True)
-        ]
+        rows = zip(params, grads, state if self.momentum else [None] * len(params), strict=True)
+        moving = [(p, g, v) for p, g, v in rows if g is not None]
         sgd(
-            params,
-            grads,
-            list(state) if self.momentum else [None] * len(params),
+            [p for p, _, _ in moving],
+            # The kernel runs over memory and ignores strides: a transposed or expanded gradient is laid out like p.
+            [g if g.stride() == p.stride() else torch.empty_like(p).copy_(g) for p, g, _ in moving],
+            [v for _, _, v in moving],
             fused=True,
             weight_decay=self.weight_decay,
             momentum=self.momentum,
@@ -205,14 +229,22 @@ class Adam(Optimiser):
             params: the tensors to train, each with `lead` leading client axes.
             lead: number of leading client axes, 0 or 1.
         """
-        count = torch.zeros(params[0].shape[:lead], dtype=torch.float64, device=params[0].device)
-        return [count, *(torch.zeros_like(p) for p in (*params, *params))]
+        counts = torch.zeros((*params[0].shape[:lead], len(params)), dtype=torch.float64, device=params[0].device)
+        return [counts, *(torch.zeros_like(p) for p in (*params, *params))]
 
-    def _step_(self, params: Sequence[Tensor], grads: list[Tensor], state: Sequence[Tensor], lr: Tensor) -> None:
-        count, moments = state[0], state[1:]
+    def _step_(
+        self, params: Sequence[Tensor], grads: Sequence[Tensor | None], state: Sequence[Tensor], lr: Tensor
+    ) -> None:
+        counts, moments = state[0], state[1:]  # of steps of each tensor
         n, (b1, b2) = len(params), self.betas
-        count.add_(1)
-        for p, g, m, v in zip(params, grads, moments[:n], moments[n:], strict=True):
+        if all(g is not None for g in grads):
+            counts.add_(1)
+        else:
+            counts.add_(torch.tensor([float(g is not None) for g in grads], device=counts.device))
+        of_each = zip(params, grads, counts.unbind(-1), moments[:n], moments[n:], strict=True)
+        for p, g, count, m, v in of_each:
+            if g is None:
+                continue
             if self.weight_decay:
                 g = g.add(p, alpha=self.weight_decay)
             m.lerp_(g, 1 - b1)
@@ -220,6 +252,9 @@ class Adam(Optimiser):
             steps = _per_client(count, p)
             size = _per_client(lr, p) / (1 - b1**steps)
             p.sub_(size * m / ((v / (1 - b2**steps)).sqrt() + self.eps))
+
+    def _part(self, state: Sequence[Tensor], i: int, count: int) -> list[Tensor]:
+        return [state[0][..., i], state[1 + i], state[1 + count + i]]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -245,11 +280,16 @@ class Cosine(Optimiser):
         taken = torch.zeros(params[0].shape[:lead], dtype=torch.float64, device=params[0].device)
         return [taken, *self.of.init(params, lead)]
 
-    def _step_(self, params: Sequence[Tensor], grads: list[Tensor], state: Sequence[Tensor], lr: Tensor) -> None:
+    def _step_(
+        self, params: Sequence[Tensor], grads: Sequence[Tensor | None], state: Sequence[Tensor], lr: Tensor
+    ) -> None:
         taken = state[0]
         share = 0.5 * (1 + torch.cos(math.pi * (taken / self.steps).clamp(max=1.0)))
         self.of.step_(params, grads, state[1:], lr * share, lead=taken.ndim)
         taken.add_(1)
+
+    def _part(self, state: Sequence[Tensor], i: int, count: int) -> list[Tensor]:
+        return self.of._part(state[1:], i, count)
 
 
 @dataclass(frozen=True, kw_only=True)

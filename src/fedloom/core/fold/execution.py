@@ -14,9 +14,16 @@ Compilation = Literal["none", "trace", "compile"]
 
 
 class Programs(dict[Any, Callable[..., Any] | None]):
-    """Steps that were traced or compiled, by all they depend on; None for one that cannot be traced."""
+    """Steps that were traced or compiled, by all they depend on; None for one that cannot be traced.
+
+    `unused`: which trained tensors have no gradient in a step of a stack, by the same.
+    """
 
     compiler_works = True  # until it has failed once
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.unused: dict[Any, frozenset[int]] = {}
 
 
 @dataclass

@@ -15,7 +15,7 @@ from fedloom.core.batch import Batch, Lazy, Schedule, at_batch, cut_length, of_p
 from fedloom.core.errors import EngineWarning, first_line, warn
 from fedloom.core.fold.execution import Compilation, current
 from fedloom.core.fold.steps import Descent, Plain, Step, tracing, vmap_trees
-from fedloom.core.fold.widths import by_width
+from fedloom.core.fold.widths import by_width, rounded
 from fedloom.core.layout import by_channels, by_pixels
 from fedloom.core.random import fold_in
 from fedloom.core.types import replace
@@ -207,6 +207,7 @@ class _Lockstep:
         self.cut = None if beside else batches.cut
         # of this fold, found without hashing what they depend on
         self.programs: dict[Any, Callable[..., Any] | None] = {}
+        self.unused: dict[int | None, frozenset[int]] = {}  # by places of a sequence
 
     def advance_one(self, work: Sequence[Tensor], s: int, width: int) -> Tensor | None:
         rows, at, mask, key, done = (series[s] for series in self.series)
@@ -220,7 +221,7 @@ class _Lockstep:
 
     def advance(self, work: Sequence[Tensor], s: int, active: int, full: bool) -> Tensor | None:
         K = self.K
-        k = active if self.compilation == "none" else _rounded(active, K)
+        k = active if self.compilation == "none" else rounded(active, K)
 
         def first(t: Tensor) -> Tensor:
             return t if k == K else t[:k]
@@ -243,6 +244,8 @@ class _Lockstep:
         return self.batches.x, self.batches.y
 
     def _run(self, kind: _Kind, args: Sequence[Tensor], trace: bool = True) -> Tensor | None:
+        if self.axes is not None and kind[2] not in self.unused:
+            self.unused[kind[2]] = self._find_unused(kind, args)
         if self.compilation == "none" or not trace:
             return self._compute(*kind, args)
         here = (*kind, args[kind[0]].shape)
@@ -255,8 +258,31 @@ class _Lockstep:
         program = self.programs[here]
         return self._compute(*kind, args) if program is None else program(*args)
 
+    def _find_unused(self, kind: _Kind, args: Sequence[Tensor]) -> frozenset[int]:
+        """Return which trained tensors of a stack have no gradient, by one client's; once for all folds of a kind.
+
+        It is the same for all clients and steps: what a loss uses depends on no number, or `vmap` would refuse it.
+        """
+        step, kept = self.step, self.run.programs.unused
+        if not isinstance(step, Descent):
+            return frozenset()
+        name = None if step.identity is None else (self.static, kind[0], kind[2], tuple(a.shape for a in args))
+        if name in kept:
+            return kept[name]
+        batch, context, dims = self._read(*kind, args)
+        one = _map2(lambda t, axis: t if axis is None else t[0], (batch, context), dims)
+        found = step.find_unused([t[0] for t in args[: kind[0]]], self.spec, *one)
+        if name is not None:
+            kept[name] = found
+        return found
+
     def _compute(self, num_work: int, full: bool, length: int | None, args: Sequence[Tensor]) -> Tensor | None:
-        b, work, (rows, mask, key, done, x, y) = self.batches, args[:num_work], args[num_work : num_work + 6]
+        read, unused = self._read(num_work, full, length, args), self.unused.get(length, frozenset())
+        return self.step.advance(args[:num_work], self.spec, *read, unused)
+
+    def _read(self, num_work: int, full: bool, length: int | None, args: Sequence[Tensor]) -> tuple[Batch, Any, Any]:
+        """Return the batch and the context of these arguments, and the client axes of both; None for one client."""
+        b, (rows, mask, key, done, x, y) = self.batches, args[num_work : num_work + 6]
         extra = args[num_work + 6 :]
         notes = dict(zip(b.notes, extra, strict=False))
         lazy, context = tree.unflatten(list(extra[len(notes) :]), self.extra_spec)
@@ -269,7 +295,7 @@ class _Lockstep:
             x = b.prepare(x, b.dtype)
         plain = Batch(x=x, y=y, mask=mask, key=key, notes=notes, progress=done, full=full)
         batch, dims = (self._of_one(plain, lazy), None) if self.axes is None else self._of_stack(plain, lazy)
-        return self.step.advance(work, self.spec, batch, context, dims)
+        return batch, context, dims
 
     def _of_one(self, batch: Batch, lazy: dict[str, Lazy]) -> Batch:
         """Return the batch augmented, and with what teachers say of it."""
@@ -362,11 +388,6 @@ def _copied(kind: _Kind, args: Sequence[Tensor]) -> list[Tensor]:
 
 def _warn(what: str, instead: str, error: Exception) -> None:
     warn(f"a training step cannot be {what} ({first_line(error)}): {instead}", EngineWarning)
-
-
-def _rounded(active: int, K: int) -> int:
-    """Return 1, 2, 4, 8, ... or K: the smallest that holds the active clients, so that few graphs exist."""
-    return min(1 << (active - 1).bit_length(), K)
 
 
 def _map2(fn: Callable[[Tensor, int | None], Tensor], values: Any, axes: Any) -> Any:

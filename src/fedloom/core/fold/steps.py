@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 from collections.abc import Callable, Iterator, Sequence
 from contextvars import ContextVar
 from typing import Any
@@ -36,7 +37,9 @@ class Plain:
     def finish(self, work: list[Tensor], spec: Any) -> Any:
         return tree.unflatten(work, spec)
 
-    def advance(self, work: Sequence[Tensor], spec: Any, batch: Batch, context: Any, dims: Any) -> Tensor | None:
+    def advance(
+        self, work: Sequence[Tensor], spec: Any, batch: Batch, context: Any, dims: Any, unused: frozenset[int]
+    ) -> Tensor | None:
         """Advance `work` in place; `dims` None for one client, else the client axes of (batch, context)."""
 
         def one(flat: Sequence[Tensor], batch: Batch, context: Any) -> list[Tensor]:
@@ -79,52 +82,88 @@ class Descent:
         carry = rebuild(work[:p], work[p : p + r])
         return (carry, tuple(work[p + r :])) if self.goes_on else carry
 
-    def advance(self, work: Sequence[Tensor], spec: Any, batch: Batch, context: Any, dims: Any) -> Tensor | None:
+    def advance(
+        self, work: Sequence[Tensor], spec: Any, batch: Batch, context: Any, dims: Any, unused: frozenset[int]
+    ) -> Tensor | None:
+        """Advance `work` in place, as `Plain.advance`.
+
+        `unused`: the trained tensors of a stack that have no gradient, of `find_unused`. They stay, as in `torch.optim`
+        (neither weight decay nor momentum moves them), unless `correct` gives them a gradient. Of one client they are
+        found in every step.
+        """
         p, r, rebuild = spec
         trained, rest, moments = work[:p], work[p : p + r], work[p + r :]
-        lr, context = context[0], context[1:]
-
-        def objective(trained: Sequence[Tensor], rest: Sequence[Tensor], batch: Batch, context: Any) -> Any:
-            with _autocast(batch.x):
-                mask = None if batch.full else batch.mask
-                answer = at_batch(batch.x, mask, self.loss, rebuild(trained, rest), batch, *context)
-            if isinstance(answer, BatchLoss):
-                answer = answer.value, answer.weights
-            value, moved = answer if isinstance(answer, tuple) else (answer, None)
-            if not isinstance(value, Tensor) or value.ndim != 0:
-                shape = list(value.shape) if isinstance(value, Tensor) else type(value).__name__
-                raise StackingError(
-                    f"a loss must return one number for a batch, got {shape}; use batch.mean(per_example)"
-                )
-            return value, (list(rest) if moved is None else _split(moved)[1])
+        lr, context, lead = context[0], context[1:], 0 if dims is None else 1
+        grads: Sequence[Tensor | None]
 
         def gradient(trained: Sequence[Tensor], rest: Sequence[Tensor], batch: Batch, context: Any) -> Any:
-            if dims is None:
-                leaves = [t.detach().requires_grad_() for t in trained]
-                with torch.enable_grad():
-                    value, moved = objective(leaves, rest, batch, context)
-                    grads = torch.autograd.grad(value, leaves, allow_unused=True)
-                grads = tuple(torch.zeros_like(t) if g is None else g for t, g in zip(leaves, grads, strict=True))
-            else:
-                grads, (value, moved) = grad_and_value(objective, has_aux=True)(list(trained), rest, batch, context)
+            objective = functools.partial(self._objective, rebuild)
+            grads, (value, moved) = grad_and_value(objective, has_aux=True)(list(trained), rest, batch, context)
             if self.correct is not None:
-                grads = tuple(tree.leaves(self.correct(_trees(rebuild(grads, rest)), *context)))
+                grads = self._corrected(grads, rebuild, rest, context)
             return list(grads), value.detach(), [m.detach() for m in moved]
 
         if dims is None:
-            grads, value, moved = gradient(trained, rest, batch, context)
+            grads, value, moved = self._gradient(trained, rest, rebuild, batch, context)
+            unused = frozenset(i for i, g in enumerate(grads) if g is None)
+            if self.correct is not None:
+                whole = [torch.zeros_like(t) if g is None else g for t, g in zip(trained, grads, strict=True)]
+                grads = self._corrected(whole, rebuild, rest, context)
         else:
             axes = (0, 0, dims[0], dims[1][1:])
             grads, value, moved = vmap_trees(gradient, axes)(list(trained), list(rest), batch, context)
+        moves = {}
+        if self.correct is not None:
+            moves = {i: _nonzero(g, lead) for i, g in enumerate(grads) if i in unused and g is not None}
+        elif unused:
+            grads = [None if i in unused else g for i, g in enumerate(grads)]
         with torch.no_grad():
             for old, new in zip(rest, moved, strict=True):
                 old.copy_(new)
-            if _fusable(self.optimiser, trained, lr):
+            if _fusable(self.optimiser, trained, lr) and not moves:
                 rate = float(lr) if tracing.get() == "none" else lr  # a number would stay in the trace
-                self.optimiser.fused_step_(list(trained), grads, list(moments), rate)  # type: ignore[attr-defined]
+                self.optimiser.fused_step_(trained, grads, moments, rate)  # type: ignore[attr-defined]
             else:
-                self.optimiser.step_(trained, grads, moments, lr, lead=0 if dims is None else 1)
-        return value  # type: ignore[no-any-return]
+                self.optimiser.step_(trained, grads, moments, lr, lead, moves)
+        return value
+
+    def find_unused(self, work: Sequence[Tensor], spec: Any, batch: Batch, context: Any) -> frozenset[int]:
+        """Return which of one client's trained tensors have no gradient: the loss does not use them.
+
+        Under `vmap` they have a gradient of zeros, as has what the loss multiplies by 0.
+        """
+        p, r, rebuild = spec
+        grads, _, _ = self._gradient(work[:p], work[p : p + r], rebuild, batch, context[1:])
+        return frozenset(i for i, g in enumerate(grads) if g is None)
+
+    def _gradient(
+        self, trained: Sequence[Tensor], rest: Sequence[Tensor], rebuild: Any, batch: Batch, context: Any
+    ) -> tuple[Sequence[Tensor | None], Tensor, list[Tensor]]:
+        """Return one client's gradient, None where there is none, the loss and what has moved."""
+        leaves = [t.detach().requires_grad_() for t in trained]
+        with torch.enable_grad():
+            value, moved = self._objective(rebuild, leaves, rest, batch, context)
+            grads = torch.autograd.grad(value, leaves, allow_unused=True)
+        return grads, value.detach(), [m.detach() for m in moved]
+
+    def _corrected(self, grads: Sequence[Tensor], rebuild: Any, rest: Sequence[Tensor], context: Any) -> list[Tensor]:
+        assert self.correct is not None
+        return tree.leaves(self.correct(_trees(rebuild(grads, rest)), *context))
+
+    def _objective(
+        self, rebuild: Any, trained: Sequence[Tensor], rest: Sequence[Tensor], batch: Batch, context: Any
+    ) -> tuple[Tensor, list[Tensor]]:
+        """Return the loss, [], and what moves untrained."""
+        with _autocast(batch.x):
+            mask = None if batch.full else batch.mask
+            answer = at_batch(batch.x, mask, self.loss, rebuild(trained, rest), batch, *context)
+        if isinstance(answer, BatchLoss):
+            answer = answer.value, answer.weights
+        value, moved = answer if isinstance(answer, tuple) else (answer, None)
+        if not isinstance(value, Tensor) or value.ndim != 0:
+            shape = list(value.shape) if isinstance(value, Tensor) else type(value).__name__
+            raise StackingError(f"a loss must return one number for a batch, got {shape}; use batch.mean(per_example)")
+        return value, (list(rest) if moved is None else _split(moved)[1])
 
 
 Step = Plain | Descent
@@ -177,6 +216,11 @@ def _trees(gradient: Any) -> Any:
     """Return a gradient as `correct` sees it: each Weights replaced by its params."""
     nodes, spec = tree.flatten(gradient, is_leaf=lambda n: isinstance(n, Weights))
     return tree.unflatten([n.params if isinstance(n, Weights) else n for n in nodes], spec)
+
+
+def _nonzero(gradient: Tensor, lead: int) -> Tensor:
+    """Return whether a gradient has a number but 0, [] bool, with lead = 1 [K]."""
+    return gradient.ne(0).reshape(*gradient.shape[:lead], -1).any(-1)
 
 
 def _fusable(optimiser: Optimiser, params: Sequence[Tensor], lr: Tensor) -> bool:

@@ -1,4 +1,4 @@
-"""The choice of clients of a stack that run in a narrower lock-step of their own."""
+"""How many clients and rows a step of a stack computes: few numbers, so that few graphs exist."""
 
 from __future__ import annotations
 
@@ -37,3 +37,8 @@ def by_width(mask: Tensor) -> list[tuple[Tensor, int]]:
         parts.append((ranks[left - half : left], narrow))
         left -= half
     return [*parts, (ranks[:left], widths[0])] if parts else []
+
+
+def rounded(active: int, K: int) -> int:
+    """Return 1, 2, 4, 8, ... or K: the smallest that holds the active clients, so that few graphs exist."""
+    return min(1 << (active - 1).bit_length(), K)
