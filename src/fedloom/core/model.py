@@ -210,15 +210,35 @@ class Model(NetworkTensors):
     def _train(self, module: nn.Module, prefix: str, weights: Weights, batch: Batch, *args: Any) -> tuple[Any, Params]:
         if self._drawing is not None:
             raise SettingError(UNGOVERNED.format(self._drawing))
-        buffers = {n: b.clone() for n, b in weights.buffers.items()}
-        tensors = {**weights.params, **buffers, **self.frozen}
-        tensors, x = self._given({f"{prefix}{n}": t for n, t in tensors.items()}, batch.x)
+        tensors, x = self._given(self._tensors(weights, prefix), batch.x)
+        given = dict(tensors)
         with TrainingCall(batch) as call:
             out = self._pass(module, tensors, x, *args)
-        return out, Params(call.buffers(buffers))
+        assigned = [n.removeprefix(prefix) for n, t in given.items() if tensors[n] is not t]
+        for name in assigned:
+            self._check_assigned(name, given[prefix + name], tensors[prefix + name], name in weights.buffers)
+        buffers = call.buffers({n: tensors[prefix + n] for n in weights.buffers})
+        return out, Params({n: b.detach() if n in assigned else b for n, b in buffers.items()})
+
+    def _check_assigned(self, name: str, before: Tensor, after: Tensor, moves: bool) -> None:
+        """Raise SettingError where a forward assigns a tensor that must stay, or one of another form.
+
+        `moves`: whether it is a buffer that is not frozen, which is kept as PyTorch keeps it.
+        """
+        if not moves:
+            raise SettingError(
+                f"parameters and frozen tensors are not assigned in a forward, and that of {self.name} assigns "
+                f"{name!r}: let it compute with a copy, or write on a parameter in place (self.weight.clamp_(-1, 1) "
+                "under torch.no_grad())"
+            )
+        if after.shape != before.shape or after.dtype != before.dtype:
+            raise SettingError(
+                f"a buffer keeps its shape and dtype, and {self.name} assigns {after.dtype} {list(after.shape)} to "
+                f"{name!r}, which was made as {before.dtype} {list(before.shape)}: register it as what it will be"
+            )
 
     def _tensors(self, weights: Weights, prefix: str = "") -> dict[str, Tensor]:
-        """Return the tensors for a pass in evaluation mode; buffers are copies, in which a forward may count."""
+        """Return the tensors for a pass; buffers are copies, in which a forward may count."""
         buffers = {n: b.clone() for n, b in weights.buffers.items()}
         return {f"{prefix}{n}": t for n, t in {**weights.params, **buffers, **self.frozen}.items()}
 
