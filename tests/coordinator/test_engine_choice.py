@@ -27,7 +27,7 @@ from fedloom.core.model import Model
 from fedloom.core.optimiser import Local
 from fedloom.data import by_lists, next_tokens
 from fedloom.engines.loop import Loop
-from fedloom.engines.population import Population
+from fedloom.engines.population import Population, Stacking
 from fedloom.engines.stacked import Stacked
 from fedloom.wire.launched import only_computes
 from fedloom.wire.workers import Workers
@@ -168,13 +168,13 @@ def test_one_of_several_ranks_does_not_compute_the_whole_run(
 
 
 def test_line_2_comes_before_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(chooser, "stacking_problem", lambda *_: "no")
+    monkeypatch.setattr(chooser, "stacking", lambda *_: Stacking("no"))
     found = choose("auto", population(device=torch.device("cuda")), LOCAL, 6)
     assert found == (Loop, "model 'net' cannot be stacked (no)")
 
 
 def test_line_3_a_gpu_stacks_even_convolutions_of_few_clients(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(chooser, "stacking_problem", lambda *_: None)  # there may be no GPU to try it on
+    monkeypatch.setattr(chooser, "stacking", lambda *_: Stacking(None))  # there may be no GPU to try it on
     on_gpu = population(lambda: nn.Conv1d(4, CLASSES, 1), device=torch.device("cuda"))
     assert choose("auto", on_gpu, LOCAL, 1) == (Stacked, "a GPU")
 

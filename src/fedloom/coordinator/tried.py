@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -14,7 +15,7 @@ from fedloom.core.batch import probe
 from fedloom.core.errors import SettingError, first_line
 from fedloom.core.losses import objective
 from fedloom.core.model import Model
-from fedloom.core.network_checks import check_parameters, check_randomness
+from fedloom.core.network_checks import check_passes
 from fedloom.core.network_copies import NotCopied
 from fedloom.core.network_makers import own_defaults
 from fedloom.core.task import Task, check_padding, notes_of, targets_of
@@ -44,24 +45,50 @@ def _different_targets(train: Examples, y: npt.NDArray[Any]) -> npt.NDArray[np.i
     return np.unique(y.reshape(len(y), -1)[:_TRIED], axis=0, return_index=True)[1]
 
 
+def _apart(train: Examples, first: npt.NDArray[np.int64]) -> tuple[Examples, Examples]:
+    """Return two examples, of different classes where there are several, and two others as far as there are so many."""
+    more = [row for row in range(min(len(train), len(first) + 4)) if row not in first]
+    rows = [*dict.fromkeys([first[0], first[-1], *first[1:3], *more])]
+    pair = (rows * 2)[:2]
+    return train.select(np.array(pair)), train.select(np.array(rows[2:4] if len(rows) > 3 else rows[-1:] * 2))
+
+
+@dataclass(frozen=True)
+class Tried:
+    """What is said of a network that was tried.
+
+    Attributes:
+        alone: whether BatchNorm's running statistics are measured on one example: of one value there is no variance.
+        adding_up: the names of attributes that change with each batch, though no answer shows it.
+    """
+
+    alone: bool
+    adding_up: list[str]
+
+
 @own_defaults()
-def try_model(model: Model, job: Plan) -> bool:
+def try_model(model: Model, job: Plan) -> Tried:
     """Raise SettingError unless a model takes one example of each class, and the task its answers; in training too.
 
-    Raise it also where rows of padding behind these examples move the task's loss, or where the algorithm compares more
-    logits than the model has. Return whether BatchNorm's running statistics are measured on one example alone: of one
-    value there is no variance.
+    Raise it also where rows of padding behind these examples move the task's loss, where what a pass has seen or drawn
+    would reach another, where a training step cannot be taken, or where the algorithm compares more logits than the
+    model has.
     """
-    task, train, model = job.task, job.federation.train, model.bind(0)
-    first = _different(train)
-    chosen, weights, how = train.select(first), model.init(0), ""
-    two = train.select(first[[0, -1]])
+    task, train, network, dtype = job.task, job.federation.train, model, job.population.dtype
+    first, model = _different(train), model.bind(0, dtype)
+    chosen, weights, how = train.select(first), model.init(0, dtype), ""
+    two, others = _apart(train, first)
+
+    def inputs(dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+        pair, other = (e.normalise(e.x, dtype) for e in (two, others))
+        alike = other.is_floating_point() and torch.equal(pair, other)  # as of devices, whose examples are not here
+        return pair, other + 1 if alike else other
+
     try:
         names = chosen_measures(task, job.settings.measures, job.settings.headline)
         evaluate_rows(model, weights, task, names, chosen).measured(task)
-        x, pair = (e.normalise(e.x, torch.float32) for e in (chosen, two))
-        check_randomness(model, weights, pair)
-        check_parameters(model, weights, x)
+        adding_up = check_passes(network, inputs, dtype)
+        x, pair = (e.normalise(e.x, dtype) for e in (chosen, two))
         with torch.no_grad():
             logits = model(weights, x)
             check_padding(task, logits, x, chosen.y)
@@ -102,7 +129,7 @@ def try_model(model: Model, job: Plan) -> bool:
             "and nothing is learnt from it; take a network with a logit for each of more classes and a task for it, or "
             "an algorithm that compares none, such as FedAvg"
         )
-    return of_two <= of_one
+    return Tried(of_two <= of_one, adding_up)
 
 
 def _explain_tokens(error: Exception, model: Model, train: Examples) -> None:

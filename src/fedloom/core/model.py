@@ -5,7 +5,8 @@ from __future__ import annotations
 import contextlib
 import copy
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Iterator
+from contextvars import ContextVar
 from typing import Any
 
 import torch
@@ -21,6 +22,8 @@ from fedloom.core.network_makers import named_maker
 from fedloom.core.network_tensors import NetworkTensors
 from fedloom.core.passes import UNGOVERNED, BatchStatistics, RecordMoments, TrainingCall
 from fedloom.core.types import Params, Weights
+
+_leaving: ContextVar[bool] = ContextVar("fedloom_leaving", default=False)  # see `Model.leaving`
 
 
 class Model(NetworkTensors):
@@ -220,17 +223,25 @@ class Model(NetworkTensors):
         buffers = call.buffers({n: tensors[prefix + n] for n in weights.buffers})
         return out, Params({n: b.detach() if n in assigned else b for n, b in buffers.items()})
 
+    def assigned(self, name: str) -> str:
+        """Return the message that a forward assigns a tensor that training alone moves, or nobody.
+
+        Args:
+            name: of the tensor.
+        """
+        return (
+            f"parameters and frozen tensors are not assigned in a forward, and that of {self.name} assigns {name!r}: "
+            "let it compute with a copy, or write on a parameter in place (self.weight.clamp_(-1, 1) under "
+            "torch.no_grad())"
+        )
+
     def _check_assigned(self, name: str, before: Tensor, after: Tensor, moves: bool) -> None:
         """Raise SettingError where a forward assigns a tensor that must stay, or one of another form.
 
         `moves`: whether it is a buffer that is not frozen, which is kept as PyTorch keeps it.
         """
         if not moves:
-            raise SettingError(
-                f"parameters and frozen tensors are not assigned in a forward, and that of {self.name} assigns "
-                f"{name!r}: let it compute with a copy, or write on a parameter in place (self.weight.clamp_(-1, 1) "
-                "under torch.no_grad())"
-            )
+            raise SettingError(self.assigned(name))
         if after.shape != before.shape or after.dtype != before.dtype:
             raise SettingError(
                 f"a buffer keeps its shape and dtype, and {self.name} assigns {after.dtype} {list(after.shape)} to "
@@ -245,17 +256,39 @@ class Model(NetworkTensors):
     def _pass(self, network: nn.Module, tensors: dict[str, Tensor], *args: Any) -> Any:
         """Return what a network of ours returns with these tensors in it.
 
-        What its forward has kept in attributes is gone afterwards. It would hold a graph, or a tensor that `vmap` has
-        ended, and the next pass, of another client, could read it.
+        What its forward has kept in attributes, or in lists and arrays there, is gone afterwards. It would hold a
+        graph, or a tensor that `vmap` has ended, and the next pass, of another client, could read it.
         """
-        parts = self._attributes[network]
-        before = [attributes.copy() for attributes in parts]
+        if _leaving.get():
+            return functional_call(network, tensors, args)
+        state = self._kept[network]
+        before = state.attributes()
         try:
             return functional_call(network, tensors, args)
         finally:
-            for attributes, kept in zip(parts, before, strict=True):
-                attributes.clear()
-                attributes.update(kept)
+            state.put_back(before)
+
+    @contextlib.contextmanager
+    def leaving(self) -> Iterator[Callable[[Collection[str]], None]]:
+        """Return a context in which passes leave the network as they make it, as in PyTorch; it is put back at the end.
+
+        Training and evaluation have copies of the network. What is yielded gives that of evaluation the attributes of
+        these names as training has left them.
+        """
+        trained, evaluated = self._kept[self._training], self._kept[self._evaluating]
+        before = trained.attributes(), evaluated.attributes()
+        token = _leaving.set(True)
+        try:
+            yield functools.partial(trained.give, evaluated)
+        finally:
+            _leaving.reset(token)
+            trained.put_back(before[0])
+            evaluated.put_back(before[1])
+
+    @property
+    def networks(self) -> tuple[nn.Module, nn.Module]:
+        """The copies of the network that train and evaluate; their tensors have no storage but in a pass."""
+        return self._training, self._evaluating
 
     def fronts(self, weights: Weights, x: Tensor) -> list[Front]:
         """Return the parts of this network that can be computed once for each example, the largest first.

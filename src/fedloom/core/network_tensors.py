@@ -19,6 +19,7 @@ from fedloom.core.frozen import Factors, frozen_tensors, whole_modules
 from fedloom.core.network_copies import Called, Tapped, computed_tensors, copied, skeleton_of, tensors_of
 from fedloom.core.network_inputs import Arguments, MaskForm, arguments_of, logits_alone, set_arguments, without_hooks
 from fedloom.core.network_makers import missing_arguments, seeded
+from fedloom.core.network_state import KeptState
 from fedloom.core.passes import draws_unseen
 from fedloom.core.types import Params, Weights
 
@@ -100,9 +101,10 @@ class NetworkTensors:
     def _wrap(self) -> None:
         self._called_training, self._called_evaluating = Called(self._training), Called(self._evaluating)
         self._tapped_training, self._tapped_evaluating = Tapped(self._training), Tapped(self._evaluating)
+        training = (self._training, self._called_training, self._tapped_training)
         evaluating = (self._evaluating, self._called_evaluating, self._tapped_evaluating)
-        called = (self._training, self._called_training, self._tapped_training, *evaluating)
-        self._attributes = {network: [vars(part) for part in network.modules()] for network in called}  # see `_pass`
+        self._kept = {wrapped: state for state, networks in ((KeptState(training[0]), training),
+                      (KeptState(evaluating[0]), evaluating)) for wrapped in networks}  # fmt: skip
 
     def __repr__(self) -> str:
         return f"Model({self.name}, {self.counted})"
