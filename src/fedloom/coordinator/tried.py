@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import traceback
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,8 +13,10 @@ import torch
 from torch import Tensor, nn
 
 from fedloom.coordinator.job import Plan
-from fedloom.core.batch import probe
+from fedloom.core.batch import Batch
+from fedloom.core.batches import Batches
 from fedloom.core.errors import SettingError, first_line
+from fedloom.core.fold import minimise
 from fedloom.core.losses import objective
 from fedloom.core.model import Model
 from fedloom.core.network_checks import check_passes
@@ -20,7 +24,7 @@ from fedloom.core.network_copies import NotCopied
 from fedloom.core.network_makers import own_defaults
 from fedloom.core.task import Task, check_padding, notes_of, targets_of
 from fedloom.core.task_measures import added, chosen_measures, sums_of
-from fedloom.core.types import Params, Weights
+from fedloom.core.types import Weights, replace
 from fedloom.data import Examples, Tokens
 from fedloom.evaluate import evaluate_rows
 from fedloom.tasks import ClassTask
@@ -97,14 +101,15 @@ def try_model(model: Model, job: Plan) -> Tried:
             for rows in alone.values():
                 added(rows)
         how = "in training, "
-        of_two = _measured(model, weights, task, pair, two.y, each)
+        of_two = _stepped(model, weights, job, two, each)
         how = "in training, of one example, "
-        of_one = _measured(model, weights, task, pair[:1], two.y[:1], each)
+        of_one = _stepped(model, weights, job, two.select(np.array([0])), each)
     except SettingError:
         raise
     except Exception as error:
         shape = " x ".join(map(str, train.shape))
         _explain_tokens(error, model, train)
+        _explain_step(error, model)
         if NotCopied.__name__ in str(error):
             raise SettingError(
                 f"the forward of a network computes what follows its weights anew, and that of {model.name} reads what "
@@ -156,21 +161,50 @@ def _explain_tokens(error: Exception, model: Model, train: Examples) -> None:
         ) from error
 
 
-def _measured(model: Model, weights: Weights, task: Task, x: Tensor, y: Tensor, each: torch.Size) -> set[str]:
-    """Take the gradient of a training step on these examples, and return the counters of BatchNorm that it moves.
+def _stepped(model: Model, weights: Weights, job: Plan, examples: Examples, each: torch.Size) -> set[str]:
+    """Take a training step on these examples, and return the counters of BatchNorm that it moves.
 
     `each`: the shape of an example's logits in evaluation.
     """
-    batch = probe(x, y, notes_of(task, y, x.dtype))
-    params = Params({n: p.detach().requires_grad_() for n, p in weights.params.items()})
-    logits, buffers = model.train(Weights(params, weights.buffers), batch)
-    if not isinstance(logits, Tensor):
-        raise TypeError(f"logits must be a tensor, not {type(logits).__name__}")
-    value = objective(task, logits, batch, params)
-    _checked(logits, task, len(x), each)
-    torch.autograd.grad(value, list(params.values()), allow_unused=True)
-    counters = {n: b for n, b in buffers.items() if n.endswith("num_batches_tracked")}
-    return {n for n, b in counters.items() if not torch.equal(b, weights.buffers[n])}
+    task, optimiser, n = job.task, job.algorithm.local.optimiser, len(examples)
+
+    def loss(weights: Weights, batch: Batch) -> tuple[Tensor, Weights]:
+        logits, buffers = model.train(weights, batch)
+        if not isinstance(logits, Tensor):
+            raise TypeError(f"logits must be a tensor, not {type(logits).__name__}")
+        value = objective(task, logits, batch, weights.params)
+        _checked(logits, task, n, each)
+        return value, replace(weights, buffers=buffers)
+
+    dtype = next(iter(weights.params.values())).dtype
+    one, rate = torch.tensor(1), torch.tensor(optimiser.lr, dtype=torch.float64)
+    batches = Batches(
+        x=examples.x, y=examples.y, examples=torch.arange(n), order=torch.arange(n)[None],
+        mask=torch.ones(1, n, dtype=torch.bool), num_steps=one, num_examples=one * n, key=one * 0,
+        notes=notes_of(task, examples.y, dtype), prepare=examples.normalise, dtype=dtype,
+    )  # fmt: skip
+    after = minimise(loss, weights, batches, optimiser, lr=rate).buffers
+    counters = {name: b for name, b in after.items() if name.endswith("num_batches_tracked")}
+    return {name for name, b in counters.items() if not torch.equal(b, weights.buffers[name])}
+
+
+def _explain_step(error: Exception, model: Model) -> None:
+    """Raise SettingError where a step fails by what the network is made of: checkpointed layers, sparse gradients."""
+    if any(
+        Path(frame.filename).match("torch/utils/checkpoint.py") for frame in traceback.extract_tb(error.__traceback__)
+    ):
+        raise SettingError(
+            f"a network is computed as a function of its weights, which are gone where activation checkpointing "
+            f"computes a layer again, and {model.name} uses it: leave torch.utils.checkpoint out (of models of Hugging "
+            "Face, gradient_checkpointing_disable()), and lower batch_size where memory is short"
+        ) from error
+    if "sparse" in str(error).lower():
+        layers = [name for name, layer in model.networks[0].named_modules() if getattr(layer, "sparse", False)]
+        raise SettingError(
+            f"optimisers take dense gradients, and {model.name} has sparse ones"
+            + (f" of {', '.join(layers)}" if layers else "")
+            + f": write sparse=False, or leave it out ({first_line(error)})"
+        ) from error
 
 
 def _checked(logits: Tensor, task: Task, count: int, each: torch.Size) -> Tensor:

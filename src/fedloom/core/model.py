@@ -224,15 +224,18 @@ class Model(NetworkTensors):
         return out, Params({n: b.detach() if n in assigned else b for n, b in buffers.items()})
 
     def assigned(self, name: str) -> str:
-        """Return the message that a forward assigns a tensor that training alone moves, or nobody.
+        """Return the message that a forward assigns a tensor which it must not.
 
         Args:
-            name: of the tensor.
+            name: of a parameter, or of a frozen tensor.
         """
+        if name in self.params:
+            remedy = "write on it in place (self.weight.clamp_(-1, 1) under torch.no_grad())"
+        else:
+            remedy = "register what it counts as a buffer of one number or of floats"
         return (
-            f"parameters and frozen tensors are not assigned in a forward, and that of {self.name} assigns {name!r}: "
-            "let it compute with a copy, or write on a parameter in place (self.weight.clamp_(-1, 1) under "
-            "torch.no_grad())"
+            f"a forward assigns no parameter and no frozen tensor, and that of {self.name} assigns {name!r}: let it "
+            f"compute with a copy, or {remedy}"
         )
 
     def _check_assigned(self, name: str, before: Tensor, after: Tensor, moves: bool) -> None:

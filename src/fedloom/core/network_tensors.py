@@ -22,6 +22,7 @@ from fedloom.core.network_makers import missing_arguments, seeded
 from fedloom.core.network_state import KeptState
 from fedloom.core.passes import draws_unseen
 from fedloom.core.types import Params, Weights
+from fedloom.wording import some_of
 
 _CPU = torch.device("cpu")
 
@@ -58,6 +59,7 @@ class NetworkTensors:
                     f"got {away}: leave the device to RunSettings(device=...)"
                 )
         self.name = name or type(module).__name__
+        _check_made(module, self.name)
         self._stays = stays = frozen_tensors(module, frozen, self.name, factors)
         self.params = tuple(n for n, _ in module.named_parameters() if n not in stays)
         self.buffers = tuple(n for n, _ in module.named_buffers() if n not in stays)
@@ -225,6 +227,27 @@ class NetworkTensors:
     def skeleton(self) -> nn.Module:
         """Return a copy of the module in evaluation mode; its tensors have names and shapes but no storage."""
         return without_hooks(copy.deepcopy(self._evaluating))
+
+
+def _check_made(module: nn.Module, name: str) -> None:
+    """Raise SettingError where a network that was made cannot be a function of its weights."""
+    wrappers = (nn.DataParallel, nn.parallel.DistributedDataParallel)
+    if wrapped := next((type(part).__name__ for part in module.modules() if isinstance(part, wrappers)), None):
+        raise SettingError(
+            f"a run places a network on its device itself, and {name} is wrapped for several, by {wrapped}: give what "
+            "is in it, net.module"
+        )
+    if lazy := [n for n, t in tensors_of(module) if nn.parameter.is_lazy(t)]:
+        raise SettingError(
+            f"a network has its shapes when it is made, and {name} has lazy layers, which wait for an example "
+            f"({some_of(lazy, 3)}): write their sizes, nn.Linear(784, 10), or pass one in the function that makes it, "
+            "net(torch.zeros(1, ...)) before return net"
+        )
+    if unreal := [n for n, p in module.named_parameters() if p.requires_grad and p.is_complex()]:
+        raise SettingError(
+            f"parameters that are trained are real numbers, got complex ones, {some_of(unreal, 3)} of {name}: keep "
+            "both parts as one real parameter [..., 2], and let forward take torch.view_as_complex of it"
+        )
 
 
 def _cast(t: Tensor, dtype: torch.dtype) -> Tensor:
