@@ -41,6 +41,7 @@ CompilationName = Literal["auto", "none", "trace", "compile"]
 MAX_LOOPED = 2.0  # clients that a lock-step advances on average, up to which a stack does not pay on a CPU
 MAX_WASTED = 1.25  # times as many places of sequences, up to which a stack pays
 MAX_FLOPS = 3e8  # of a client's step with an operation that `vmap` computes client by client, up to which a stack pays
+_TRIED = 64  # examples of which some are taken to try a stack
 MIN_SHARED_OUT = 4  # clients of a cohort from which workers pay: of three, one core in two has one to wait for
 # Measured on two cores with small networks (docs/benchmarks.md); their order of magnitude matters.
 STEPS_TO_TRACE = 100  # lock-steps that one graph must run to save the time of tracing it
@@ -268,18 +269,25 @@ def _try_to_stack(model: Model, population: Population) -> Stacking:
             differs = _what_differs(given, _side_by_side(*given))
         except Exception:  # of a forward that makes tensors of one dtype
             pass
-    return Stacking(problem, differs, next(iter(lacking), None), counted.get_total_flops() / given[2][..., 0].numel())
+    return Stacking(problem, differs, next(iter(lacking), None), counted.get_total_flops() / given[3].numel())
 
 
 _Given = tuple[Model, Weights, Tensor, Tensor, Tensor]  # of two clients: inputs [2, B, ...], mask [2, B], keys [2]
 
 
 def _two_clients(model: Model, population: Population, dtype: torch.dtype) -> _Given:
-    """Return a model with three examples of each of two clients, of which the last one of the first is padding."""
+    """Return a model with three examples of each of two clients, of which the last one of the first is padding.
+
+    The padding is the largest of some examples, so that a maximum over the rows shows it too.
+    """
     device, train = population.device, population.federation.train
     model = model.bind(0, dtype, device)
-    rows = torch.linspace(0, len(train) - 1, 6, dtype=torch.float64).round().long()
-    x = train.normalise(train.x[rows].to(device), dtype)
+    rows = torch.linspace(0, len(train) - 1, min(_TRIED, len(train)), dtype=torch.float64).round().long()
+    largest = rows[train.x[rows].flatten(1).double().square().sum(1).argmax()]
+    others = rows[rows != largest] if len(rows) > 1 else rows
+    chosen = others[torch.linspace(0, len(others) - 1, 5, dtype=torch.float64).round().long()]
+    stored = train.x[torch.cat([chosen[:2], largest[None], chosen[2:]])]
+    x = train.normalise(stored.to(device), dtype)
     mask = torch.tensor([[True, True, False], [True, True, True]], device=device)
     weights = awake(tree.cast(model.init(0), device=device, dtype=dtype))
     return model, weights, x.reshape(2, 3, *x.shape[1:]), mask, torch.arange(2, device=device)

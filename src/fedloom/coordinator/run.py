@@ -57,9 +57,8 @@ class Job(Plan):
             warnings.simplefilter("ignore")  # whoever runs it is warned then
             tried = {name: try_model(model, self) for name, model in self.population.models.items()}
             Coordinator(self, trains=False).engine.init()
-        check_plausible(
-            self.federation, self.population.models.values(), self.population.task, self.population.measures[0]
-        )
+        people = self.population
+        check_plausible(self.federation, people.models.values(), people.task, people.measures[0], people.dtype)
         for name, found in tried.items():
             _warn_of_attributes(self.population.models[name].name, found.adding_up)
         if alone := [name for name, found in tried.items() if not found.alone]:

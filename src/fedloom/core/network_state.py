@@ -32,7 +32,8 @@ class KeptState:
 
     def __init__(self, network: nn.Module) -> None:
         named = dict(network.named_modules())
-        self._paths, self._parts = [*named], [vars(part) for part in named.values()]
+        self._paths: list[str] = [*named]
+        self._parts: list[dict[str, Any]] = [part.__dict__ for part in named.values()]
         registered = [part[name] for part in self._parts for name in _REGISTERED]
         self._registered = [(each, each.copy(), None in [*each.values()]) for each in registered]
         seen = {id(part) for part in named.values()}

@@ -43,6 +43,7 @@ class NetworkTensors:
     ) -> None:
         self.seeded = not isinstance(build, nn.Module)  # whether the initial weights depend on the seed
         if isinstance(build, nn.Module):
+            _check_made(build, name or type(build).__name__)
             module = copied(build, {id(b): b.detach().clone() for b in build.buffers() if b.grad_fn is not None})
             self._build: Callable[[], nn.Module] = lambda: module
         else:
@@ -53,13 +54,13 @@ class NetworkTensors:
                     f"{', '.join(missing)}: pass lambda: {called}(...), or name a function that returns one"
                 )
             self._build, module = build, seeded(build, 0)
+            _check_made(module, name or type(module).__name__)
             if away := next((str(p.device) for p in module.parameters() if p.device.type != "cpu"), None):
                 raise SettingError(
                     f"a function that makes a network makes it on the CPU, where the run's seed governs its weights, "
                     f"got {away}: leave the device to RunSettings(device=...)"
                 )
         self.name = name or type(module).__name__
-        _check_made(module, self.name)
         self._stays = stays = frozen_tensors(module, frozen, self.name, factors)
         self.params = tuple(n for n, _ in module.named_parameters() if n not in stays)
         self.buffers = tuple(n for n, _ in module.named_buffers() if n not in stays)
