@@ -17,18 +17,33 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from fedloom import LDAM, SVM, Classification, Ditto, FedAvg, Federation, NextToken, RunSettings, run
+from fedloom import (
+    LDAM,
+    SVM,
+    Classification,
+    Ditto,
+    Examples,
+    FedAvg,
+    Federation,
+    NextToken,
+    RunSettings,
+    from_arrays,
+    models,
+    run,
+)  # fmt: skip
 from fedloom.coordinator import Job, choose as chooser
 from fedloom.coordinator.choose import choose, choose_compilation
 from fedloom.coordinator.rounds import Coordinator
+from fedloom.coordinator.tried import try_model
 from fedloom.core.batch import Batch
 from fedloom.core.errors import EngineWarning, SettingError
 from fedloom.core.model import Model
 from fedloom.core.optimiser import Local
-from fedloom.data import by_lists, next_tokens
+from fedloom.data import Tokens, by_lists, next_tokens
 from fedloom.engines.loop import Loop
-from fedloom.engines.population import Population
+from fedloom.engines.population import Population, Stacking
 from fedloom.engines.stacked import Stacked
+from fedloom.models.registry import MODELS, Network
 from fedloom.wire.launched import only_computes
 from fedloom.wire.workers import Workers
 from tiny import CLASSES, LOCAL, examples, federation, linear, mlp, population
@@ -74,6 +89,142 @@ def test_stacked_falls_back_to_the_loop_and_says_so(model: Any, words: str) -> N
         warnings.simplefilter("error")
         same = run(FedAvg(local=LOCAL), federation(), {"odd": model}, dataclasses.replace(settings, engine="loop"))
     assert history.metrics == same.metrics
+
+
+class Between(nn.Module):
+    """Two layers, and something between them."""
+
+    def __init__(self, between: Any) -> None:
+        super().__init__()
+        self.a, self.b, self.between = nn.Linear(4, 5), nn.Linear(5, CLASSES), between
+        self.register_buffer("kept", torch.zeros(5))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.b(self.between(self, torch.tanh(self.a(x))))  # type: ignore[no-any-return]
+
+
+def written(self: Any, h: Tensor) -> Tensor:
+    if self.training:
+        self.kept.mul_(0.9).add_(0.1 * h.detach().mean(0))
+    return h
+
+
+def assigned(self: Any, h: Tensor) -> Tensor:
+    if self.training:
+        self.kept = torch.maximum(self.kept, h.detach().amax(0))
+    return h
+
+
+def counted(self: Any, h: Tensor) -> Tensor:
+    if self.training:
+        self.kept += len(h)
+    return h
+
+
+def by_hand(self: Any, h: Tensor) -> Tensor:
+    """Batch normalisation, written by hand."""
+    if not self.training:
+        return h - self.kept
+    mean, deviation = h.mean(0), h.std(0) + 1e-3
+    self.kept = 0.9 * self.kept + 0.1 * mean.detach()
+    return (h - mean) / deviation
+
+
+ACROSS: dict[str, Any] = {
+    "in place": written,
+    "assigned": assigned,
+    "counted": counted,
+    "normalised by hand": by_hand,
+    "softmax": lambda self, h: h * h.softmax(0),
+    "scaled": lambda self, h: h / len(h) if self.training else h,
+    "contrasted": lambda self, h: h + (F.normalize(h, dim=1) @ F.normalize(h, dim=1).T).softmax(1) @ h,
+    "kernel": lambda self, h: h + torch.exp(-torch.cdist(h, h)).mean(1, keepdim=True),
+    "neighbours": lambda self, h: h + h.roll(1, 0) if self.training else h,
+    "in evaluation": lambda self, h: h if self.training else h - h.mean(0),
+}
+
+
+@pytest.mark.some(4)
+@pytest.mark.parametrize("kind", ACROSS)
+def test_a_model_that_looks_across_its_batch_is_not_stacked(kind: str) -> None:
+    where = "evaluation" if kind == "in evaluation" else "training"
+    people = population(lambda: Between(ACROSS[kind]))
+    found = choose("auto", people, LOCAL, 6)
+    assert found == (Loop, f"model 'net' cannot be stacked (rows of padding change the answers in {where})")
+    with pytest.raises(SettingError, match=rf"^engine = 'stacked' .* rows of padding .* in {where} of model 'net', .*"
+                       "use engine = 'auto' or 'loop', where a batch has no padding"):  # fmt: skip
+        choose("stacked", people, LOCAL, 6)
+    assert choose("loop", people, LOCAL, 6)[0] is Loop
+    assert choose_compilation(Loop, people, LOCAL, 6, 1000) == "trace"  # whole batches alone
+
+
+def test_a_model_that_begins_with_zeros_is_not_taken_for_one_that_looks_at_each_row() -> None:
+    def zeros() -> nn.Module:
+        network = Between(lambda self, h: h - h.mean(0))
+        nn.init.zeros_(network.b.weight)
+        return network
+
+    assert choose("auto", population(zeros), LOCAL, 6)[0] is Loop
+
+
+HONEST: dict[str, Any] = {
+    "each row": lambda self, h: h,
+    "the first row": lambda self, h: h - 0 * h[:1],
+    "batch norm": lambda self, h: F.batch_norm(h, None, None, training=True) if self.training else h,
+    "a large constant": lambda self, h: (h + 1e5) - 1e5,  # rounds by 1e-3, in which rows agree with themselves
+    "a count of batches": lambda self, h: setattr(self, "kept", self.kept + self.training) or h,
+    "weights": lambda self, h: setattr(self, "kept", 0.9 * self.kept + self.a.weight.detach().sum(1)) or h,
+}
+
+
+@pytest.mark.parametrize("kind", HONEST)
+def test_other_models_are_stacked(kind: str) -> None:
+    people = population(lambda: Between(HONEST[kind]))
+    assert choose("auto", people, LOCAL, 6) == (Stacked, "about 6 clients in parallel")
+    assert people.tried[people.models["net"]].differs is None
+
+
+def test_a_difference_that_rounding_makes_is_none() -> None:
+    """Rows of one matrix product may be rounded otherwise beside others; here it is made sure that they are."""
+
+    def rounded(self: Any, h: Tensor) -> Tensor:
+        large = 1e5 * len(h)
+        return (h + large) - large
+
+    assert choose("auto", population(lambda: Between(rounded)), LOCAL, 6)[0] is Stacked
+    single = lambda self, h: rounded(self, h.float()).to(self.a.weight.dtype)  # noqa: E731
+    assert choose("auto", population(lambda: Between(single)), LOCAL, 6)[0] is Loop
+
+
+def test_what_looks_at_its_neighbours_in_a_stack_is_told_from_padding() -> None:
+    """Nothing that `vmap` takes does; a state outside of the network may."""
+
+    def turns(self: Any, h: Tensor) -> Tensor:
+        return h + torch._C._functorch.is_functorch_wrapped_tensor(h)
+
+    people = population(lambda: Between(turns))
+    found = choose("auto", people, LOCAL, 6)
+    assert found == (Loop, "model 'net' cannot be stacked (another client beside it changes the answers in training)")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["in place", "assigned", "normalised by hand"])
+@pytest.mark.parametrize("compilation", ["none", "trace"])
+def test_a_model_that_looks_across_its_batch_is_that_of_torch(kind: str, compilation: Any) -> None:
+    """On the engine that it is given, with clients of different sizes and batches of which the last is short."""
+    sizes, local = [13, 30, 25], Local(batch_size=10, epochs=2)
+    settings = RunSettings(rounds=1, cohort_size=3, seed=0, compilation=compilation, threads=1)
+    history = run(FedAvg(local=local), of_sizes(sizes), lambda: Between(ACROSS[kind]), settings)
+    plain = run(
+        FedAvg(local=local),
+        of_sizes(sizes),
+        lambda: Between(ACROSS[kind]),
+        dataclasses.replace(settings, engine="loop"),
+    )
+    assert history.engine == "loop"
+    (ours,), (theirs,) = history.server.values(), plain.server.values()
+    assert torch.equal(ours.buffers["kept"], theirs.buffers["kept"])
+    assert bool(ours.buffers["kept"].any())
 
 
 class OneHot(Classification):
@@ -168,13 +319,13 @@ def test_one_of_several_ranks_does_not_compute_the_whole_run(
 
 
 def test_line_2_comes_before_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(chooser, "stacking_problem", lambda *_: "no")
+    monkeypatch.setattr(chooser, "stacking", lambda *_: Stacking("no"))
     found = choose("auto", population(device=torch.device("cuda")), LOCAL, 6)
     assert found == (Loop, "model 'net' cannot be stacked (no)")
 
 
 def test_line_3_a_gpu_stacks_even_convolutions_of_few_clients(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(chooser, "stacking_problem", lambda *_: None)  # there may be no GPU to try it on
+    monkeypatch.setattr(chooser, "stacking", lambda *_: Stacking(None))  # there may be no GPU to try it on
     on_gpu = population(lambda: nn.Conv1d(4, CLASSES, 1), device=torch.device("cuda"))
     assert choose("auto", on_gpu, LOCAL, 1) == (Stacked, "a GPU")
 
@@ -416,3 +567,40 @@ def test_settings_of_other_engines_are_not_ignored_in_silence(engine: Any, setti
         warnings.simplefilter("error", EngineWarning)
         Coordinator(dataclasses.replace(asked, settings=dataclasses.replace(asked.settings, engine="auto")))
         Coordinator(dataclasses.replace(asked, settings=dataclasses.replace(asked.settings, engine=user)))
+
+
+def of_network(network: Network) -> tuple[Federation, Any]:
+    """Examples such as a network of this name reads, and a task for its answers."""
+    rng, reads, count = np.random.default_rng(0), network.reads, 24
+    y = np.arange(count) % network.num_classes
+    if reads.tokens:
+        x = rng.integers(1, reads.tokens, (count, *network.shape))
+        for row, length in zip(x, rng.integers(1, len(x[0]), count), strict=True):
+            row[length:] = 0
+        if reads.next_token:
+            made = Examples(torch.from_numpy(x).int(), next_tokens(x), reads.tokens, Tokens())
+            return Federation(made, by_lists([range(count)])), NextToken()
+        return Federation(from_arrays(x.astype(np.int32), y), by_lists([range(count)])), Classification()
+    values = rng.normal(size=(count, *network.shape)).astype(np.float32)
+    for i, most in enumerate(reads.categories, -len(reads.categories)):
+        values[:, i] = rng.integers(0, most, count)
+    made = from_arrays(values, y % 2 if network.name == "svm" else y)
+    return Federation(made, by_lists([range(count)])), SVM() if network.name == "svm" else Classification()
+
+
+@pytest.mark.some(3)
+@pytest.mark.parametrize("name", MODELS)
+def test_networks_that_have_a_name_are_taken_without_a_word(name: str) -> None:
+    network = MODELS[name]
+    parts, task = of_network(network)
+    more = [network.reads] if network.reads.tokens or network.reads.categories else []
+    build = lambda: models.build(name, network.shape, network.num_classes, *more)  # noqa: E731
+    job = Job(algorithm=FedAvg(local=LOCAL), federation=parts, model=build, task=task,
+              settings=RunSettings(rounds=1, cohort_size=1))  # fmt: skip
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        found = try_model(job.population.models[next(iter(job.population.models))], job)
+    assert found.adding_up == []
+    tried = chooser.stacking(next(iter(job.population.models.values())), job.population)
+    assert tried.problem is None
+    assert tried.differs is None

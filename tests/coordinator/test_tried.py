@@ -13,6 +13,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
 import fedloom as fl
 from fedloom.coordinator.run import Job
@@ -270,3 +271,148 @@ def test_only_clients_with_such_a_network_count() -> None:
     assert not warned(models, federation=sizes(8, 9, 8, 9))  # in turn
     (said,) = warned(models, federation=sizes(9, 9, 8, 9))
     assert "at 1 of 2 clients" in said
+
+
+# ---- networks that keep, look across the batch, or of which no step can be taken
+
+
+@pytest.mark.parametrize("engine", ["auto", "loop", "stacked", "workers"])
+def test_what_reaches_another_client_is_refused_before_there_is_a_run(engine: Any, tmp_path: Path) -> None:
+    def then(self: Any, z: Tensor) -> Tensor:
+        z = z + getattr(self, "last", 0.0)
+        self.last = z.detach().mean(0)
+        return z
+
+    with pytest.raises(SettingError, match=r"Net answers otherwise in training after others \(it keeps 'last'"):
+        job(lambda: Net(then), engine=engine).run(tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+def test_what_adds_up_is_warned_of_once() -> None:
+    def then(self: Any, z: Tensor) -> Tensor:
+        self.seen.append(z.detach().mean())
+        return z
+
+    def logs() -> nn.Module:
+        network = Net(then)
+        network.seen = []
+        return network
+
+    (said,) = warned(logs)
+    assert said.startswith(
+        "what a forward keeps in attributes is put back after each pass, and Net changes 'seen' with"
+    )
+    assert "register as a buffer" in said
+
+
+def test_a_network_is_tried_on_different_examples_where_there_are_some() -> None:
+    """Of one class, and where the network's first layer sees nothing but zeros."""
+    one = fl.from_arrays(np.ones((30, 4), np.float32) * np.arange(30, dtype=np.float32)[:, None], np.zeros(30, int),
+                         num_classes=CLASSES)  # fmt: skip
+
+    def then(self: Any, z: Tensor) -> Tensor:
+        if not hasattr(self, "first"):
+            self.first = z.detach().mean(0)
+        return z - self.first
+
+    for parts in (one, one.select(np.arange(2))):
+        people = fl.federate(parts, by_lists([range(len(parts))]), test_fraction=0)
+        with pytest.raises(SettingError, match="it keeps 'first'"):
+            Job(algorithm=fl.FedAvg(local=LOCAL), federation=people, model=lambda: Net(then),
+                settings=fl.RunSettings(rounds=1, cohort_size=1)).check()  # fmt: skip
+
+
+class Sparse(nn.Module):
+    def __init__(self, sparse: bool = True, functional: bool = False) -> None:
+        super().__init__()
+        self.table, self.head, self.functional = nn.Embedding(9, 4, sparse=sparse), nn.Linear(4, CLASSES), functional
+
+    def forward(self, x: Tensor) -> Tensor:
+        ids = x.abs().long().clamp(max=8)
+        h = F.embedding(ids, self.table.weight, sparse=True) if self.functional else self.table(ids)
+        return self.head(h.mean(1))
+
+
+@pytest.mark.parametrize("optimiser", [fl.SGD(lr=0.1), fl.SGD(lr=0.1, momentum=0.9), fl.Adam(lr=0.1)])
+def test_sparse_gradients_are_refused_by_name(optimiser: Any, tmp_path: Path) -> None:
+    local = fl.Local(batch_size=4, optimiser=optimiser)
+    with pytest.raises(
+        SettingError, match="take dense gradients, and Sparse has sparse ones of table: write sparse=Fa"
+    ):
+        job(Sparse, local).run(tmp_path / "run")
+    with pytest.raises(SettingError, match="take dense gradients, and Sparse has sparse ones: write sparse=False"):
+        job(lambda: Sparse(False, True), local).check()
+    assert not (tmp_path / "run").exists()
+    job(lambda: Sparse(False), local).check()
+
+
+@pytest.mark.parametrize("reentrant", [True, False])
+def test_activation_checkpointing_is_refused_by_name(reentrant: bool, tmp_path: Path) -> None:
+    class Checkpointed(Net):
+        def forward(self, x: Tensor) -> Any:
+            return checkpoint(lambda z: torch.tanh(z @ self.layer.weight), self.layer(x), use_reentrant=reentrant)
+
+    with pytest.raises(SettingError, match=r"activation checkpointing .* and Checkpointed uses it: leave torch.utils"):
+        job(Checkpointed).run(tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+def test_lazy_layers_are_refused_by_name() -> None:
+    lazy = nn.Sequential(nn.LazyLinear(5), nn.LazyBatchNorm1d(), nn.Linear(5, CLASSES))
+    with pytest.raises(SettingError, match=r"Sequential has lazy layers.*\(0.weight, 0.bias, 1.weight and 3 more\)"):
+        Model(lazy)
+    lazy(torch.zeros(2, 4))
+    job(lazy).check()
+
+
+def test_complex_parameters_are_refused_and_complex_constants_are_not() -> None:
+    class Turned(Net):
+        def __init__(self, learnt: bool) -> None:
+            super().__init__(lambda self, z: z * self.turn.abs())
+            turn = torch.ones(CLASSES, dtype=torch.complex64)
+            self.turn = nn.Parameter(turn, requires_grad=learnt)
+
+    with pytest.raises(SettingError, match=r"are real numbers, got complex ones, turn of Turned: keep both parts as"):
+        Model(lambda: Turned(True))
+    job(lambda: Turned(False)).check()
+
+
+def test_a_wrapper_for_several_devices_is_refused_with_the_way_out() -> None:
+    with pytest.raises(SettingError, match=r"DataParallel is wrapped for several, by DataParallel: give .* net.module"):
+        Model(nn.DataParallel(Net()))
+    with pytest.raises(SettingError, match=r"Sequential is wrapped for several"):
+        Model(lambda: nn.Sequential(nn.DataParallel(Net())))
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_a_network_is_tried_in_the_dtype_of_the_run(dtype: str) -> None:
+    def then(self: Any, z: Tensor) -> Tensor:
+        return z @ torch.eye(CLASSES, dtype=getattr(torch, dtype))
+
+    def of(used: str) -> Job:
+        return Job(algorithm=fl.FedAvg(local=LOCAL), federation=federation(), model=lambda: Net(then),
+                   settings=fl.RunSettings(rounds=1, cohort_size=3, dtype=used))  # fmt: skip
+
+    of(dtype).run()
+    other = "float64" if dtype == "float32" else "float32"
+    with pytest.raises(SettingError, match="do not take the data"):
+        of(other).check()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("backend", ["eager"])
+def test_a_compiled_network_is_tried_as_it_is_written(backend: str) -> None:
+    def then(self: Any, z: Tensor) -> Tensor:
+        self.seen.append(z.detach().mean(0))
+        return z - self.seen[0]
+
+    def keeps() -> nn.Module:
+        network = Net(then)
+        network.seen = []
+        return network
+
+    plain = job(Net, engine="stacked").run()
+    compiled = job(lambda: torch.compile(Net(), backend=backend), engine="stacked").run()
+    assert compiled.last("global_loss") == pytest.approx(plain.last("global_loss"), abs=1e-6)
+    with pytest.raises(SettingError, match=r"_orig_mod\.seen"):
+        job(lambda: torch.compile(keeps(), backend=backend)).check()

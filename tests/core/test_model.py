@@ -6,7 +6,7 @@ import itertools
 import os
 import random
 import time
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
@@ -20,7 +20,7 @@ from fedloom.core import tree
 from fedloom.core.batch import Batch
 from fedloom.core.errors import SettingError, StackingError
 from fedloom.core.model import Model
-from fedloom.core.network_checks import check_randomness
+from fedloom.core.network_checks import check_passes
 from fedloom.core.random import fold_in, uniform
 from fedloom.core.types import Weights, replace
 from fedloom.engines.engine_options import Options
@@ -146,6 +146,129 @@ def test_a_last_batch_of_one_is_not_measured_on_any_engine(engine: Any, compilat
                 module(part)
         for name, value in module.named_buffers():
             np.testing.assert_allclose(run.states[k].buffers[f"0.{name}"], value, rtol=1e-12, err_msg=name)
+
+
+class Moves(nn.Module):
+    """Buffers that a forward assigns: a count of batches, a mean of weights, of a layer within; one in place."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body, self.head = nn.Sequential(nn.Linear(3, 3), nn.Tanh()), nn.Linear(3, 2)
+        self.body.register_buffer("moving", torch.zeros(3))
+        self.register_buffer("n", torch.zeros((), dtype=torch.int64))
+        self.register_buffer("m", torch.zeros(()))
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = self.body(x)
+        if self.training:
+            self.n = self.n + 1
+            self.body.moving = 0.9 * self.body.moving + 0.1 * self.body[0].weight.detach().sum(1)
+            self.m += 1
+        return self.head(h - self.body.moving * self.n)
+
+
+@pytest.mark.some(2)
+@pytest.mark.parametrize("compilation", ["none", "trace"])
+@pytest.mark.parametrize("engine", [Loop, Stacked])
+def test_buffers_that_a_forward_assigns_are_those_of_torch(engine: Any, compilation: str) -> None:
+    rng = np.random.default_rng(0)
+    data = [(rng.normal(size=(n, 3)), rng.integers(2, size=n)) for n in (9, 8, 5, 6)]
+    model = Model(Moves, name="net")
+    local = fl.Local(epochs=2, batch_size=4, optimiser=fl.SGD(lr=0.1))
+    people = clients_of(data, model=model, num_classes=2)
+    run = engine(people, fl.LocalOnly(local=local), Options(compilation=compilation))
+    server, start = run.init(), run.runtime.initial("net")
+    for t in range(2):
+        server = run.round(server, range(4), t)
+    for k, (x, y) in enumerate(data):
+        module = Moves().double().train()
+        module.load_state_dict({**start.params, **start.buffers})
+        optimiser = torch.optim.SGD(module.parameters(), lr=0.1)
+        for _ in range(2 * 2):
+            for part, labels in zip(torch.from_numpy(x).split(4), torch.from_numpy(y).split(4), strict=True):
+                optimiser.zero_grad()
+                F.cross_entropy(module(part), labels).backward()
+                optimiser.step()
+        for name, value in module.state_dict().items():
+            ours = {**run.states[k].params, **run.states[k].buffers}[name]
+            np.testing.assert_allclose(ours, value, rtol=1e-9, err_msg=f"{name} of client {k}")
+
+
+def test_buffers_are_kept_in_every_pass_of_training() -> None:
+    model = Model(Moves())
+    weights, x = model.init(0), rows(4, False).float()
+    plain = model.train(weights, batch(x))[1]
+    assert {n: int(b.sum()) for n, b in plain.items() if n != "body.moving"} == {"n": 1, "m": 1}
+    assert not any(b.requires_grad for b in plain.values())
+    for other in (
+        model.train_features(weights, batch(x), "body")[1],
+        model.train_calling(weights, batch(x), lambda network, x: network(x))[1],
+    ):
+        assert all(torch.equal(b, plain[name]) for name, b in other.items())
+    model(Weights(weights.params, plain), x)  # evaluation moves none
+    assert not any(b.any() for b in weights.buffers.values())
+
+
+def test_what_a_normalisation_has_moved_may_be_assigned_before() -> None:
+    class Again(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.norm = nn.BatchNorm1d(3)
+
+        def forward(self, x: Tensor) -> Tensor:
+            if self.training:
+                self.norm.running_mean = self.norm.running_mean / 2
+            return self.norm(x)
+
+    module = Again().double()
+    module.norm.running_mean += 1
+    model = Model(module)
+    _, ours = model.train(model.init(0, torch.float64), batch(rows(5, False)))
+    module.train()(rows(5, False))
+    for name, value in module.named_buffers():
+        np.testing.assert_allclose(ours[name], value, rtol=1e-12, err_msg=name)
+
+
+@pytest.mark.parametrize("flat", ["flatten", "view"])
+def test_a_buffer_of_pixels_is_kept_in_either_layout(flat: str) -> None:
+    class Centred(Viewing):
+        def __init__(self) -> None:
+            super().__init__(1, flat)
+            self.register_buffer("written", torch.zeros(1, 1, 5, 5))
+            self.register_buffer("assigned", torch.zeros(1, 1, 5, 5))
+
+        def forward(self, x: Tensor) -> Tensor:
+            self.written.add_(x[:1])
+            self.assigned = self.assigned + x[:1]
+            return super().forward(x)
+
+    model, x = Model(Centred()), torch.rand(3, 1, 5, 5)
+    _, after = model.train(model.init(0), batch(x))
+    assert torch.equal(after["written"], x[:1])
+    assert torch.equal(after["assigned"], x[:1])
+
+
+@pytest.mark.parametrize(
+    ("value", "said"),
+    [
+        (lambda x: x.mean(0), r"assigns torch.float32 \[4\] to 'm', which was made as torch.float32 \[\]"),
+        (lambda x: x.mean().double(), r"assigns torch.float64 \[\] to 'm'"),
+    ],
+    ids=["shape", "dtype"],
+)
+def test_a_buffer_that_becomes_another_is_refused(value: Any, said: str) -> None:
+    class Becomes(nn.Linear):
+        def __init__(self) -> None:
+            super().__init__(4, 2)
+            self.register_buffer("m", torch.zeros(()))
+
+        def forward(self, x: Tensor) -> Tensor:
+            self.m = value(x)
+            return super().forward(x)
+
+    model = Model(Becomes())
+    with pytest.raises(SettingError, match=f"a buffer keeps its shape and dtype, and Becomes {said}.*: register it as"):
+        model.train(model.init(0), batch(torch.ones(3, 4)))
 
 
 def test_train_leaves_its_arguments_alone() -> None:
@@ -545,6 +668,10 @@ class Attends(nn.Module):
         )[0][0]
 
 
+def ones(dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+    return torch.ones(3, 4, dtype=dtype), torch.full((3, 4), 2.0, dtype=dtype)
+
+
 @pytest.mark.parametrize(
     "forward",
     [lambda x: x * random.random(), lambda x: x * np.random.rand(), lambda x: x.multinomial(4, True).float()],
@@ -553,7 +680,7 @@ class Attends(nn.Module):
 def test_random_numbers_are_found_wherever_they_are_drawn(forward: Any) -> None:
     model = Model(Draws(forward))
     with pytest.raises(SettingError, match=r"The forward of Draws draws random numbers.*dropout to 0"):
-        check_randomness(model, model.init(0), torch.ones(3, 4))
+        check_passes(model, ones, torch.float32)
 
 
 class Encoder(nn.Module):
@@ -581,7 +708,7 @@ RANDOM_LAYERS = {
 def test_dropout_inside_a_layer_follows_the_key_of_the_client(layer: str) -> None:
     model, x = Model(Encoder(RANDOM_LAYERS[layer](0.4)).double()), torch.randn(5, 3, 4, dtype=torch.float64)
     weights, before = model.init(0, torch.float64), torch.get_rng_state()
-    check_randomness(model, weights, x)
+    check_passes(model, lambda dtype: (x.to(dtype), 1 + x.to(dtype)), torch.float64)
     one, same, other = (model.train(weights, batch(x, key=key))[0] for key in (7, 7, 8))
     assert torch.equal(one, same)
     assert not torch.allclose(one, other)
@@ -643,22 +770,23 @@ def test_dropout_of_a_packed_sequence_is_refused() -> None:
 def test_dropout_inside_a_function_is_governed() -> None:
     for dropout in (0.1, 0.0):
         model, before = Model(Attends(dropout)), torch.get_rng_state()
-        check_randomness(model, model.init(0), torch.ones(3, 4))
+        check_passes(model, ones, torch.float32)
         assert torch.equal(torch.get_rng_state(), before)
 
 
 def test_governed_dropout_is_no_draw() -> None:
     model = Model(nn.Sequential(nn.Dropout(0.5), nn.Linear(4, 2)))
-    check_randomness(model, model.init(0), torch.ones(3, 4))
+    check_passes(model, ones, torch.float32)
 
 
 class Viewing(nn.Module):
     """A convolution and a linear layer of what it returns, `flat` by view or by flatten; notes what it is given."""
 
+    by_pixels: ClassVar[list[bool]] = []
+
     def __init__(self, channels: int, flat: str) -> None:
         super().__init__()
         self.conv, self.head, self.flat = nn.Conv2d(channels, 6, 3), nn.Linear(6 * 9, 4), flat
-        self.by_pixels: list[bool] = []
 
     def forward(self, x: Tensor) -> Tensor:
         self.by_pixels.append(x.stride(1) == 1)  # the channels of a pixel beside each other
@@ -712,7 +840,7 @@ def test_images_lie_by_pixels_wherever_the_forward_takes_them(channels: int) -> 
     for flat, expected in (("flatten", True), ("view", False)):
         module = Viewing(channels, flat)
         model = Model(module)
-        seen = model._evaluating.by_pixels
+        seen = module.by_pixels
         classify(model, model.init(0), fl.Classification(), data)
         assert seen[-1] is expected
         x = data.x.clone(memory_format=torch.channels_last)
@@ -720,9 +848,9 @@ def test_images_lie_by_pixels_wherever_the_forward_takes_them(channels: int) -> 
         assert seen[-1] is expected
         assert model.features(model.init(0), x, "conv").shape == (9, 54)
         assert model.moments(model.init(0), x)[0].shape == (9, 4)
-        trained = model._training.by_pixels
+        seen.clear()
         model.train(model.init(0), replace(batch(x), x=x))
-        assert trained[-1] is expected
+        assert seen == [expected]
 
 
 def test_the_last_recurrent_layer_drops_nothing() -> None:

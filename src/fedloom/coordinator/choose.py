@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -20,10 +20,11 @@ from fedloom.core.errors import EngineWarning, SettingError, first_line, quiet_v
 from fedloom.core.fold.execution import Compilation
 from fedloom.core.losses import objective
 from fedloom.core.model import Model
+from fedloom.core.network_checks import alike, awake
 from fedloom.core.network_makers import own_defaults
 from fedloom.core.optimiser import Local
 from fedloom.core.task import Task, notes_of
-from fedloom.core.types import Weights
+from fedloom.core.types import Params, Weights
 from fedloom.engines.engine import Engine
 from fedloom.engines.loop import Loop
 from fedloom.engines.population import Population, Stacking
@@ -40,6 +41,7 @@ CompilationName = Literal["auto", "none", "trace", "compile"]
 MAX_LOOPED = 2.0  # clients that a lock-step advances on average, up to which a stack does not pay on a CPU
 MAX_WASTED = 1.25  # times as many places of sequences, up to which a stack pays
 MAX_FLOPS = 3e8  # of a client's step with an operation that `vmap` computes client by client, up to which a stack pays
+_TRIED = 64  # examples of which some are taken to try a stack
 MIN_SHARED_OUT = 4  # clients of a cohort from which workers pay: of three, one core in two has one to wait for
 # Measured on two cores with small networks (docs/benchmarks.md); their order of magnitude matters.
 STEPS_TO_TRACE = 100  # lock-steps that one graph must run to save the time of tracing it
@@ -56,7 +58,8 @@ def choose(name: EngineName, population: Population, local: Local, cohort_size: 
        recurrent layers: slower than one client after the other); loop where the cohort has fewer than 4 clients,
        whom processes would share out badly, or where processes cannot be forked;
     2. a model, or a task's loss, that `vmap` cannot take: loop (also where "stacked" was asked for, with a warning);
-       of token ids on a CPU, as models of Hugging Face that take no ready mask, by the rule of recurrent layers;
+       a model that looks across its batch, where a stack has rows of padding: loop; of token ids on a CPU, as models
+       of Hugging Face that take no ready mask, by the rule of recurrent layers;
     3. a GPU: stacked;
     4. attention with a ready mask (`core/masking.py`), or in steps of a client of more than 3e8 FLOPs: by the rule of
        recurrent layers. PyTorch has no rule for its attention in `vmap` on a CPU, and computes it client by client;
@@ -67,8 +70,8 @@ def choose(name: EngineName, population: Population, local: Local, cohort_size: 
     7. else stacked.
 
     Raises:
-        SettingError: "workers" was asked for, and cannot be; or this is one of several ranks, and "auto" is neither
-            "gloo" nor "mpi".
+        SettingError: "workers" was asked for, and cannot be; "stacked" was, for a model that looks across its batch; or
+            this is one of several ranks, and "auto" is neither "gloo" nor "mpi".
     """
     check_alone(name)
     if name == "loop":
@@ -86,9 +89,15 @@ def choose(name: EngineName, population: Population, local: Local, cohort_size: 
     if name == "auto" and on_cpu and layers is not None:
         return _one_by_one(f"{layers} on a CPU", cohort_size, hindrance)
     for label, model in population.models.items():
-        problem = stacking_problem(model, population)
-        if problem is not None:
-            reason = f"model {label!r} cannot be stacked ({problem})"
+        tried = stacking(model, population)
+        if tried.problem or tried.differs:
+            reason = f"model {label!r} cannot be stacked ({tried.problem or tried.differs})"
+            if name == "stacked" and tried.differs:
+                raise SettingError(
+                    "engine = 'stacked' computes clients side by side and pads the smaller ones' batches, which may "
+                    f"change no answer, and {tried.differs} of model {label!r}, which looks beyond one example: use "
+                    "engine = 'auto' or 'loop', where a batch has no padding"
+                )
             if name == "stacked":
                 warn(f"{reason}: using the loop engine instead", EngineWarning)
             elif on_cpu and population.federation.train.has_tokens:
@@ -101,7 +110,7 @@ def choose(name: EngineName, population: Population, local: Local, cohort_size: 
     if any(model.arguments and model.arguments.mask != "tokens" for model in population.models.values()):
         return _one_by_one("attention with a ready mask on a CPU", cohort_size, hindrance)
     examples = min(local.batch_size, float(population.sizes.mean()))
-    for tried in map(population.tried.__getitem__, population.models.values()):
+    for tried in (stacking(model, population) for model in population.models.values()):
         if tried.one_by_one and (flops := tried.flops * examples) > MAX_FLOPS:
             what = f"{tried.one_by_one.removesuffix('_for_cpu')} on a CPU in steps of {flops:.1g} FLOPs"
             return _one_by_one(what, cohort_size, hindrance)
@@ -173,7 +182,7 @@ def choose_compilation(
     if steps < STEPS_TO_TRACE * graphs:
         return "none"
     if not kind.stacked:
-        stackable = all(stacking_problem(model, population) is None for model in population.models.values())
+        stackable = all(stacking(model, population).problem is None for model in population.models.values())
         return "trace" if stackable else "none"
     small = all(model.num_params + model.num_frozen <= MAX_COMPILED for model in population.models.values())
     pays = steps >= STEPS_TO_COMPILE * graphs and small and not _convolutional(population)
@@ -246,40 +255,91 @@ def _recurrent(population: Population) -> bool:
     return any(m.is_recurrent for m in population.models.values())
 
 
-def stacking_problem(model: Model, population: Population) -> str | None:
-    """Return why `vmap` cannot train two copies of this model on the task; None if it can.
-
-    A model is tried once for each population.
-    """
+def stacking(model: Model, population: Population) -> Stacking:
+    """Return what `vmap` makes of clients with this model; it is tried once for each population."""
     if model not in population.tried:
         population.tried[model] = _try_to_stack(model, population)
-    return population.tried[model].problem
+    return population.tried[model]
 
 
 @own_defaults()
 def _try_to_stack(model: Model, population: Population) -> Stacking:
-    weights = tree.cast(model.init(0), device=population.device, dtype=population.dtype)
     examples = population.federation.train
-    x = examples.normalise(examples.x[:1].to(population.device), population.dtype)
-    x = x.repeat(2, 2, *[1] * (x.ndim - 1))  # two clients with two examples each: a forward may look at its input
-    mask = torch.ones(2, dtype=torch.bool, device=population.device)
-
-    def loss(weights: Weights, x: torch.Tensor, key: torch.Tensor) -> torch.Tensor:
-        logits, _ = model.train(weights, Batch(x=x, y=mask.long(), mask=mask, key=key))
-        return logits.square().sum()
-
+    given = _two_clients(model, population, population.dtype)
     try:
-        keys = torch.arange(2, device=population.device)
         with without_rules() as lacking, FlopCounterMode(display=False) as counted:
-            vmap(grad(lambda p, b, x, k: loss(Weights(params=p, buffers=b), x, k)))(
-                tree.stack([weights.params] * 2), tree.stack([weights.buffers] * 2), x, keys
-            )
+            answers = _side_by_side(*given)
     except Exception as error:  # whatever a user's forward raises under vmap is the reason to name
         return Stacking(first_line(error))
+    weights, (x, mask, _) = given[1], (t[0] for t in given[2:])
     y = examples.y[:1].to(population.device)
-    y = torch.zeros_like(mask, dtype=torch.int64) if examples.has_classes else torch.cat([y, y])
-    problem = _try_task(model, weights, x, y, mask, population.task)
-    return Stacking(problem, next(iter(lacking), None), counted.get_total_flops() / 4)
+    y = torch.zeros_like(mask, dtype=torch.int64) if examples.has_classes else torch.cat([y] * len(mask))
+    problem = _try_task(model, weights, x, y, torch.ones_like(mask), population.task)
+    differs = _what_differs(given, answers)
+    if differs and population.dtype != torch.float64:
+        try:  # where rounding moves nothing
+            given = _two_clients(model, population, torch.float64)
+            differs = _what_differs(given, _side_by_side(*given))
+        except Exception:  # of a forward that makes tensors of one dtype
+            pass
+    return Stacking(problem, differs, next(iter(lacking), None), counted.get_total_flops() / given[3].numel())
+
+
+_Given = tuple[Model, Weights, Tensor, Tensor, Tensor]  # of two clients: inputs [2, B, ...], mask [2, B], keys [2]
+
+
+def _two_clients(model: Model, population: Population, dtype: torch.dtype) -> _Given:
+    """Return a model with three examples of each of two clients, of which the last one of the first is padding.
+
+    The padding is the largest of some examples, so that a maximum over the rows shows it too.
+    """
+    device, train = population.device, population.federation.train
+    model = model.bind(0, dtype, device)
+    rows = torch.linspace(0, len(train) - 1, min(_TRIED, len(train)), dtype=torch.float64).round().long()
+    largest = rows[train.x[rows].flatten(1).double().square().sum(1).argmax()]
+    others = rows[rows != largest] if len(rows) > 1 else rows
+    chosen = others[torch.linspace(0, len(others) - 1, 5, dtype=torch.float64).round().long()]
+    stored = train.x[torch.cat([chosen[:2], largest[None], chosen[2:]])]
+    x = train.normalise(stored.to(device), dtype)
+    mask = torch.tensor([[True, True, False], [True, True, True]], device=device)
+    weights = awake(tree.cast(model.init(0), device=device, dtype=dtype))
+    return model, weights, x.reshape(2, 3, *x.shape[1:]), mask, torch.arange(2, device=device)
+
+
+def _side_by_side(model: Model, weights: Weights, x: Tensor, mask: Tensor, keys: Tensor) -> tuple[Tensor, Params]:
+    """Return what the first of two clients gets in a stack, in training: logits [B, C], and its buffers."""
+
+    def loss(params: Params, buffers: Params, x: Tensor, mask: Tensor, key: Tensor) -> tuple[Tensor, Any]:
+        logits, after = model.train(Weights(params, buffers), Batch(x=x, y=mask.long(), mask=mask, key=key))
+        return logits.square().sum(), (logits, after)
+
+    two = tree.stack([weights] * 2)
+    _, (logits, after) = vmap(grad(loss, has_aux=True))(two.params, two.buffers, x, mask, keys)
+    return logits[0].detach(), Params({name: b[0] for name, b in after.items()})
+
+
+def _what_differs(given: _Given, stacked: tuple[Tensor, Params]) -> str | None:
+    """Return what changes the answers of the first client, given those that it gets in a stack; None if nothing does.
+
+    On the loop a client's batch is alone, and no row of it is padding.
+    """
+    model, weights, (x, mask, key) = given[0], given[1], (t[0] for t in given[2:])
+    real = int(mask.sum())
+
+    def train(x: Tensor, mask: Tensor) -> tuple[Tensor, Params]:
+        logits, after = model.train(weights, Batch(x=x, y=mask.long(), mask=mask, key=key, full=bool(mask.all())))
+        return logits[:real], after
+
+    with torch.no_grad():
+        alone = train(x[:real], mask[:real])
+        if not alike(alone, (stacked[0][:real], stacked[1])):
+            padded = alike(alone, train(x, mask))
+            return (
+                f"{'another client beside it changes' if padded else 'rows of padding change'} the answers in training"
+            )
+        if not alike(model(weights, x[:real], mask[:real]), model(weights, x, mask)[:real]):
+            return "rows of padding change the answers in evaluation"
+    return None
 
 
 def _try_task(model: Model, weights: Weights, x: Tensor, y: Tensor, mask: Tensor, task: Task) -> str | None:
@@ -290,8 +350,8 @@ def _try_task(model: Model, weights: Weights, x: Tensor, y: Tensor, mask: Tensor
 
     try:
         key = torch.zeros((), dtype=torch.int64, device=y.device)
-        batch = Batch(x=x[0], y=y, mask=mask, key=key, notes=notes_of(task, y, x.dtype))
-        logits = model(weights, x[0])
+        batch = Batch(x=x, y=y, mask=mask, key=key, notes=notes_of(task, y, x.dtype))
+        logits = model(weights, x)
         with quiet_vmap():
             vmap(grad(loss))(torch.stack([logits] * 2), tree.stack([batch] * 2))
     except Exception as error:

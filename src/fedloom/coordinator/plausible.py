@@ -41,8 +41,21 @@ _LAYERS = {
 
 
 @own_defaults()
-def check_plausible(federation: Federation, models: Iterable[Model], task: Task, headline: str = "accuracy") -> None:
-    """Refuse or warn of what is legal by its types, but cannot be meant. `headline`: the measure of the run.
+def check_plausible(
+    federation: Federation,
+    models: Iterable[Model],
+    task: Task,
+    headline: str = "accuracy",
+    dtype: torch.dtype = torch.float32,
+) -> None:
+    """Refuse or warn of what is legal by its types, but cannot be meant.
+
+    Args:
+        federation: the data of a run.
+        models: its networks.
+        task: loss and measures.
+        headline: the measure of the run.
+        dtype: that of its numbers.
 
     Raises:
         SettingError: a model looks up token ids that normalisation has changed, or a sequence has no token.
@@ -53,7 +66,7 @@ def check_plausible(federation: Federation, models: Iterable[Model], task: Task,
     _check_held_out(federation)
     _check_layout(federation.train)
     _check_columns(federation)
-    wanting = [_wants_scale(model, federation.train, task) for model in models]
+    wanting = [_wants_scale(model, federation.train, task, dtype) for model in models]
     if any(wanting):
         _check_scales(federation.train)
 
@@ -191,7 +204,7 @@ def _check_columns(federation: Federation) -> None:
             _warn(f"a number of each row says nothing of others, got {name!r}, different in all: leave out drop={name}")
 
 
-def _wants_scale(model: Model, train: Examples, task: Task) -> bool:
+def _wants_scale(model: Model, train: Examples, task: Task, dtype: torch.dtype) -> bool:
     """Return whether features of any scale may reach the first layer of a model that learns from small ones alone.
 
     So it is where no layer is seen, or where the first one is given a number above 30 and does not normalise.
@@ -205,9 +218,9 @@ def _wants_scale(model: Model, train: Examples, task: Task) -> bool:
     largest = flat.amax(1).argmax() if flat.shape[1] else torch.tensor(0)
     rows = torch.cat([_spread(len(flat), _TRIED), largest.view(1).cpu()]).to(flat.device)
     stored = train.x[rows].cpu()
-    inputs = train.normalise(stored, torch.float32)
-    model = model.bind(0)
-    weights = model.init(0)
+    inputs = train.normalise(stored, dtype)
+    model = model.bind(0, dtype)
+    weights = model.init(0, dtype)
     with torch.no_grad():
         answers = model(weights, inputs)  # which may try layouts first, on empty images
         with _Watch() as watch:

@@ -55,12 +55,13 @@ class Job(Plan):
             raise SettingError("engine = 'devices' is for devices that join: fedloom serve --settings FILE")
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # whoever runs it is warned then
-            alone = [name for name, model in self.population.models.items() if not try_model(model, self)]
+            tried = {name: try_model(model, self) for name, model in self.population.models.items()}
             Coordinator(self, trains=False).engine.init()
-        check_plausible(
-            self.federation, self.population.models.values(), self.population.task, self.population.measures[0]
-        )
-        if alone:
+        people = self.population
+        check_plausible(self.federation, people.models.values(), people.task, people.measures[0], people.dtype)
+        for name, found in tried.items():
+            _warn_of_attributes(self.population.models[name].name, found.adding_up)
+        if alone := [name for name, found in tried.items() if not found.alone]:
             sizes = self.population.sizes[np.isin(self.population.assignment, alone)]
             check_batches_of_one(sizes.sum(keepdims=True) if self.algorithm.pooled else sizes, self.algorithm.local)
         return True
@@ -336,6 +337,16 @@ def _check_watchers(**watchers: object) -> None:
             raise SettingError(
                 f"{name} must be a function of the history, got {describe(given)}: pass one that calls all of them"
             )
+
+
+def _warn_of_attributes(model: str, names: list[str]) -> None:
+    """Warn of attributes that change with each batch: they are put back, so what a later batch would do never comes."""
+    if names:
+        warn(
+            f"what a forward keeps in attributes is put back after each pass, and {model} changes "
+            f"{some_of(names, 4, say=repr)} with each batch: register as a buffer what is to go on from batch to batch",
+            SettingWarning,
+        )
 
 
 def _warn_of_kept(files: RunDirectory, now: int, at: int | None) -> None:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import traceback
 from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,16 +14,18 @@ import torch
 from torch import Tensor, nn
 
 from fedloom.coordinator.job import Plan
-from fedloom.core.batch import probe
+from fedloom.core.batch import Batch
+from fedloom.core.batches import Batches
 from fedloom.core.errors import SettingError, first_line
+from fedloom.core.fold import minimise
 from fedloom.core.losses import objective
 from fedloom.core.model import Model
-from fedloom.core.network_checks import check_parameters, check_randomness
+from fedloom.core.network_checks import check_passes
 from fedloom.core.network_copies import NotCopied
 from fedloom.core.network_makers import own_defaults
 from fedloom.core.task import Task, check_padding, notes_of, targets_of
 from fedloom.core.task_measures import added, chosen_measures, sums_of
-from fedloom.core.types import Params, Weights
+from fedloom.core.types import Weights, replace
 from fedloom.data import Examples, Tokens
 from fedloom.evaluate import evaluate_rows
 from fedloom.tasks import ClassTask
@@ -45,24 +50,50 @@ def _different_targets(train: Examples, y: npt.NDArray[Any]) -> npt.NDArray[np.i
     return np.unique(y.reshape(len(y), -1)[:_TRIED], axis=0, return_index=True)[1]
 
 
+def _apart(train: Examples, first: npt.NDArray[np.int64]) -> tuple[Examples, Examples]:
+    """Return two examples, of different classes where there are several, and two others as far as there are so many."""
+    more = [row for row in range(min(len(train), len(first) + 4)) if row not in first]
+    rows = [*dict.fromkeys([first[0], first[-1], *first[1:3], *more])]
+    pair = (rows * 2)[:2]
+    return train.select(np.array(pair)), train.select(np.array(rows[2:4] if len(rows) > 3 else rows[-1:] * 2))
+
+
+@dataclass(frozen=True)
+class Tried:
+    """What is said of a network that was tried.
+
+    Attributes:
+        alone: whether BatchNorm's running statistics are measured on one example: of one value there is no variance.
+        adding_up: the names of attributes that change with each batch, though no answer shows it.
+    """
+
+    alone: bool
+    adding_up: list[str]
+
+
 @own_defaults()
-def try_model(model: Model, job: Plan) -> bool:
+def try_model(model: Model, job: Plan) -> Tried:
     """Raise SettingError unless a model takes one example of each class, and the task its answers; in training too.
 
-    Raise it also where rows of padding behind these examples move the task's loss, or where the algorithm compares more
-    logits than the model has. Return whether BatchNorm's running statistics are measured on one example alone: of one
-    value there is no variance.
+    Raise it also where rows of padding behind these examples move the task's loss, where what a pass has seen or drawn
+    would reach another, where a training step cannot be taken, or where the algorithm compares more logits than the
+    model has.
     """
-    task, train, model = job.task, job.federation.train, model.bind(0)
-    first = _different(train)
-    chosen, weights, how = train.select(first), model.init(0), ""
-    two = train.select(first[[0, -1]])
+    task, train, network, dtype = job.task, job.federation.train, model, job.population.dtype
+    first, model = _different(train), model.bind(0, dtype)
+    chosen, weights, how = train.select(first), model.init(0, dtype), ""
+    two, others = _apart(train, first)
+
+    def inputs(dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+        pair, other = (e.normalise(e.x, dtype) for e in (two, others))
+        alike = other.is_floating_point() and torch.equal(pair, other)  # as of devices, whose examples are not here
+        return pair, other + 1 if alike else other
+
     try:
         names = chosen_measures(task, job.settings.measures, job.settings.headline)
         evaluate_rows(model, weights, task, names, chosen).measured(task)
-        x, pair = (e.normalise(e.x, torch.float32) for e in (chosen, two))
-        check_randomness(model, weights, pair)
-        check_parameters(model, weights, x)
+        adding_up = check_passes(network, inputs, dtype)
+        x, pair = (e.normalise(e.x, dtype) for e in (chosen, two))
         with torch.no_grad():
             logits = model(weights, x)
             check_padding(task, logits, x, chosen.y)
@@ -71,14 +102,15 @@ def try_model(model: Model, job: Plan) -> bool:
             for rows in alone.values():
                 added(rows)
         how = "in training, "
-        of_two = _measured(model, weights, task, pair, two.y, each)
+        of_two = _stepped(model, weights, job, two, each)
         how = "in training, of one example, "
-        of_one = _measured(model, weights, task, pair[:1], two.y[:1], each)
+        of_one = _stepped(model, weights, job, two.select(np.array([0])), each)
     except SettingError:
         raise
     except Exception as error:
         shape = " x ".join(map(str, train.shape))
         _explain_tokens(error, model, train)
+        _explain_step(error, model)
         if NotCopied.__name__ in str(error):
             raise SettingError(
                 f"the forward of a network computes what follows its weights anew, and that of {model.name} reads what "
@@ -103,7 +135,7 @@ def try_model(model: Model, job: Plan) -> bool:
             "and nothing is learnt from it; take a network with a logit for each of more classes and a task for it, or "
             "an algorithm that compares none, such as FedAvg"
         )
-    return of_two <= of_one
+    return Tried(of_two <= of_one, adding_up)
 
 
 def _outputs(model: Model, weights: Weights, chosen: Examples) -> str:
@@ -138,21 +170,50 @@ def _explain_tokens(error: Exception, model: Model, train: Examples) -> None:
         ) from error
 
 
-def _measured(model: Model, weights: Weights, task: Task, x: Tensor, y: Tensor, each: torch.Size) -> set[str]:
-    """Take the gradient of a training step on these examples, and return the counters of BatchNorm that it moves.
+def _stepped(model: Model, weights: Weights, job: Plan, examples: Examples, each: torch.Size) -> set[str]:
+    """Take a training step on these examples, and return the counters of BatchNorm that it moves.
 
     `each`: the shape of an example's logits in evaluation.
     """
-    batch = probe(x, y, notes_of(task, y, x.dtype))
-    params = Params({n: p.detach().requires_grad_() for n, p in weights.params.items()})
-    logits, buffers = model.train(Weights(params, weights.buffers), batch)
-    if not isinstance(logits, Tensor):
-        raise TypeError(f"logits must be a tensor, not {type(logits).__name__}")
-    value = objective(task, logits, batch, params)
-    _checked(logits, task, len(x), each)
-    torch.autograd.grad(value, list(params.values()), allow_unused=True)
-    counters = {n: b for n, b in buffers.items() if n.endswith("num_batches_tracked")}
-    return {n for n, b in counters.items() if not torch.equal(b, weights.buffers[n])}
+    task, optimiser, n = job.task, job.algorithm.local.optimiser, len(examples)
+
+    def loss(weights: Weights, batch: Batch) -> tuple[Tensor, Weights]:
+        logits, buffers = model.train(weights, batch)
+        if not isinstance(logits, Tensor):
+            raise TypeError(f"logits must be a tensor, not {type(logits).__name__}")
+        value = objective(task, logits, batch, weights.params)
+        _checked(logits, task, n, each)
+        return value, replace(weights, buffers=buffers)
+
+    dtype = next(iter(weights.params.values())).dtype
+    one, rate = torch.tensor(1), torch.tensor(optimiser.lr, dtype=torch.float64)
+    batches = Batches(
+        x=examples.x, y=examples.y, examples=torch.arange(n), order=torch.arange(n)[None],
+        mask=torch.ones(1, n, dtype=torch.bool), num_steps=one, num_examples=one * n, key=one * 0,
+        notes=notes_of(task, examples.y, dtype), prepare=examples.normalise, dtype=dtype,
+    )  # fmt: skip
+    after = minimise(loss, weights, batches, optimiser, lr=rate).buffers
+    counters = {name: b for name, b in after.items() if name.endswith("num_batches_tracked")}
+    return {name for name, b in counters.items() if not torch.equal(b, weights.buffers[name])}
+
+
+def _explain_step(error: Exception, model: Model) -> None:
+    """Raise SettingError where a step fails by what the network is made of: checkpointed layers, sparse gradients."""
+    if any(
+        Path(frame.filename).match("torch/utils/checkpoint.py") for frame in traceback.extract_tb(error.__traceback__)
+    ):
+        raise SettingError(
+            f"a network is computed as a function of its weights, which are gone where activation checkpointing "
+            f"computes a layer again, and {model.name} uses it: leave torch.utils.checkpoint out (of models of Hugging "
+            "Face, gradient_checkpointing_disable()), and lower batch_size where memory is short"
+        ) from error
+    if "sparse" in str(error).lower():
+        layers = [name for name, layer in model.networks[0].named_modules() if getattr(layer, "sparse", False)]
+        raise SettingError(
+            f"optimisers take dense gradients, and {model.name} has sparse ones"
+            + (f" of {', '.join(layers)}" if layers else "")
+            + f": write sparse=False, or leave it out ({first_line(error)})"
+        ) from error
 
 
 def _checked(logits: Tensor, task: Task, count: int, each: torch.Size) -> Tensor:

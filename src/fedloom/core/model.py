@@ -5,7 +5,8 @@ from __future__ import annotations
 import contextlib
 import copy
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Iterator
+from contextvars import ContextVar
 from typing import Any
 
 import torch
@@ -21,6 +22,8 @@ from fedloom.core.network_makers import named_maker
 from fedloom.core.network_tensors import NetworkTensors
 from fedloom.core.passes import UNGOVERNED, BatchStatistics, RecordMoments, TrainingCall
 from fedloom.core.types import Params, Weights
+
+_leaving: ContextVar[bool] = ContextVar("fedloom_leaving", default=False)  # see `Model.leaving`
 
 
 class Model(NetworkTensors):
@@ -210,32 +213,85 @@ class Model(NetworkTensors):
     def _train(self, module: nn.Module, prefix: str, weights: Weights, batch: Batch, *args: Any) -> tuple[Any, Params]:
         if self._drawing is not None:
             raise SettingError(UNGOVERNED.format(self._drawing))
-        buffers = {n: b.clone() for n, b in weights.buffers.items()}
-        tensors = {**weights.params, **buffers, **self.frozen}
-        tensors, x = self._given({f"{prefix}{n}": t for n, t in tensors.items()}, batch.x)
+        tensors, x = self._given(self._tensors(weights, prefix), batch.x)
+        given = dict(tensors)
         with TrainingCall(batch) as call:
             out = self._pass(module, tensors, x, *args)
-        return out, Params(call.buffers(buffers))
+        assigned = [n.removeprefix(prefix) for n, t in given.items() if tensors[n] is not t]
+        for name in assigned:
+            self._check_assigned(name, given[prefix + name], tensors[prefix + name], name in weights.buffers)
+        buffers = call.buffers({n: tensors[prefix + n] for n in weights.buffers})
+        return out, Params({n: b.detach() if n in assigned else b for n, b in buffers.items()})
+
+    def assigned(self, name: str) -> str:
+        """Return the message that a forward assigns a tensor which it must not.
+
+        Args:
+            name: of a parameter, or of a frozen tensor.
+        """
+        if name in self.params:
+            remedy = "write on it in place (self.weight.clamp_(-1, 1) under torch.no_grad())"
+        else:
+            remedy = "register what it counts as a buffer of one number or of floats"
+        return (
+            f"a forward assigns no parameter and no frozen tensor, and that of {self.name} assigns {name!r}: let it "
+            f"compute with a copy, or {remedy}"
+        )
+
+    def _check_assigned(self, name: str, before: Tensor, after: Tensor, moves: bool) -> None:
+        """Raise SettingError where a forward assigns a tensor that must stay, or one of another form.
+
+        `moves`: whether it is a buffer that is not frozen, which is kept as PyTorch keeps it.
+        """
+        if not moves:
+            raise SettingError(self.assigned(name))
+        if after.shape != before.shape or after.dtype != before.dtype:
+            raise SettingError(
+                f"a buffer keeps its shape and dtype, and {self.name} assigns {after.dtype} {list(after.shape)} to "
+                f"{name!r}, which was made as {before.dtype} {list(before.shape)}: register it as what it will be"
+            )
 
     def _tensors(self, weights: Weights, prefix: str = "") -> dict[str, Tensor]:
-        """Return the tensors for a pass in evaluation mode; buffers are copies, in which a forward may count."""
+        """Return the tensors for a pass; buffers are copies, in which a forward may count."""
         buffers = {n: b.clone() for n, b in weights.buffers.items()}
         return {f"{prefix}{n}": t for n, t in {**weights.params, **buffers, **self.frozen}.items()}
 
     def _pass(self, network: nn.Module, tensors: dict[str, Tensor], *args: Any) -> Any:
         """Return what a network of ours returns with these tensors in it.
 
-        What its forward has kept in attributes is gone afterwards. It would hold a graph, or a tensor that `vmap` has
-        ended, and the next pass, of another client, could read it.
+        What its forward has kept in attributes, or in lists and arrays there, is gone afterwards. It would hold a
+        graph, or a tensor that `vmap` has ended, and the next pass, of another client, could read it.
         """
-        parts = self._attributes[network]
-        before = [attributes.copy() for attributes in parts]
+        if _leaving.get():
+            return functional_call(network, tensors, args)
+        state = self._kept[network]
+        before = state.attributes()
         try:
             return functional_call(network, tensors, args)
         finally:
-            for attributes, kept in zip(parts, before, strict=True):
-                attributes.clear()
-                attributes.update(kept)
+            state.put_back(before)
+
+    @contextlib.contextmanager
+    def leaving(self) -> Iterator[Callable[[Collection[str]], None]]:
+        """Return a context in which passes leave the network as they make it, as in PyTorch; it is put back at the end.
+
+        Training and evaluation have copies of the network. What is yielded gives that of evaluation the attributes of
+        these names as training has left them.
+        """
+        trained, evaluated = self._kept[self._training], self._kept[self._evaluating]
+        before = trained.attributes(), evaluated.attributes()
+        token = _leaving.set(True)
+        try:
+            yield functools.partial(trained.give, evaluated)
+        finally:
+            _leaving.reset(token)
+            trained.put_back(before[0])
+            evaluated.put_back(before[1])
+
+    @property
+    def networks(self) -> tuple[nn.Module, nn.Module]:
+        """The copies of the network that train and evaluate; their tensors have no storage but in a pass."""
+        return self._training, self._evaluating
 
     def fronts(self, weights: Weights, x: Tensor) -> list[Front]:
         """Return the parts of this network that can be computed once for each example, the largest first.

@@ -19,8 +19,10 @@ from fedloom.core.frozen import Factors, frozen_tensors, whole_modules
 from fedloom.core.network_copies import Called, Tapped, computed_tensors, copied, skeleton_of, tensors_of
 from fedloom.core.network_inputs import Arguments, MaskForm, arguments_of, logits_alone, set_arguments, without_hooks
 from fedloom.core.network_makers import called, check_seeded, missing_arguments, seeded
+from fedloom.core.network_state import KeptState
 from fedloom.core.passes import draws_unseen
 from fedloom.core.types import Params, Weights
+from fedloom.wording import some_of
 
 _CPU = torch.device("cpu")
 
@@ -41,6 +43,7 @@ class NetworkTensors:
     ) -> None:
         self.seeded = not isinstance(build, nn.Module)  # whether the initial weights depend on the seed
         if isinstance(build, nn.Module):
+            _check_made(build, name or type(build).__name__)
             module = copied(build, {id(b): b.detach().clone() for b in build.buffers() if b.grad_fn is not None})
             self._build: Callable[[], nn.Module] = lambda: module
         else:
@@ -50,6 +53,7 @@ class NetworkTensors:
                     f"{', '.join(missing)}: pass lambda: {called(build)}(...), or name a function that returns one"
                 )
             self._build, module = build, seeded(build, 0)
+            _check_made(module, name or type(module).__name__)
             if away := next((str(p.device) for p in module.parameters() if p.device.type != "cpu"), None):
                 raise SettingError(
                     f"a function that makes a network makes it on the CPU, where the run's seed governs its weights, "
@@ -100,9 +104,10 @@ class NetworkTensors:
     def _wrap(self) -> None:
         self._called_training, self._called_evaluating = Called(self._training), Called(self._evaluating)
         self._tapped_training, self._tapped_evaluating = Tapped(self._training), Tapped(self._evaluating)
+        training = (self._training, self._called_training, self._tapped_training)
         evaluating = (self._evaluating, self._called_evaluating, self._tapped_evaluating)
-        called = (self._training, self._called_training, self._tapped_training, *evaluating)
-        self._attributes = {network: [vars(part) for part in network.modules()] for network in called}  # see `_pass`
+        self._kept = {wrapped: state for state, networks in ((KeptState(training[0]), training),
+                      (KeptState(evaluating[0]), evaluating)) for wrapped in networks}  # fmt: skip
 
     def __repr__(self) -> str:
         return f"Model({self.name}, {self.counted})"
@@ -233,6 +238,27 @@ class NetworkTensors:
     def skeleton(self) -> nn.Module:
         """Return a copy of the module in evaluation mode; its tensors have names and shapes but no storage."""
         return without_hooks(copy.deepcopy(self._evaluating))
+
+
+def _check_made(module: nn.Module, name: str) -> None:
+    """Raise SettingError where a network that was made cannot be a function of its weights."""
+    wrappers = (nn.DataParallel, nn.parallel.DistributedDataParallel)
+    if wrapped := next((type(part).__name__ for part in module.modules() if isinstance(part, wrappers)), None):
+        raise SettingError(
+            f"a run places a network on its device itself, and {name} is wrapped for several, by {wrapped}: give what "
+            "is in it, net.module"
+        )
+    if lazy := [n for n, t in tensors_of(module) if nn.parameter.is_lazy(t)]:
+        raise SettingError(
+            f"a network has its shapes when it is made, and {name} has lazy layers, which wait for an example "
+            f"({some_of(lazy, 3)}): write their sizes, nn.Linear(784, 10), or pass one in the function that makes it, "
+            "net(torch.zeros(1, ...)) before return net"
+        )
+    if unreal := [n for n, p in module.named_parameters() if p.requires_grad and p.is_complex()]:
+        raise SettingError(
+            f"parameters that are trained are real numbers, got complex ones, {some_of(unreal, 3)} of {name}: keep "
+            "both parts as one real parameter [..., 2], and let forward take torch.view_as_complex of it"
+        )
 
 
 def _cast(t: Tensor, dtype: torch.dtype) -> Tensor:

@@ -37,11 +37,13 @@ class Stacking:
 
     Attributes:
         problem: why it cannot train two of them on the task; None if it can.
+        differs: what of a stack changes a client's answers, though `vmap` can train them; None if nothing does.
         one_by_one: the first operation that it computes client by client, having no rule for it; None if there is none.
         flops: of the matrix products and convolutions of one example's gradient.
     """
 
     problem: str | None
+    differs: str | None = None
     one_by_one: str | None = None
     flops: float = 0.0
 
