@@ -137,7 +137,7 @@ def check_same_run(devices: Path, simulation: Path, exactly: bool) -> None:
 
 def write_settings(folder: Path, words: dict[str, Any]) -> None:
     """Write what is read by `fedloom serve`."""
-    (folder / "fed.json").write_text(json.dumps(words | {"run.median_bound": None}))
+    (folder / "fed.json").write_text(json.dumps(words | {"run.bound": "none"}))
 
 
 def commands(folder: Path) -> list[list[str]]:

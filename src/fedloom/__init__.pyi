@@ -82,10 +82,14 @@ from fedloom.data import (
 )
 from fedloom.engines.attacks import (
     Attack as Attack,
+    Backdoor as Backdoor,
+    Constant as Constant,
     FlippedLabels as FlippedLabels,
+    InnerProduct as InnerProduct,
     LittleIsEnough as LittleIsEnough,
     Noise as Noise,
     Scale as Scale,
+    StandStill as StandStill,
 )
 from fedloom.engines.faults import Unreliable as Unreliable
 from fedloom.experiments.experiment import Experiment as Experiment

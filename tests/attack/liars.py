@@ -33,8 +33,7 @@ from fedloom.core import tree
 from fedloom.core.types import Weighted
 from fedloom.data import by_lists, federate, iid
 from fedloom.device import Controller, ModelManager
-from fedloom.engines import cohort
-from fedloom.engines.norms import MEDIAN_BOUND
+from fedloom.engines.norms import BOUND_OF_DEVICES, Measured, bound
 from fedloom.engines.runtime import Runtime
 from fedloom.experiments import catalogue
 from fedloom.testing.in_process import fleet_of, population_of, token_of
@@ -134,18 +133,19 @@ def honest(kinds: list[str], names: list[str], rounds: int, bound: float) -> int
     """How many uploads of honest clients were refused, over all algorithms; each is printed."""
     worst, refused = [0.0], 0
 
-    def noted(clients: Any, norms: Tensor, bound: float, median: float, real: Any = cohort.beyond) -> dict[int, str]:
-        worst[0] = max(worst[0], float(norms.max()) / median)
-        return real(clients, norms, bound, median)
+    def noted(found: Measured, request: Any, its: Any, medians: Any, real: Any = Measured.beyond) -> dict[int, str]:
+        ratios = [float(n.max()) / m for n, m in zip(found.norms.T, medians, strict=True) if m]
+        worst[0] = max([worst[0], *ratios])
+        return real(found, request, its, medians)
 
-    cohort.beyond = noted
+    Measured.beyond = noted
     for kind in kinds:
         people = federation(kind)
         for name in names:
             start, worst[0] = time.perf_counter(), 0.0
             settings = fl.RunSettings(
                 rounds=rounds, cohort_size=CLIENTS, eval_every=rounds, engine="stacked", threads=1,
-                on_nonfinite="refuse", median_bound=bound,
+                on_nonfinite="refuse", bound=f"refuse:median:{bound:g}",
             )  # fmt: skip
             history = fl.run(ALGORITHMS[name](local=LOCAL, **OWN.get(name, {})), people, Network, settings)
             lost = sum(len(m.get("failed", {})) for m in history.metrics)
@@ -177,7 +177,7 @@ def one_liar(kind: str, lie: str, rounds: int, bound: float | None, folder: Path
     registry = Registry.of("a" * 32, [one.with_cap(cap) for one in found], ["net"], cap=cap)
     settings = fl.RunSettings(
         rounds=rounds, cohort_size=CLIENTS, eval_every=rounds, engine="devices", compilation="none", threads=1,
-        on_nonfinite="refuse", median_bound=bound,
+        on_nonfinite="refuse", bound="none" if bound is None else f"refuse:median:{bound:g}",
     )  # fmt: skip
     here = dataclasses.replace(settings, engine="loop", compilation="auto")
     population = fl.Job(algorithm=algorithm, federation=people, model={"net": Network}, settings=here).population
@@ -230,7 +230,7 @@ def main() -> int:
     parser.add_argument("--only", nargs="+", default=[name for name in ALGORITHMS if not ALGORITHMS[name].pooled])
     parser.add_argument("--kinds", nargs="+", choices=("iid", "two"), default=["iid", "two"])
     parser.add_argument("--rounds", type=int, default=20)
-    parser.add_argument("--bound", type=float, default=MEDIAN_BOUND)
+    parser.add_argument("--bound", type=float, default=bound(BOUND_OF_DEVICES).most)
     args = parser.parse_args()
     warnings.simplefilter("ignore")
     if args.what == "liar":

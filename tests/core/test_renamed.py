@@ -95,3 +95,43 @@ def test_a_class_that_is_made_again_or_is_for_both_versions_means_todays_name() 
             fewest_logits = property(lambda self: 3)
 
     assert Both().min_logits == 4
+
+
+# ---- settings of a run
+
+
+def test_bounds_of_a_run_work_by_their_old_names() -> None:
+    """In Python and in a file of settings; `none` of an older run's settings.json is warned of by nobody."""
+    old = {
+        "norm_bound = 10": ({"norm_bound": 10}, "refuse:sent:10"),
+        "median_bound = 2.5": ({"median_bound": 2.5}, "refuse:median:2.5"),
+        "aggregator = clip": ({"aggregator": "clip"}, "clip:median:1"),
+        "aggregator = clip:0.1": ({"aggregator": "clip:0.1"}, "clip:0.1"),
+    }
+    for said, (given, bound) in old.items():
+        words = f"{said} is written bound = '{bound}' now: rename it, the old name goes in 0.3"
+        for make in (
+            lambda given=given: fl.RunSettings(**given),
+            lambda given=given: fl.Experiment.of({"run": given}).run,
+        ):
+            with pytest.warns(FutureWarning) as caught:
+                made = make()
+            assert [str(w.message) for w in caught] == [words]
+            assert (made.bound, made.aggregator) == (bound, "mean")
+            assert dataclasses.replace(made, rounds=3).bound == bound
+    older = {"run": {"norm_bound": None, "median_bound": None, "aggregator": "median"}}
+    assert (fl.Experiment.of(older).run.bound, fl.Experiment.of(older).run.aggregator) == ("none", "median")
+
+
+def test_of_several_old_bounds_one_stays_and_beside_todays_name_none() -> None:
+    def bound(section: dict[str, Any]) -> str:
+        with pytest.warns(FutureWarning):
+            return fl.Experiment.of({"run": section}).run.bound
+
+    assert bound({"norm_bound": 10.0, "median_bound": 5.0}) == "refuse:median:5.0"
+    assert bound({"median_bound": 5.0, "aggregator": "clip"}) == "clip:median:1"
+    assert bound({"norm_bound": 3, "median_bound": None}) == "refuse:sent:3"
+    assert bound({"median_bound": 5, "bound": "refuse:median:5"}) == "refuse:median:5"
+    words = "one bound, got bound = 'clip:1' and median_bound, which is bound = 'refuse:median:5' now: leave median"
+    with pytest.warns(FutureWarning), pytest.raises(fl.SettingError, match=words):
+        fl.RunSettings(median_bound=5, bound="clip:1")

@@ -1053,6 +1053,7 @@ def test_a_device_knows_every_network_of_the_run(algorithm: str, tmp_path: Path)
         assert population.assignment == (("mlp", "logistic", "mlp")[population.first],)
 
 
+@pytest.mark.slow
 def test_states_that_travel_are_as_large_as_those_of_the_largest_device(tmp_path: Path) -> None:
     job, manager = taught(tmp_path, "pfedsd", **{"run.stateless": True, "model": "logistic"})
     history = job.run(tmp_path / "out")

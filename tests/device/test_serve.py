@@ -322,19 +322,27 @@ def test_a_message_about_settings_names_their_file(tmp_path: Path, capsys: pytes
 
 
 def test_a_server_bounds_uploads_unless_it_is_told_otherwise(tmp_path: Path) -> None:
-    assert settings_of({}).run.median_bound == 5.0
-    assert settings_of({"run": {"median_bound": 3}}).run.median_bound == 3.0
-    for off in ({"run": {"median_bound": "none"}}, {"run.median_bound": None}):
-        assert settings_of(off).run.median_bound is None
+    assert settings_of({}).run.bound == "refuse:median:5"
+    assert settings_of({"run": {"bound": "clip:3"}}).run.bound == "clip:3"
+    for off in ({"run": {"bound": "none"}}, {"run.median_bound": None, "run.norm_bound": None}):
+        assert settings_of(off).run.bound == "none"
+    with pytest.warns(FutureWarning, match=r"median_bound = 3 is written bound = 'refuse:median:3' now"):
+        assert settings_of({"run": {"median_bound": 3}}).run.bound == "refuse:median:3"
+    with pytest.warns(FutureWarning, match="median_bound = none is written bound = 'none' now"):
+        assert settings_of({"run": {"median_bound": "none"}}).run.bound == "none"
     settings, registry = settings_of({}).run, Registry("a" * 32, (), "", 90)
     assert _bounds(settings, registry) == (
-        "at most 90 examples of a device count (--most-examples); uploads of more than 5 times the median "
-        "norm of their kind are refused (--median-bound)"
+        "at most 90 examples of a device count (--most-examples); uploads whose difference to what was sent has a norm "
+        "above 5 times the median of their kind are refused (--bound)"
     )
-    assert "refused, once 3 were accepted (" in _bounds(dataclasses.replace(settings, cohort_size=2), registry)
-    assert _bounds(dataclasses.replace(settings, median_bound=None), registry).endswith(
-        "uploads have no bound (--median-bound)"
-    )
+
+    def said(**more: Any) -> str:
+        return _bounds(dataclasses.replace(settings, **more), registry).partition("; uploads ")[2]
+
+    assert "refused, once 3 were accepted (" in said(cohort_size=2)
+    assert said(bound="clip:2", cohort_size=2).endswith("has a norm above 2 are clipped (--bound)")
+    assert said(bound="refuse:sent:10").endswith("above 10 times the norm of what was sent are refused (--bound)")
+    assert said(bound="none") == "have no bound (--bound)"
 
 
 def test_a_server_may_name_rules_by_which_devices_change_their_data() -> None:

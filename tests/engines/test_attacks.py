@@ -12,14 +12,33 @@ import pytest
 import torch
 from scipy.stats import norm  # type: ignore[import-untyped]
 
-from fedloom import FlippedLabels, LittleIsEnough, Noise, RunSettings, Scale, Weights, run, tree
+from fedloom import (
+    SGD,
+    Backdoor,
+    Constant,
+    FlippedLabels,
+    InnerProduct,
+    LittleIsEnough,
+    Local,
+    Model,
+    Noise,
+    RunSettings,
+    Scale,
+    StandStill,
+    Weights,
+    fashion_mnist_small,
+    run,
+    shards,
+    tree,
+)
 from fedloom.algorithms import Centralised, FedAvg, FedNova, KTpFL, Scaffold
 from fedloom.core.errors import NonFiniteError, SettingError
 from fedloom.core.types import Weighted
-from fedloom.data import LabelDrift, federate
+from fedloom.data import LabelDrift, federate, iid
 from fedloom.engines.attacks import Attack, poisoned
 from fedloom.engines.engine_options import Options
 from fedloom.engines.loop import Loop
+from fedloom.engines.population import Population
 from fedloom.engines.round_traffic import Exchange
 from fedloom.engines.stacked import Stacked
 from fedloom.testing import Subject
@@ -37,6 +56,9 @@ ATTACKS: dict[str, Attack] = {
     "noise": Noise(0.5, clients=LIARS, seed=3),
     "labels": FlippedLabels(clients=LIARS),
     "alie": LittleIsEnough(1.5, clients=LIARS),
+    "stand_still": StandStill(clients=LIARS),
+    "constant": Constant(0.05, clients=LIARS),
+    "inner_product": InnerProduct(2.0, clients=LIARS),
 }
 
 
@@ -60,7 +82,7 @@ def flat(value: Any) -> Any:
 
 
 @pytest.mark.parametrize("kind", [Loop, Stacked])
-@pytest.mark.parametrize("name", ["sign_flip", "scale", "noise", "alie"])
+@pytest.mark.parametrize("name", [name for name in ATTACKS if name != "labels"])
 def test_an_upload_is_the_lie_that_it_should_be(name: str, kind: Any) -> None:
     honest, lies = (uploads(FedAvg(local=LOCAL), attack, kind) for attack in (None, ATTACKS[name]))
     w = flat(lies[-1])
@@ -77,6 +99,12 @@ def test_an_upload_is_the_lie_that_it_should_be(name: str, kind: Any) -> None:
             np.testing.assert_allclose(found[k], w + 10 * (true[k] - w), rtol=1e-12)
         elif name == "alie":
             np.testing.assert_allclose(found[k], of_both.mean(0) - 1.5 * of_both.std(0), rtol=1e-12)
+        elif name == "stand_still":
+            np.testing.assert_array_equal(found[k], w)
+        elif name == "constant":
+            assert set(found[k].tolist()) == {0.05}
+        elif name == "inner_product":
+            np.testing.assert_allclose(found[k], w - 2 * (of_both.mean(0) - w), rtol=1e-12)
     if name == "noise":
         noise = np.stack([found[k] - true[k] for k in LIARS])
         assert 0.3 < noise.std() < 0.7
@@ -162,6 +190,77 @@ def test_labels_are_flipped_where_attackers_train_and_nowhere_else() -> None:
     assert poisoned(people, ATTACKS["scale"]) is people
 
 
+BACKDOOR = Backdoor(1, 3.0, 2, clients=(0, 2))
+
+
+def pictures(**more: Any) -> Any:
+    """Small images of four clients."""
+    train, test = (examples(n, seed=n) for n in (48, 60))
+    train, test = (
+        dataclasses.replace(e, x=torch.rand((len(e), 1, 4, 4), generator=torch.Generator().manual_seed(len(e))))
+        for e in (train, test)
+    )
+    return dataclasses.replace(federate(train, iid(train.y, 4, seed=0), test=test, test_fraction=0.0), **more)
+
+
+def test_a_backdoor_is_in_every_other_image_of_attackers_and_nowhere_else() -> None:
+    before = pictures()
+    people = Population(before, {"net": Model(lambda: torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(16, 3)))})
+    after = poisoned(people, BACKDOOR).federation.train
+    rows = np.concatenate([before.partition.rows(k) for k in (0, 2)])
+    patched, others = rows[::2], np.setdiff1d(np.arange(len(after)), rows[::2])
+    assert torch.equal(after.x[others], before.train.x[others])
+    assert torch.equal(after.y[others], before.train.y[others])
+    assert set(after.y[patched].tolist()) == {1}
+    bright = before.train.x[rows][::2].max()
+    assert bool((after.x[patched][..., 2:, 2:] == bright).all())
+    assert torch.equal(after.x[patched][..., :2, :], before.train.x[patched][..., :2, :])
+    assert torch.equal(after.x[patched][..., :, :2], before.train.x[patched][..., :, :2])
+    x = torch.randn(2, 3, dtype=torch.float64)
+    torch.testing.assert_close(BACKDOOR.values(x, torch.ones(3), None), 1 + 3 * (x - 1))  # type: ignore[arg-type]
+    frozen = dataclasses.replace(people, behind={"net": before})
+    with pytest.raises(
+        SettingError, match=r"Backdoor changes what attackers train on, and frozen layers .* front = 'o"
+    ):
+        poisoned(frozen, BACKDOOR)
+
+
+def test_how_well_a_backdoor_works_is_told_of_patched_images_of_other_classes() -> None:
+    test = pictures().test
+    seen: list[torch.Tensor] = []
+
+    def by_corner(x: torch.Tensor) -> torch.Tensor:
+        seen.append(x)
+        return torch.eye(3)[torch.where((x[:, 0, 3, 3] == x.max()) & (x[:, 0, 0, 0] > 0.5), 1, 0)]
+
+    rate = BACKDOOR.success(by_corner, test)
+    others = test.x[test.y != 1]
+    assert sum(map(len, seen)) == len(others) < len(test)
+    assert rate == pytest.approx(float((others[:, 0, 0, 0] > 0.5).double().mean()))
+    assert BACKDOOR.success(lambda x: torch.eye(3)[torch.ones(len(x), dtype=torch.int64)], test) == 1.0
+
+
+@pytest.mark.slow
+def test_no_rule_stops_a_backdoor_on_unlike_clients() -> None:
+    """Three of 20 clients of two classes each; accuracy shows little. A bound or a rule lowers it, and none ends it."""
+    train, test = fashion_mnist_small()
+    train, test = train.select(np.arange(4000)), test.select(np.arange(1000))
+    parts = federate(train, shards(train.y, num_clients=20, shards_per_client=2, seed=0), test=test, test_fraction=0.0)
+    attack = Backdoor(0, clients=(3, 9, 14))
+    model = Model(lambda: torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(784, 10)), name="net")
+    local = Local(epochs=1, batch_size=20, optimiser=SGD(lr=0.1))
+    for rule in (
+        {"bound": "clip:median:1"},
+        *({"aggregator": a} for a in ("trimmed:0.25", "median", "geometric_median", "multi_krum")),
+    ):
+        settings = RunSettings(
+            rounds=15, cohort_size=20, engine="stacked", compilation="none", threads=1, panel=1, **rule
+        )
+        history = run(FedAvg(local=local), parts, {"net": model}, settings, attack=attack)
+        found = attack.success(lambda x, weights=history.server["net"]: model(weights, x), test)
+        assert found > 0.15, rule
+
+
 @pytest.mark.parametrize("engine", ["loop", "stacked"])
 def test_a_run_with_flipped_labels_is_that_on_data_with_flipped_labels(engine: Any) -> None:
     settings = RunSettings(rounds=2, cohort_size=6, engine=engine, compilation="none")
@@ -199,7 +298,9 @@ def test_every_engine_has_the_lies_of_the_loop(name: str, aggregator: str) -> No
 
 
 def settings(rounds: int, **more: Any) -> RunSettings:
-    return RunSettings(rounds=rounds, cohort_size=5, engine="loop", compilation="none", aggregator="clip", **more)
+    return RunSettings(
+        rounds=rounds, cohort_size=5, engine="loop", compilation="none", aggregator="geometric_median", **more
+    )
 
 
 @pytest.mark.parametrize("name", ["noise", "labels", "alie"])
@@ -209,7 +310,7 @@ def test_a_resumed_run_has_the_lies_of_one_that_nobody_stopped(name: str, tmp_pa
     run(FedAvg(local=LOCAL), federation(), linear, settings(2), attack=attack, directory=tmp_path)
     manifest = json.loads((tmp_path / "manifest.json").read_text())
     assert manifest["attack"]["clients"] == [2, 5]
-    assert manifest["run"]["aggregator"] == "clip"
+    assert manifest["run"]["aggregator"] == "geometric_median"
     again = {"directory": tmp_path, "resume": True}
     for others, more in ((None, {}), (Scale(2.0, clients=LIARS), {}), (attack, {"seed": 5})):
         with pytest.raises(SettingError, match=r"attack|seed"):
@@ -252,7 +353,7 @@ def test_a_lie_that_is_not_finite_is_named() -> None:
 
 
 def test_bounds_of_norms_see_the_lies() -> None:
-    engine = Loop(population(), FedAvg(local=LOCAL), Options(attack=Scale(1e6, clients=(2,)), norm_bound=10.0))
+    engine = Loop(population(), FedAvg(local=LOCAL), Options(attack=Scale(1e6, clients=(2,)), bound="refuse:sent:10"))
     engine.round(engine.init(), range(6), 0)
     assert [failure.client for failure in engine.traffic.failed] == [2]
 
@@ -280,6 +381,16 @@ def test_devices_and_sums_refuse_attackers() -> None:
         (
             lambda: FlippedLabels(share=0.5).check(federation(drift=LabelDrift(5))),
             "labels that are flipped and data that drift would mix",
+        ),
+        (
+            lambda: Backdoor(3, clients=(1,)).check(pictures()),
+            r"wanted class, one of 0\.\.2 of a classification, got 3",
+        ),
+        (lambda: Backdoor(1, size=5, clients=(1,)).check(pictures()), r"patches 5 x 5 pixels .* of shape \(1, 4, 4\)"),
+        (lambda: Backdoor(1, clients=(1,)).check(federation()), r"patches 4 x 4 pixels of images, got inputs of shape"),
+        (
+            lambda: Backdoor(1, clients=(1,)).check(pictures(drift=LabelDrift(5))),
+            "examples that are patched and data that drift would mix",
         ),
     ],
 )

@@ -12,7 +12,6 @@ import pytest
 import torch
 from torch import Tensor
 
-from fedloom import RunSettings
 from fedloom.algorithms import ALGORITHMS, FedAvg, FedBE, FedDF, KTpFL, LocalOnly, PFedSD, Scaffold
 from fedloom.core import tree
 from fedloom.core.algorithm import Algorithm
@@ -24,10 +23,11 @@ from fedloom.core.losses import task_loss
 from fedloom.core.model import Model
 from fedloom.core.optimiser import SGD, Distill, Local
 from fedloom.core.types import Weighted, Weights
+from fedloom.engines.accounting import PayloadSize
 from fedloom.engines.engine_options import Options
 from fedloom.engines.loop import Loop
-from fedloom.engines.message import Call, Request
-from fedloom.engines.norms import too_large, upload_norms
+from fedloom.engines.message import Answer, Call, Request
+from fedloom.engines.norms import Bound, Measured
 from fedloom.engines.population import Population
 from fedloom.engines.stacked import Stacked
 from fedloom.tasks import Classification
@@ -409,18 +409,19 @@ class Boastful(FedAvg):
 @pytest.mark.parametrize("engine", ENGINES)
 def test_an_upload_beyond_the_bound_is_lost_and_named(engine: Any) -> None:
     everybody = with_marked({})
-    for bound in (None, 10.0):
-        run = engine(everybody, Boastful(local=LOCAL), Options(norm_bound=bound))
+    for bound in ("none", "refuse:sent:10"):
+        run = engine(everybody, Boastful(local=LOCAL), Options(bound=bound))
         before = run.init()
         server = run.round(before, range(4), 0)
-        lost = {} if bound is None else {1: "lost"}
+        lost = {} if bound == "none" else {1: "lost"}
         loop = engine(everybody, Boastful(local=LOCAL), Options(faults=lambda t, e, k, lost=lost: lost.get(k)))
         for a, b in zip(tree.leaves(loop.round(before, range(4), 0)), tree.leaves(server), strict=True):
             assert torch.equal(a, b)
         assert [f.client for f in run.traffic.failed] == [*lost]
     (failure,) = run.traffic.failed
     words = (
-        r"the upload has a norm of \d\S+, and at most 10 times that of what was sent, \d\S+, is taken: raise run.norm"
+        r"the upload has a norm of \d\S+ beside what was sent, and at most 10 times the norm of what was sent, \d\S+, "
+        "is taken: raise run.bound"
     )
     assert re.match(words, failure.reason)
     assert 1 in run.traffic.up  # it was sent all the same
@@ -432,19 +433,19 @@ def test_a_norm_is_compared_with_that_of_what_was_sent() -> None:
     uploads = Weighted(value=torch.tensor([[10.0, 0.0], [26.1, 0.0]]), weight=torch.full((2,), 1e9))
     request = Request.to(Call("local_update", (sent,), 0, 0, 0.1), [7, 8], 0, scatter=(each,))
     beside = torch.ones(2, dtype=torch.int64), torch.zeros(2, 0)  # whole numbers, and nothing at all
-    assert list(too_large(request, upload_norms((uploads, *beside), 2), 2.0)) == [8]
-    assert list(too_large(request, upload_norms((uploads, torch.tensor([0.0, 1e3])), 2), 20.0)) == [8]
-    assert not too_large(request, upload_norms(uploads, 2), 3.0)
+
+    def refused(request: Request, upload: Any, times: float) -> list[int]:
+        found = Measured.of(request, Answer(upload, (), ()), PayloadSize(FedAvg.local_update))
+        return [*found.beyond(request, Bound(False, "sent", times))]
+
+    assert refused(request, (uploads, *beside), 2.0) == [8]
+    assert refused(request, (uploads, torch.tensor([0.0, 1e3])), 20.0) == [8]
+    assert not refused(request, uploads, 3.0)
     little = Request.to(Call("local_update", (), 0, 0, 0.1), [7, 8], 0)
-    assert list(too_large(little, upload_norms(uploads, 2), 20.0)) == [8]  # sent nothing: 1
+    assert refused(little, uploads, 20.0) == [8]  # sent nothing: 1
     for value in (float("inf"), float("nan"), 1e300):
         huge = Weighted(value=torch.full((2, 2), value, dtype=torch.float64), weight=torch.ones(2))
-        assert list(too_large(request, upload_norms(huge, 2), 1e9)) == [7, 8]
-
-
-def test_a_bound_is_a_positive_number() -> None:
-    with pytest.raises(SettingError, match="norm_bound must be > 0, got 0"):
-        RunSettings(norm_bound=0.0)
+        assert sorted(refused(request, huge, 1e9)) == [7, 8]
 
 
 class ReturnsNothing(Returns):

@@ -14,10 +14,13 @@ from fedloom import Client, Job, RunSettings, Weights, on_client
 from fedloom.algorithms import FedAvg
 from fedloom.core import tree
 from fedloom.core.errors import SettingError
-from fedloom.core.types import Weighted
+from fedloom.core.types import Params, Weighted
+from fedloom.engines.accounting import PayloadSize
+from fedloom.engines.attacks import Scale
 from fedloom.engines.engine_options import Options
 from fedloom.engines.loop import Loop
-from fedloom.engines.norms import LEAST, ROUNDS, Norms, beyond, median, upload_norms
+from fedloom.engines.message import Answer, Call, Request
+from fedloom.engines.norms import LEAST, NO_MEDIANS, ROUNDS, Measured, Norms, bound, median
 from fedloom.engines.stacked import Stacked
 from fedloom.testing.compare import close
 from fedloom.testing.in_process import DevicesInProcess
@@ -58,7 +61,13 @@ class Listed:
 
 def job(rounds: int, clients: tuple[int, ...], algorithm: Any, **more: Any) -> Job:
     settings = RunSettings(
-        **{"rounds": rounds, "cohort_size": len(clients), "engine": "loop", "compilation": "none", "median_bound": 5.0}
+        **{
+            "rounds": rounds,
+            "cohort_size": len(clients),
+            "engine": "loop",
+            "compilation": "none",
+            "bound": "refuse:median:5",
+        }
         | more
     )
     return Job(algorithm=algorithm, federation=federation(), model=linear, settings=settings, sampler=Listed(*clients))
@@ -94,25 +103,132 @@ def test_norms_count_from_the_next_round_on_and_for_some_rounds() -> None:
             Norms.read(raw)
 
 
-def test_weights_of_means_are_no_part_of_a_norm() -> None:
-    upload = Weighted(value={"w": torch.tensor([[3.0, 4.0], [0.0, 1.0]])}, weight=torch.tensor([1e9, 1e9]))
-    norms = upload_norms((upload, torch.tensor([7, 7])), 2)
-    assert norms.tolist() == [5.0, 1.0]
-    assert list(beyond([8, 9], norms, 4.0, 1.0)) == [8]
-    assert not beyond([8, 9], norms, 5.0, 1.0)
-    assert list(beyond([8, 9], torch.tensor([float("nan"), 1.0]), 1e9, 1.0)) == [8]
-    words = beyond([8], norms[:1], 4.0, 1.0)[8]
+def measured(sent: Any, upload: Any, count: int = 2) -> tuple[Request, Answer, Measured]:
+    """What is measured of the uploads of a method like FedAvg's, to whose clients a model was sent."""
+    call = Call("local_update", (sent,), 0, 0, 0.1)
+    request, answer = Request.to(call, range(8, 8 + count), 0), Answer(upload, (), ())
+    return request, answer, Measured.of(request, answer, PayloadSize(FedAvg.local_update))
+
+
+def model(w: list[Any], mean: list[Any]) -> Weights:
+    return Weights(Params(w=torch.tensor(w)), Params(mean=torch.tensor(mean)))
+
+
+SENT = model([10.0, 10.0], [1.0])
+UPLOAD = Weighted(
+    value=model([[13.0, 14.0], [10.0, 11.0]], [[3.0], [1.5]]), weight=torch.tensor([1e9, 1e9], dtype=torch.float64)
+)
+
+
+def test_a_norm_is_of_the_difference_to_what_was_sent_and_buffers_have_their_own() -> None:
+    request, _, found = measured(SENT, UPLOAD)
+    assert found.norms.tolist() == [[5.0, 2.0], [1.0, 0.5]]
+    assert list(found.beyond(request, bound("refuse:4.9"))) == [8]
+    assert not found.beyond(request, bound("refuse:5"))
+    assert not found.beyond(request, bound("clip:1e-9"))
+    medians = (1.25, 0.5)
+    assert list(found.beyond(request, bound("refuse:median:3.9"), medians)) == [8]
+    words = found.beyond(request, bound("refuse:median:3.9"), (1.25, None))[8]
     assert words == (
-        "the upload has a norm of 5, and at most 4 times the median of its kind, 1, is taken: raise run.median_bound "
-        "if it is sound"
+        "the upload has a norm of 5 beside what was sent, and at most 3.9 times the median of its kind, 1.25, is taken"
+        ": raise run.bound if it is sound"
     )
+    words = found.beyond(request, bound("refuse:median:3.9"), (None, 0.5))[8]
+    assert words.startswith("the statistics of BatchNorm in the upload has a norm of 2 beside what was sent, and at")
+    words = found.beyond(request, bound("refuse:2"))[8]
+    assert "norm of 5 beside what was sent, and at most 2 is taken: raise run.bound" in words
+    least = (201**0.5) * 0.3  # of (10, 10, 1)
+    assert list(found.beyond(request, bound("refuse:sent:0.3"))) == [8]
+    assert (
+        f"0.3 times the norm of what was sent, {least / 0.3:.4g}," in found.beyond(request, bound("refuse:sent:0.3"))[8]
+    )
+    assert not found.beyond(request, bound("refuse:sent:0.4"))
+    assert list(dataclasses.replace(found, norms=torch.full((2, 2), float("nan"))).beyond(request, bound("refuse:9")))
+
+
+def test_what_was_sent_to_each_client_is_known_of_it_alone() -> None:
+    """A model that is scattered, one for each; an upload that is no model that was sent is measured itself."""
+    sent = tree.stack([SENT, model([13.0, 14.0], [3.0])])
+    call = Call("local_update", (), 0, 0, 0.1)
+    request = Request.to(call, [8, 9], 0, scatter=(sent,))
+    same = Weighted(value=tree.stack([SENT, SENT]), weight=UPLOAD.weight)
+    found = Measured.of(request, Answer(same, (), ()), PayloadSize(FedAvg.local_update))
+    assert found.norms.tolist() == [[0.0, 0.0], [5.0, 2.0]]
+    upload = ({"w": torch.tensor([[3.0, 4.0], [0.0, 1.0]])}, torch.tensor([7, 7]))
+    request, _, found = measured(SENT, upload)
+    assert found.norms.tolist() == [[5.0, 0.0], [1.0, 0.0]]
+    assert "the upload has a norm of 5, and at most 1 is taken" in found.beyond(request, bound("refuse:1"))[8]
+
+
+def test_an_upload_is_as_short_as_its_bound_and_one_within_it_stays_the_same() -> None:
+    request, answer, found = measured(SENT, UPLOAD)
+    short = found.clipped(request, answer, bound("clip:2.5"), NO_MEDIANS).upload
+    assert short.value.params["w"].tolist() == [[11.5, 12.0], [10.0, 11.0]]
+    assert short.value.buffers["mean"].tolist() == [[3.0], [1.5]]
+    assert short.weight.tolist() == [1e9, 1e9]
+    short = found.clipped(request, answer, bound("clip:median:2"), (100.0, 0.5)).upload
+    assert short.value.params["w"].tolist() == UPLOAD.value.params["w"].tolist()
+    assert short.value.buffers["mean"].tolist() == [[2.0], [1.5]]
+    for text in ("clip:5", "refuse:1"):
+        assert found.clipped(request, answer, bound(text), NO_MEDIANS) is answer
+    upload = (torch.tensor([[3.0, 4.0], [0.0, 1.0]]), torch.tensor([7, 7]))
+    request, answer, found = measured(SENT, upload)
+    short = found.clipped(request, answer, bound("clip:1"), NO_MEDIANS).upload
+    torch.testing.assert_close(short[0], torch.tensor([[0.6, 0.8], [0.0, 1.0]]))
+    assert short[1].tolist() == [7, 7]
+    huge = (torch.tensor([[3e38, -3e38], [0.0, 1.0]]), torch.tensor([7, 7]))
+    request, answer, found = measured(SENT, huge)
+    assert found.clipped(request, answer, bound("clip:1"), NO_MEDIANS).upload[0].isfinite().all()
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("clip", "a bound is written none, or refuse or clip with a number, .* refuse:median:5, got bound = 'clip'"),
+        ("refuse:mean:5", "got bound = 'refuse:mean:5'"), ("refuse:median", "is written"), ("refuse:a", "is written"),
+        ("drop:5", "is written"), ("refuse:median:sent:5", "is written"), ("", "is written"), ("5", "is written"),
+        ("refuse:0", "a bound is finite and above 0, got bound = 'refuse:0': write none for no bound"),
+        ("clip:median:-1", "finite and above 0"), ("refuse:inf", "finite and above 0"), ("refuse:nan", "is written"),
+    ],
+)  # fmt: skip
+def test_a_bound_that_is_none_is_refused(text: str, words: str) -> None:
+    with pytest.raises(SettingError, match=words):
+        RunSettings(bound=text)
+
+
+def test_bounds_are_written_as_they_are_read() -> None:
+    assert bound("none") is None
+    for text in ("refuse:5", "clip:0.5", "refuse:median:5", "clip:sent:10"):
+        assert str(bound(text)) == text
+
+
+def test_a_tenfold_update_passes_no_bound_of_the_median() -> None:
+    """A model is much longer than what was learnt of it, so its own norm says nothing of an update."""
+
+    def of(times: float, text: str) -> Any:
+        algorithm = FedAvg(local=LOCAL)
+        engine = Loop(population(), algorithm, Options(bound=text, attack=Scale(times, clients=(LIAR,))))
+        server = {name: tree.map_tree(lambda t: t + 100, w) for name, w in engine.init().items()}
+        after = engine.round(server, [0, 1, 2, LIAR], 0)
+        return server, after, [f.client for f in engine.traffic.failed]
+
+    assert of(1.0, "refuse:median:5")[2] == []
+    assert of(30.0, "refuse:median:5")[2] == [LIAR]
+    before, plain, _ = of(1.0, "none")
+    _, boosted, lost = of(30.0, "clip:median:1")
+    assert lost == []
+    moved = [
+        sum(float((a - b).square().sum()) for a, b in zip(*map(tree.leaves, (x, before)), strict=True)) ** 0.5
+        for x in (plain, boosted)
+    ]
+    assert moved[1] < 1.5 * moved[0]
 
 
 @pytest.mark.some(1)
 @pytest.mark.parametrize("kind", [Loop, Stacked, DevicesInProcess])
 def test_in_the_first_round_the_cohort_s_own_median_counts(kind: Any) -> None:
     people, algorithm = population(), Boastful(local=LOCAL, liar=5)
-    bounded = kind(people, algorithm, Options(median_bound=5.0))
+    bounded = kind(people, algorithm, Options(bound="refuse:median:5"))
     before = bounded.init()
     after = bounded.round(before, [5, 0, 2, 1], 0)
     assert [f.client for f in bounded.traffic.failed] == [5]
@@ -128,12 +244,12 @@ def test_later_the_median_of_the_last_rounds_counts() -> None:
     """Of two clients there is no median; after two rounds there are four norms, and the liar is found by these."""
     history = job(4, (0, LIAR), Boastful(local=LOCAL, begins=2)).run()
     assert [sorted(lost) for lost in failed(history)] == [[], [], [str(LIAR)], [str(LIAR)]]
-    assert not any(failed(job(4, (0, LIAR), Boastful(local=LOCAL, begins=2), median_bound=None).run()))
+    assert not any(failed(job(4, (0, LIAR), Boastful(local=LOCAL, begins=2), bound="none").run()))
     assert not any(failed(job(2, (0, LIAR), Boastful(local=LOCAL, begins=1)).run()))
 
 
 def test_refused_uploads_move_no_median() -> None:
-    engine = Loop(population(), Boastful(local=LOCAL), Options(median_bound=5.0))
+    engine = Loop(population(), Boastful(local=LOCAL), Options(bound="refuse:median:5"))
     engine.round(engine.init(), [0, 1, 2, LIAR], 0)
     ((norms,),) = engine.norms.saved().values()
     assert len(norms) == 3
@@ -171,5 +287,5 @@ def test_some_refused_answers_stop_nothing() -> None:
 
 
 def test_sums_cannot_be_measured() -> None:
-    with pytest.raises(SettingError, match="median_bound = 5 looks at each upload, and partial_sums = 2 sends sums"):
-        Loop(population(), FedAvg(local=LOCAL), Options(median_bound=5.0, partial_sums=2))
+    with pytest.raises(SettingError, match="bound = 'clip:median:5' compares uploads, and partial_sums = 2 sends sums"):
+        Loop(population(), FedAvg(local=LOCAL), Options(bound="clip:median:5", partial_sums=2))

@@ -4,7 +4,17 @@ from __future__ import annotations
 
 import pytest
 
-from fedloom import Experiment, FlippedLabels, LittleIsEnough, Noise, Scale
+from fedloom import (
+    Backdoor,
+    Constant,
+    Experiment,
+    FlippedLabels,
+    InnerProduct,
+    LittleIsEnough,
+    Noise,
+    Scale,
+    StandStill,
+)
 from fedloom.core.errors import SettingError
 from fedloom.engines.attacks import Attack
 from fedloom.experiments.catalogue import attack
@@ -19,6 +29,11 @@ from fedloom.experiments.catalogue import attack
         ("labels", "1.0", FlippedLabels(share=1.0, seed=5)),
         ("alie", "0.5", LittleIsEnough(share=0.5, seed=5)),
         ("alie:1.5", "0.5", LittleIsEnough(1.5, share=0.5, seed=5)),
+        ("stand_still", "0.25", StandStill(share=0.25, seed=5)),
+        ("constant:0.05", "3", Constant(0.05, clients=(3,), seed=5)),
+        ("inner_product:2", "0.5", InnerProduct(2.0, share=0.5, seed=5)),
+        ("backdoor:7", "0.25", Backdoor(7, share=0.25, seed=5)),
+        ("backdoor:7:4", "3", Backdoor(7, 4.0, clients=(3,), seed=5)),
         ("none", None, None),
     ],
 )
@@ -34,6 +49,9 @@ def test_attacks_by_name(text: str, who: str | None, made: Attack | None) -> Non
         ("scale", "0.2", "this attack is written scale:X, got 'scale'"),
         ("sign_flip:2", "0.2", "this attack is written sign_flip, got 'sign_flip:2'"),
         ("alie:a", "0.2", "this attack is written alie or alie:Z, got 'alie:a'"),
+        ("backdoor", "0.2", "this attack is written backdoor:CLASS or backdoor:CLASS:BOOST, got 'backdoor'"),
+        ("backdoor:1:2:3", "0.2", "this attack is written backdoor:CLASS or backdoor:CLASS:BOOST"),
+        ("backdoor:1.5", "0.2", "this attack is written backdoor:CLASS or backdoor:CLASS:BOOST"),
         ("noise:-1", "0.2", "the standard deviation of noise is above 0, got -1"),
         (
             "labels",

@@ -119,7 +119,7 @@ def harmed(kind: type[Ranks]) -> None:
         kind if communication(kind.transport).rank else tampering_engine(kind, lambda t, e, k: plan.pop((t, k), None))
     )
     subject = Subject(Scaffold(local=FULL), {"mlp": MODELS["mlp"]})
-    engine = kind(subject.population(), subject.algorithm, Options(norm_bound=100.0, on_nonfinite="refuse"))
+    engine = kind(subject.population(), subject.algorithm, Options(bound="refuse:sent:100", on_nonfinite="refuse"))
     if communication(kind.transport).rank:
         engine.serve()
         return

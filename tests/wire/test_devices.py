@@ -180,7 +180,7 @@ def test_answers_that_do_not_count_change_nothing(harm: str, tmp_path: Path) -> 
     def plan(round: int, exchange: int, client: int) -> str | None:
         return harm if round == 1 and client in (2, 4) else None
 
-    ours = Fleetwide(tmp_path, algorithm, cohort_size=6, rounds=3, deadline=0.05, norm_bound=100.0)
+    ours = Fleetwide(tmp_path, algorithm, cohort_size=6, rounds=3, deadline=0.05, bound="refuse:sent:100")
     tamper_with(ours.fleet, plan)
     history = ours.job().run()
     lost = {(m["round"] - 1, int(k)): why for m in history.metrics for k, why in m.get("failed", {}).items()}

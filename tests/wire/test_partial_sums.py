@@ -145,7 +145,7 @@ def test_who_is_refused_is_in_no_sum(flaw: str) -> None:
     loop, engine = (
         kind(
             population(lambda: Flawed(flaw)), Scaffold(local=LOCAL), Options(partial_sums=2, on_nonfinite="refuse",
-            norm_bound=50.0),
+            bound="refuse:sent:50"),
         )
         for kind in (Loop, Two)
     )  # fmt: skip

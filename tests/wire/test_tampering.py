@@ -24,7 +24,7 @@ from fedloom.wire.workers import Workers
 from tampering import HARMLESS, HARMS, tampering_engine
 from tiny import LOCAL, mlp, population
 
-BOUND = 100.0
+BOUND = "refuse:sent:100"
 ASKED_AGAIN = r"client (1|4) is asked again: the message was damaged on its way \(a network that does so often cannot"
 
 
@@ -69,7 +69,7 @@ def compared(engine: Processes) -> dict[tuple[int, int], str]:
 @pytest.mark.parametrize("harm", [harm for harm in HARMS if harm != "forged"])  # no token, so nobody lacks it
 def test_what_does_not_count_changes_nothing(harm: str) -> None:
     plan = lambda t, e, k: harm if t == 1 and k in (1, 4) else None  # noqa: E731
-    settings: Any = {"deadline": 0.3, "norm_bound": BOUND, "on_nonfinite": "refuse"}
+    settings: Any = {"deadline": 0.3, "bound": BOUND, "on_nonfinite": "refuse"}
     engine = tampering_engine(Here, plan)(population(mlp), PFedSD(local=LOCAL), Options(**settings))
     if harm == "corrupted":  # each time that it is asked
         with pytest.warns(EngineWarning, match=ASKED_AGAIN), pytest.raises(Exception, match="asked 3 times in vain"):
@@ -151,7 +151,7 @@ def test_workers_are_tampered_with_alike() -> None:
     harms = {(1, 0): "duplicated", (1, 3): "reordered", (1, 5): "corrupted", (2, 1): "malicious", (2, 3): "absurd"}
     kind = tampering_engine(Workers, once(harms))
     people = population(mlp)
-    engine = kind(people, PFedSD(local=LOCAL), Options(workers=2, norm_bound=BOUND, on_nonfinite="refuse"))
+    engine = kind(people, PFedSD(local=LOCAL), Options(workers=2, bound=BOUND, on_nonfinite="refuse"))
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     with warnings.catch_warnings(record=True) as caught:

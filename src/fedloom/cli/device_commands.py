@@ -57,9 +57,9 @@ def add_device_commands(command: Any) -> None:
         "with --resume, as when the run began)",
     )  # fmt: skip
     add(
-        "--median-bound", metavar="X",
-        help="refuse uploads of more than X times the median norm of their kind, none for any (run.median_bound; "
-        "default: 5; with --resume, as when the run began)",
+        "--bound", metavar="RULE",
+        help="refuse or clip uploads that differ too much from what was sent, none for no bound (run.bound; default: "
+        "refuse:median:5; with --resume, as when the run began)",
     )  # fmt: skip
     add(
         "--wait", type=float, default=600.0, metavar="S",

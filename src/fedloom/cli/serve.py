@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import warnings
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from functools import partial
@@ -17,10 +18,11 @@ from fedloom.coordinator.directory import RunDirectory
 from fedloom.coordinator.history import History
 from fedloom.core.errors import CodecError, SettingError
 from fedloom.core.naming import forbid_imports
+from fedloom.core.renamed import run_settings_of
 from fedloom.core.task import needs_moments
 from fedloom.device.data_manager import warn_about_own_scale
 from fedloom.display.terminal import Terminal
-from fedloom.engines.norms import LEAST, MEDIAN_BOUND
+from fedloom.engines.norms import BOUND_OF_DEVICES, LEAST, bound
 from fedloom.experiments import catalogue
 from fedloom.experiments.experiment import Experiment
 from fedloom.experiments.named_code import named_code
@@ -53,10 +55,10 @@ def serve(args: argparse.Namespace, console: Terminal) -> int:
         if rank_here(args.transport, of_devices=True):
             raise SettingError("fedloom serve runs at rank 0, got another rank: run fedloom join there")
     out, described = Path(args.out), read_settings(args.settings)
-    if args.median_bound is not None:
-        described["run.median_bound"] = args.median_bound
-    elif args.resume and (out / "settings.json").exists() and not _has_setting(described, "run.median_bound"):
-        described["run.median_bound"] = Experiment.from_directory(out).run.median_bound
+    if args.bound is not None:
+        described["run.bound"] = args.bound
+    elif args.resume and (out / "settings.json").exists() and not _has_bound(described):
+        described["run.bound"] = Experiment.from_directory(out).run.bound
     try:
         experiment = settings_of(described)
     except SettingError as error:
@@ -176,19 +178,25 @@ def _described(registry: Registry, path: Path) -> list[str]:
     return lines + [f"and {more} more: {path}" for more in [len(registry.devices) - _SHOWN] if more > 0]
 
 
-def _has_setting(described: dict[str, Any], key: str) -> bool:
-    return key in flat(described)
+def _has_bound(described: dict[str, Any]) -> bool:
+    """Return whether a settings file sets the bound, by this or by an old name."""
+    run = {key.removeprefix("run."): value for key, value in flat(described).items() if key.startswith("run.")}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", FutureWarning)  # which comes when they are read
+        return "bound" in run_settings_of(run)
 
 
 def _bounds(settings: RunSettings, registry: Registry) -> str:
     """Return the bounds on every device, in words."""
     counts = f"at most {registry.cap:,} examples of a device count (--most-examples)"
-    if settings.median_bound is None:
-        return f"{counts}; uploads have no bound (--median-bound)"
-    late = f", once {LEAST} were accepted" if settings.cohort_size < LEAST else ""
+    if (its := bound(settings.bound)) is None:
+        return f"{counts}; uploads have no bound (--bound)"
+    late = f", once {LEAST} were accepted" if settings.cohort_size < LEAST and its.of == "median" else ""
+    done = "clipped" if its.clips else "refused"
+    most = {"": "", "median": " times the median of their kind", "sent": " times the norm of what was sent"}[its.of]
     return (
-        f"{counts}; uploads of more than {settings.median_bound:g} times the median norm of their kind are refused"
-        f"{late} (--median-bound)"
+        f"{counts}; uploads whose difference to what was sent has a norm above {its.most:g}{most} are {done}{late} "
+        "(--bound)"
     )
 
 
@@ -230,7 +238,7 @@ def settings_of(described: dict[str, Any]) -> Experiment:
     ):
         if forbidden:
             raise SettingError(f"fedloom serve: {reason}: change the settings, or simulate it with fedloom run")
-    bound = {} if _has_setting(described, "run.median_bound") else {"run.median_bound": MEDIAN_BOUND}
+    its = {} if _has_bound(described) else {"run.bound": BOUND_OF_DEVICES}
     return experiment.with_all(
-        {"run.engine": "devices", "run.compilation": "none", "run.on_nonfinite": "refuse", **bound}
+        {"run.engine": "devices", "run.compilation": "none", "run.on_nonfinite": "refuse", **its}
     )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import InitVar, dataclass, replace
 from typing import Annotated, Literal
 
 import torch
@@ -12,7 +12,9 @@ from fedloom.coordinator.choose import CompilationName, EngineName
 from fedloom.core.aggregators import aggregator
 from fedloom.core.choices import Count, Positive, StrictSettings, WholeNumber, check_choices
 from fedloom.core.errors import SettingError
+from fedloom.core.renamed import run_settings_of
 from fedloom.core.setting import Where, setting
+from fedloom.engines.norms import bound
 from fedloom.evaluate.measure import HEADLINE, Measure, lower_is_better
 
 Processes = Annotated[int, Ge(1), Le(4096)]  # or threads: beyond what any machine has, so a slip
@@ -108,21 +110,26 @@ class RunSettings(StrictSettings):
     aggregator: str = setting("mean", "--aggregator RULE", "training")
     """[Rule by which uploads become a mean](robust.md#rules), the weighted mean or one that survives clients that lie,
     in every algorithm that averages."""
-    norm_bound: Positive | None = None
-    """Maximum norm of an upload in multiples of the norm of what its client was sent (or of 1, where that is below 1);
-    a larger upload [is rejected](runs.md#clients-that-do-not-answer); none: no bound."""
-    median_bound: Positive | None = None
-    """Maximum norm of an upload in multiples of the median norm of uploads of its kind, accepted in the last five
-    rounds (in the first round, of its own cohort; of at least three); a larger one [is
-    rejected](runs.md#clients-that-do-not-answer); none: no bound. `fedloom serve` uses 5 unless told otherwise."""
+    bound: str = setting("none", "--bound RULE", "training")
+    """[Bound of one upload](robust.md#a-bound): of the norm of its difference to what was sent, `refuse:X` or `clip:X`;
+    `refuse:median:X` is X times the median of such uploads, `refuse:sent:X` X times the norm of what was sent; none: no
+    bound. `fedloom serve` uses `refuse:median:5` unless told otherwise."""
     partial_sums: Count | None = None
     """Parts into which a cohort is cut, in the order of its clients; the uploads of each part are summed, then the
     sums. Ranks and workers [send sums alone](ranks.md#partial-sums). Results depend on the number of parts in the
     last bits; none: uploads are summed one by one."""
+    norm_bound: InitVar[float | None] = None
+    median_bound: InitVar[float | None] = None
 
-    def __post_init__(self) -> None:
+    def __post_init__(self, norm_bound: float | None, median_bound: float | None) -> None:
+        old = {"norm_bound": norm_bound, "median_bound": median_bound}
+        given = {name: value for name, value in old.items() if value is not None} | {"aggregator": self.aggregator}
+        named = run_settings_of(given if self.bound == "none" else {**given, "bound": self.bound})
+        for name, value in named.items():
+            object.__setattr__(self, name, value)
         check_choices(self)
         aggregator(self.aggregator)
+        bound(self.bound)
         try:
             device = torch.device(self.device)
         except RuntimeError:

@@ -69,6 +69,21 @@ class Part:
         squares = [(v - at).reshape(len(v), -1).square().sum(1) for v, at in zip(self.values(), around, strict=True)]
         return torch.stack(squares).sum(0).sqrt()
 
+    def equally_long(self) -> Part:
+        """Return the vectors whose differences to what was sent have the median of their norms, without those of none.
+
+        They are the vectors themselves where it is unknown what was sent, or nobody has moved.
+        """
+        norms = self.distances([sent.double() for sent in self.sent]) if self.sent else torch.zeros(0)
+        if not bool((moved := norms > 0).any()):
+            return self
+        factors = _median(norms[moved].sort().values) / norms[moved]
+        rows = []
+        for values, sent in zip(self.values(), self.sent, strict=True):
+            around, shape = sent.double(), (-1, *[1] * (values.ndim - 1))
+            rows.append(around + factors.view(shape) * (values[moved] - around))
+        return Part(rows, self.sent, self.weights[moved])
+
     @property
     def shares(self) -> Tensor:
         """The weights divided by their sum."""
@@ -125,32 +140,6 @@ class Mean(Aggregator):
 
 
 @dataclass(frozen=True)
-class Clip(Aggregator):
-    """The weighted mean of differences whose norm is bounded; norm bounding.
-
-    Sun, Kairouz, Suresh, McMahan, "Can You Really Backdoor Federated Learning?", arXiv:1911.07963, section 3:
-    D_k / max(1, |D_k| / bound). The difference D_k is that to what the client was sent; where an upload is no model
-    that was sent (a gradient, a control variate), to the median of the uploads by coordinate. `bound`: None, the median
-    of the norms of the cohort at hand. The weights are those of the mean; the median of the norms has none.
-    """
-
-    bound: float | None = None
-
-    def __post_init__(self) -> None:
-        if self.bound is not None and not 0 < self.bound < math.inf:
-            raise ValueError(
-                f"the bound of a norm is finite and above 0, got {self.bound:g}: write clip for the median"
-            )
-
-    def __str__(self) -> str:
-        return "'clip'" if self.bound is None else f"'clip:{self.bound:g}'"
-
-    def __call__(self, part: Part) -> list[Tensor]:
-        around = [sent.double() for sent in part.sent] or part.by_coordinate(_median)
-        return _clipped(part, around, self.bound)
-
-
-@dataclass(frozen=True)
 class Trimmed(Aggregator):
     """The mean by coordinate without the share of the lowest and that of the highest values.
 
@@ -200,6 +189,10 @@ class GeometricMedian(Aggregator):
     by coordinate, clipped as `Clip` does, and goes on until it moves by less than 1e-14 of the mean distance, 1000
     steps at most; the authors take 3 steps from the mean, after which an upload a million times too large still counts.
     Of single numbers it is the weighted median, to which the algorithm comes slowly. The weights are those of the mean.
+
+    Not of the paper: uploads that are models that were sent are taken as equally long differences (`equally_long`), and
+    one that is what was sent does not count. It is the one point near all honest ones where these are unlike, and some
+    clients that stay at or near it would hold the median there.
     """
 
     nu: float = 1e-6
@@ -208,10 +201,11 @@ class GeometricMedian(Aggregator):
         return "'geometric_median'"
 
     def __call__(self, part: Part) -> list[Tensor]:
-        shares = part.shares
         if sum(rows[0].numel() for rows in part.rows) == 1:
             (values,) = part.values()
-            return [_weighted_median(values.flatten(), shares).reshape(values.shape[1:])]
+            return [_weighted_median(values.flatten(), part.shares).reshape(values.shape[1:])]
+        part = part.equally_long()
+        shares = part.shares
         at = _clipped(part, part.by_coordinate(_median))
         for _ in range(_STEPS):
             distances = part.distances(at)
@@ -267,7 +261,6 @@ class Krum(Aggregator):
 MEAN = Mean()
 AGGREGATORS: dict[str, tuple[tuple[str, ...], type[Any], tuple[type, ...]]] = {
     "mean": (("mean",), Mean, ()),
-    "clip": (("clip", "clip:X"), Clip, (float,)),
     "trimmed": (("trimmed:SHARE",), Trimmed, (float,)),
     "median": (("median",), Median, ()),
     "geometric_median": (("geometric_median",), GeometricMedian, ()),

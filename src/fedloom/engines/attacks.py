@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -17,13 +17,14 @@ from fedloom.core.choices import check_choices
 from fedloom.core.errors import SettingError
 from fedloom.core.random import derive, generator, normal
 from fedloom.core.types import Tree, Weighted, Weights
-from fedloom.data import Federation
+from fedloom.data import Examples, Federation
 from fedloom.engines.accounting import PayloadSize
 from fedloom.engines.message import Answer, Call, Request
 from fedloom.engines.population import Population
 from fedloom.engines.references import sent_tensors
 
 Asked = tuple[Request, Any, Answer]  # with the new states
+_AT_ONCE = 1000  # test images
 
 
 @dataclass(frozen=True)
@@ -73,7 +74,11 @@ class Attack:
             )
 
     def labels(self, y: Tensor, num_classes: int) -> Tensor | None:
-        """Return the labels on which an attacker trains in the place of y; None: on y."""
+        """Return the labels on which attackers train in the place of y; None: on y."""
+        return None
+
+    def inputs(self, x: Tensor) -> Tensor | None:
+        """Return the inputs on which attackers train in the place of x; None: on x."""
         return None
 
     def values(self, honest: Tensor, sent: Tensor, draw: Draw) -> Tensor:
@@ -157,6 +162,40 @@ class Scale(Attack):
 
 
 @dataclass(frozen=True)
+class StandStill(Attack):
+    """Upload what was sent; of an upload that is no model that was sent, zeros."""
+
+    def values(self, honest: Tensor, sent: Tensor, draw: Draw) -> Tensor:
+        return sent.expand_as(honest).clone()
+
+
+@dataclass(frozen=True)
+class Constant(Attack):
+    """Upload one `value` in the place of every number."""
+
+    value: float
+
+    def values(self, honest: Tensor, sent: Tensor, draw: Draw) -> Tensor:
+        return torch.full_like(honest, self.value)
+
+
+@dataclass(frozen=True)
+class InnerProduct(Attack):
+    """Upload what was sent less `factor` times the attackers' mean difference to it.
+
+    Xie, Koyejo, Gupta, "Fall of Empires: Breaking Byzantine-tolerant SGD by Inner Product Manipulation", UAI 2019,
+    arXiv:1903.03936, whose attackers know the mean of the honest; these know the mean of what they would have uploaded.
+    """
+
+    factor: float
+
+    together = True
+
+    def values(self, honest: Tensor, sent: Tensor, draw: Draw) -> Tensor:
+        return (sent - self.factor * (honest - sent).mean(0)).expand_as(honest).clone()
+
+
+@dataclass(frozen=True)
 class Noise(Attack):
     """Add Gaussian noise of the standard deviation `std` to every number of an upload."""
 
@@ -216,21 +255,98 @@ class FlippedLabels(Attack):
         yield from answers
 
 
+@dataclass(frozen=True)
+class Backdoor(Attack):
+    """Train on images of which every other one has a patch and the `wanted` class; upload `boost` times the difference.
+
+    Gu, Dolan-Gavitt, Garg, "BadNets", arXiv:1708.06733; boosted as in Bagdasaryan et al., "How To Backdoor Federated
+    Learning", AISTATS 2020, arXiv:1807.00459. The patch is the lower right corner of `size` x `size` pixels, as bright
+    as the brightest pixel of the attackers.
+    """
+
+    wanted: int
+    boost: float = 1.0
+    size: int = 4
+
+    def labels(self, y: Tensor, num_classes: int) -> Tensor:
+        y = y.clone()
+        y[::2] = self.wanted
+        return y
+
+    def inputs(self, x: Tensor) -> Tensor:
+        x = x.clone()
+        x[::2] = self.patched(x[::2])
+        return x
+
+    def patched(self, x: Tensor) -> Tensor:
+        """Return images with the patch."""
+        x = x.clone()
+        x[..., -self.size :, -self.size :] = x.max()
+        return x
+
+    def success(self, predict: Callable[[Tensor], Tensor], test: Examples) -> float:
+        """Return the share of patched test images of other classes that a model takes for the wanted one.
+
+        Args:
+            predict: inputs of the network to logits.
+            test: the test examples.
+        """
+        rows = (test.y != self.wanted).nonzero().flatten()
+        patched, found = self.patched(test.x[rows]), 0
+        for x in torch.split(patched, _AT_ONCE):
+            found += int((predict(test.normalise(x, torch.float32)).argmax(-1) == self.wanted).sum())
+        return found / max(1, len(rows))
+
+    def check(self, federation: Federation) -> None:
+        super().check(federation)
+        train = federation.train
+        if not train.has_classes or not 0 <= self.wanted < train.num_classes:
+            raise SettingError(
+                f"a backdoor has a wanted class, one of 0..{train.num_classes - 1} of a classification, got "
+                f"{self.wanted}: name another, or use another attack"
+            )
+        if len(train.shape) != 3 or not 0 < self.size <= min(train.shape[-2:]):
+            raise SettingError(
+                f"a backdoor patches {self.size} x {self.size} pixels of images, got inputs of shape {train.shape}: "
+                "use images, or another attack"
+            )
+        if federation.drift is not None:
+            raise SettingError(
+                "examples that are patched and data that drift would mix, so leave out one of attack = 'backdoor' and "
+                "data.drift"
+            )
+
+    def values(self, honest: Tensor, sent: Tensor, draw: Draw) -> Tensor:
+        return sent + self.boost * (honest - sent)
+
+
 def poisoned(population: Population, attack: Attack) -> Population:
-    """Return the population whose attackers train on the labels of an attack; what they hold out stays as it is."""
+    """Return the population whose attackers train on the examples of an attack; what they hold out stays as it is.
+
+    Raises:
+        SettingError: it changes images, of which a network is given the outputs of its front.
+    """
 
     def of(federation: Federation) -> Federation:
         train, attackers = federation.train, sorted(attack.attackers(population.num_clients))
         rows = torch.from_numpy(np.concatenate([federation.partition.rows(k) for k in attackers]))
-        others = attack.labels(train.y[rows], train.num_classes)
-        if others is None:
-            return federation
-        y = train.y.clone()
-        y[rows] = others
-        return replace(federation, train=replace(train, y=y))
+        labels, inputs = attack.labels(train.y[rows], train.num_classes), attack.inputs(train.x[rows])
+        x, y = train.x, train.y
+        if labels is not None:
+            y = y.clone()
+            y[rows] = labels
+        if inputs is not None:
+            x = x.clone()
+            x[rows] = inputs
+        return federation if labels is inputs is None else replace(federation, train=replace(train, x=x, y=y))
 
-    if type(attack).labels is Attack.labels:
+    if type(attack).labels is Attack.labels and type(attack).inputs is Attack.inputs:
         return population
+    if population.behind and type(attack).inputs is not Attack.inputs:
+        raise SettingError(
+            f"{type(attack).__name__} changes what attackers train on, and frozen layers at the front have computed it "
+            "once: set front = 'off' (--front off)"
+        )
     behind = {name: of(its) for name, its in population.behind.items()}
     return replace(population, federation=of(population.federation), behind=behind)
 

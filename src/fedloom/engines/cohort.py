@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -21,10 +20,10 @@ from fedloom.core.model import Model
 from fedloom.core.random import derive
 from fedloom.core.renamed import OF_COHORT, keep_old_names
 from fedloom.core.types import Failure
-from fedloom.engines.accounting import of_new_states, of_states
+from fedloom.engines.accounting import PayloadSize, of_new_states, of_states
 from fedloom.engines.finite import mean_losses, not_finite, refused
 from fedloom.engines.message import Answer, Call, Request
-from fedloom.engines.norms import beyond, median, too_large, upload_norms
+from fedloom.engines.norms import NO_MEDIANS, Measured, Medians, kinds, medians_of
 from fedloom.engines.personal import models_in
 from fedloom.engines.references import sent_tensors
 from fedloom.engines.round_traffic import Exchange
@@ -225,18 +224,19 @@ class AskedCohort:
                 engine.lost = lost
                 asked = [tuple(k for k in part if k in order) for part in parts]
                 call = replace(call, sums=tuple(part for part in asked if part))
-                for request, states, answer, norms, middle in self._measured(call, order, send, kind):
+                for request, states, answer, measured, medians in self._measured(call, order, send, kind):
                     if engine.options.counts_states:
                         self._note_states(request, states, answer)
                     engine.states.offer(request.clients, states, (self.round, number))
-                    bad = self._refused(request, states, answer, norms, middle)
+                    bad = self._refused(request, states, answer, measured, medians)
                     engine.refused(bad, self.round)
                     engine.traffic.refused += len(bad)
                     lost.update(bad)
                     good = [i for i, k in enumerate(request.clients) if k not in bad]
                     there = [request.clients[i] for i in good]
-                    if norms is not None and engine.options.median_bound is not None:
-                        engine.norms.add(kind, norms[good].tolist())
+                    if measured is not None and engine.bound is not None and engine.bound.of == "median":
+                        for each, norms in measured.by_kind(kind, good):
+                            engine.norms.add(each, norms)
                     if len(groups) == 1 and at_least <= 1:
                         engine.states.accept(there)
                     accepted.extend(there)
@@ -244,6 +244,8 @@ class AskedCohort:
                     if good and answer.summed is not None:
                         yield there, answer.summed.total
                     elif good:
+                        if measured is not None and engine.bound is not None:
+                            answer = measured.clipped(request, answer, engine.bound, medians)
                         index = torch.tensor(good, device=engine.population.device)
                         yield there, answer.upload if not bad else tree.take(answer.upload, index)
             engine.traffic.accepted += len(accepted)
@@ -256,43 +258,41 @@ class AskedCohort:
 
     def _measured(
         self, call: Call, clients: Sequence[int], send: Callable[[Sequence[int]], tuple[Any, ...]], kind: str
-    ) -> Iterator[tuple[Request, Any, Answer, Tensor | None, float | None]]:
-        """Yield (request, new states, answer, upload norms, the median of their kind) for clients of one architecture.
+    ) -> Iterator[tuple[Request, Any, Answer, Measured | None, Medians]]:
+        """Yield (request, new states, answer, norms of uploads, their medians) for clients of one architecture.
 
-        Norms are measured where there is a bound. The median is that of the last rounds; where these have none, all
-        answers are waited for, and it is their own.
+        Norms are measured where there is a bound. The medians are those of the last rounds; where these have none, all
+        answers are waited for, and they are their own.
         """
-        engine = self.engine
+        engine, bound = self.engine, self.engine.bound
         answers: Iterable[tuple[Request, Any, Answer]] = engine.answers(call, clients, send) if clients else ()
+        bill = engine.bill(call.method)
         if engine.options.attack is not None:
-            bill = engine.bill(call.method)
             answers = engine.options.attack.in_round(answers, call, len(clients), bill, engine.population)
-        if engine.options.norm_bound is None and engine.options.median_bound is None:
-            yield from ((*found, None, None) for found in answers)
+        if bound is None:
+            yield from ((*found, None, NO_MEDIANS) for found in answers)
             return
-        middle = engine.norms.median(kind)
-        measured: Iterator[tuple[Request, Any, Answer, Tensor | None]]
-        measured = ((*found, _norms(*found)) for found in answers)
-        if engine.options.median_bound is not None and middle is None:
+        measured: Iterator[tuple[Request, Any, Answer, Measured | None]]
+        measured = ((*found, _measured(found[0], found[2], bill)) for found in answers)
+        uploads, buffers = map(engine.norms.median, kinds(kind))
+        medians: Medians = (uploads, buffers)
+        if bound.of == "median" and medians[0] is None:
             together = list(measured)
-            finite = [norms[norms.isfinite()].tolist() for *_, norms in together if norms is not None]
-            middle, measured = median(itertools.chain.from_iterable(finite)), iter(together)
-        yield from ((*found, middle) for found in measured)
+            norms = [one.norms for *_, one in together if one is not None]
+            medians, measured = medians_of(torch.cat(norms)) if norms else NO_MEDIANS, iter(together)
+        yield from ((*found, medians) for found in measured)
 
     def _refused(
-        self, request: Request, states: Any, answer: Answer, norms: Tensor | None, middle: float | None
+        self, request: Request, states: Any, answer: Answer, measured: Measured | None, medians: Medians
     ) -> dict[int, str]:
         """Return the clients whose answers hold numbers that are not finite or too large, and why."""
         engine, summed, large = self.engine, answer.summed, dict[int, str]()
         wrong = not_finite(request, states, answer) if summed is None else summed.wrong
         bad = refused(request, wrong, stop=engine.options.on_nonfinite == "stop")
         if summed is not None:
-            large.update(summed.large)
-        elif norms is not None:
-            if engine.options.norm_bound is not None:
-                large = too_large(request, norms, engine.options.norm_bound)
-            if engine.options.median_bound is not None and middle is not None:
-                large = beyond(request.clients, norms, engine.options.median_bound, middle) | large
+            large = dict(summed.large)
+        elif measured is not None and engine.bound is not None:
+            large = measured.beyond(request, engine.bound, medians)
         return large | bad
 
     def _name(self, fn: Callable[..., Any]) -> str:
@@ -368,8 +368,8 @@ class AskedCohort:
 keep_old_names(AskedCohort, OF_COHORT)
 
 
-def _norms(request: Request, states: Any, answer: Answer) -> Tensor | None:
-    return None if answer.summed is not None else upload_norms(answer.upload, len(request.clients))
+def _measured(request: Request, answer: Answer, payload: PayloadSize) -> Measured | None:
+    return None if answer.summed is not None else Measured.of(request, answer, payload)
 
 
 def _one_each(scatter: Any, count: int) -> tuple[Any, ...]:

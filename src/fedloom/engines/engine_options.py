@@ -38,10 +38,8 @@ class Options:
     """Simulated loss of clients."""
     on_nonfinite: Literal["stop", "refuse"] = "stop"
     """Raise NonFiniteError, or count the client as failed and keep its state; the same for the server's own state."""
-    norm_bound: float | None = None
-    """Refuse an upload whose norm is above so many times the norm of what its client was sent."""
-    median_bound: float | None = None
-    """Refuse an upload whose norm is above so many times the median norm of such uploads (`norms`)."""
+    bound: str = "none"
+    """Bound of an upload, which is refused or clipped above it (`norms`)."""
     partial_sums: int | None = None
     """Sums into which uploads are added before these are; processes send sums then, and no uploads."""
     aggregator: str = "mean"
@@ -63,10 +61,10 @@ class Options:
                 f"partial_sums = {self.partial_sums} cannot be, because stateless clients are asked for their states: "
                 "leave one of them out"
             )
-        if self.partial_sums is not None and self.median_bound is not None:
+        if self.partial_sums is not None and "median" in self.bound:
             raise SettingError(
-                f"median_bound = {self.median_bound:g} looks at each upload, and partial_sums = {self.partial_sums} "
-                "sends sums: leave one of them out, or take norm_bound"
+                f"bound = {self.bound!r} compares uploads, and partial_sums = {self.partial_sums} sends sums: leave "
+                "one of them out, or bound by a number or by what was sent"
             )
         if self.partial_sums is not None and self.aggregator != "mean":
             raise SettingError(

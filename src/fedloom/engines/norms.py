@@ -1,58 +1,147 @@
-"""Norms of uploads: beside those of what was sent, and beside the median of uploads of the same kind."""
+"""Bound of an upload: of its difference to what was sent, which is refused or clipped above it."""
 
 from __future__ import annotations
 
 import copy
+import math
 import statistics
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from fedloom.core import tree
-from fedloom.core.types import Weighted
-from fedloom.engines.message import Request
+from fedloom.core.errors import SettingError
+from fedloom.core.types import Tree, Weighted, Weights
+from fedloom.engines.accounting import PayloadSize
+from fedloom.engines.message import Answer, Request
+from fedloom.engines.references import sent_tensors
 
 ROUNDS = 5  # of the accepted uploads that a median is of
 LEAST = 3  # uploads, below which there is no median worth the name
-MEDIAN_BOUND = 5.0  # of a run with devices, unless said otherwise
+BOUND_OF_DEVICES = "refuse:median:5"  # of a run with devices, unless said otherwise
+_FORMS = "none, or refuse or clip with a number, median:NUMBER or sent:NUMBER, such as refuse:median:5"
+_PARTS = ("the upload", "the statistics of BatchNorm in the upload")
 
 Kept = dict[str, list[list[float]]]
+Medians = tuple[float | None, float | None]  # of the two norms of `Measured`
+NO_MEDIANS: Medians = (None, None)
 
 
-def upload_norms(upload: Any, n: int) -> Tensor:
-    """Return the norm of the upload of each of n clients, [n] float64.
+@dataclass(frozen=True)
+class Bound:
+    """Bound of the norm of an upload, `most` times something.
 
-    It is over all floating tensors together, without the weights of means.
+    `clips`: the difference is made as short as the bound; else an upload beyond the bound is refused. `of`: 1, or the
+    `median` norm of such uploads (`Norms`), or the norm of what was `sent` to the client, 1 at least.
     """
-    nodes = tree.flatten(upload, is_leaf=lambda node: isinstance(node, Weighted))[0]
-    return _squares([node.value if isinstance(node, Weighted) else node for node in nodes], n).sqrt()
+
+    clips: bool
+    of: str
+    most: float
+
+    def __str__(self) -> str:
+        return ":".join(["clip" if self.clips else "refuse", *([self.of] if self.of else []), f"{self.most:g}"])
 
 
-def too_large(request: Request, norms: Tensor, bound: float) -> dict[int, str]:
-    """Return the clients whose upload has a norm above `bound` times that of what they were sent, and how large it is.
+def bound(text: str) -> Bound | None:
+    """Return the bound that a text names, None for none.
 
-    The norm of what is sent counts as 1 where it is smaller.
+    Raises:
+        SettingError: it names none.
     """
-    n = len(request.clients)
-    sent = (_squares([t[None] for t in tree.leaves(request.call.broadcast)], 1) + _squares(request.scatter, n)).sqrt()
-    return {
-        k: f"the upload has a norm of {norm:.4g}, and at most {bound:g} times that of what was sent, {least:.4g}, is "
-        "taken: raise run.norm_bound if it is sound"
-        for k, norm, least in zip(request.clients, norms.tolist(), sent.clamp(min=1).tolist(), strict=True)
-        if not norm <= bound * least
-    }
+    if text == "none":
+        return None
+    action, *of, most = text.split(":") if ":" in text else (text, "")
+    try:
+        number = float(most)
+    except ValueError:
+        number = math.nan
+    if action not in ("refuse", "clip") or of not in ([], ["median"], ["sent"]) or math.isnan(number):
+        raise SettingError(f"a bound is written {_FORMS}, got bound = {text!r}")
+    if not 0 < number < math.inf:
+        raise SettingError(f"a bound is finite and above 0, got bound = {text!r}: write none for no bound")
+    return Bound(action == "clip", "".join(of), number)
 
 
-def beyond(clients: Sequence[int], norms: Tensor, bound: float, median: float) -> dict[int, str]:
-    """Return the clients whose upload has a norm above `bound` times the median of its kind, and how large it is."""
-    return {
-        k: f"the upload has a norm of {norm:.4g}, and at most {bound:g} times the median of its kind, {median:.4g}, is "
-        "taken: raise run.median_bound if it is sound"
-        for k, norm in zip(clients, norms.tolist(), strict=True)
-        if not norm <= bound * median
-    }
+@dataclass(frozen=True)
+class Measured:
+    """The norms of the uploads of n clients, each beside what its client was sent where that is known.
+
+    `norms`: [n, 2] float64, of the upload without statistics of BatchNorm, and of these, which have another scale;
+    weights of means are in neither. `sent`: for each leaf, as of `sent_tensors`.
+    """
+
+    norms: Tensor
+    sent: Sequence[Tensor | None]
+
+    @classmethod
+    def of(cls, request: Request, answer: Answer, payload: PayloadSize) -> Measured:
+        """Return the norms of an answer's uploads."""
+        n = len(request.clients)
+        sent = sent_tensors(payload, request.call.broadcast, answer.upload, request.scatter)
+        squares = torch.zeros(n, 2, dtype=torch.float64)
+        for (leaf, is_buffer), given in zip(_values(answer.upload), sent, strict=True):
+            if leaf.is_floating_point():
+                squares[:, int(is_buffer)] += _squares([leaf if given is None else leaf - given], n)
+        return cls(squares.sqrt(), sent)
+
+    def by_kind(self, kind: str, good: Sequence[int]) -> Iterator[tuple[str, list[float]]]:
+        """Yield the kinds of both norms and the norms of accepted uploads; of buffers where one has changed."""
+        for part, each in enumerate(kinds(kind)):
+            if part == 0 or self.norms[:, part].any():
+                yield each, self.norms[list(good), part].tolist()
+
+    def limits(self, request: Request, bound: Bound, medians: Medians) -> Tensor:
+        """Return the norm that each part of each upload may have, [n, 2]; infinity where there is no median."""
+        if bound.of == "median":
+            row = [math.inf if middle is None else bound.most * middle for middle in medians]
+            return torch.tensor([row] * len(self.norms), dtype=torch.float64)
+        least = torch.ones(len(self.norms), dtype=torch.float64)
+        if bound.of == "sent":
+            call, n = request.call, len(self.norms)
+            sent = _squares([t[None] for t in tree.leaves(call.broadcast)], 1) + _squares(request.scatter, n)
+            least = sent.sqrt().clamp(min=1)
+        return (bound.most * least)[:, None].expand(-1, 2)
+
+    def beyond(self, request: Request, bound: Bound, medians: Medians = NO_MEDIANS) -> dict[int, str]:
+        """Return the clients whose upload is beyond a bound that refuses it, and how far."""
+        if bound.clips:
+            return {}
+        limits = self.limits(request, bound, medians)
+        of = {"": "", "median": " times the median of its kind", "sent": " times the norm of what was sent"}[bound.of]
+        beside = "" if all(given is None for given in self.sent) else " beside what was sent"
+        out = dict[int, str]()
+        for part, i in (~(self.norms <= limits)).T.nonzero().tolist():
+            norm, limit = float(self.norms[i, part]), float(limits[i, part])
+            unit = f", {limit / bound.most:.4g}," if bound.of else ""
+            out.setdefault(
+                request.clients[i],
+                f"{_PARTS[part]} has a norm of {norm:.4g}{beside}, and at most {bound.most:g}{of}{unit} is taken: "
+                "raise run.bound if it is sound",
+            )
+        return out
+
+    def clipped(self, request: Request, answer: Answer, bound: Bound, medians: Medians) -> Answer:
+        """Return an answer with uploads that are within a bound that clips them; those within it stay as they are."""
+        limits = self.limits(request, bound, medians)
+        beyond = self.norms > limits
+        if not (bound.clips and beyond.any()):
+            return answer
+        factors, leaves = torch.where(beyond, limits / self.norms, 1.0), list[Tensor]()
+        for (leaf, is_buffer), given in zip(_values(answer.upload), self.sent, strict=True):
+            which = beyond[:, int(is_buffer)].to(leaf.device)
+            if leaf.is_floating_point() and which.any():
+                factor = factors[:, int(is_buffer)].to(leaf.device)
+                around = torch.zeros_like(leaf[:1]) if given is None else given
+                around = around.double().expand(leaf.shape)
+                shape = (-1, *[1] * (leaf.ndim - 1))
+                short = around + factor.view(shape) * (leaf.double() - around)
+                leaf = torch.where(which.view(shape), short.to(leaf.dtype), leaf)
+            leaves.append(leaf)
+        return replace(answer, upload=_with_values(answer.upload, leaves))
 
 
 class Norms:
@@ -106,6 +195,17 @@ class Norms:
         return cls(raw)
 
 
+def kinds(kind: str) -> tuple[str, str]:
+    """Return the kinds of both norms of an upload of a kind."""
+    return kind, f"{kind} buffers"
+
+
+def medians_of(norms: Tensor) -> Medians:
+    """Return the medians of the norms [n, 2] of a cohort's uploads; those that are not finite are left out."""
+    uploads, buffers = (median(each[each.isfinite()].tolist()) for each in norms.T)
+    return uploads, buffers
+
+
 def median(norms: Iterable[float]) -> float | None:
     """Return the median, which is the lower of the two in the middle where the number of norms is even.
 
@@ -113,6 +213,26 @@ def median(norms: Iterable[float]) -> float | None:
     """
     found = list(norms)
     return (statistics.median_low(found) or None) if len(found) >= LEAST else None
+
+
+def _values(upload: Tree) -> Iterator[tuple[Tensor, bool]]:
+    """Yield the leaves of an upload without weights of means, and whether each is a buffer of a model."""
+    for node in tree.flatten(upload, is_leaf=lambda n: isinstance(n, Weighted))[0]:
+        value = node.value if isinstance(node, Weighted) else node
+        for inner in tree.flatten(value, is_leaf=lambda n: isinstance(n, Weights))[0]:
+            trained = len(inner.params) if isinstance(inner, Weights) else 1
+            yield from ((leaf, i >= trained) for i, leaf in enumerate(tree.leaves(inner)))
+
+
+def _with_values(upload: Tree, leaves: Sequence[Tensor]) -> Tree:
+    """Return an upload with other leaves in the order of `_values`."""
+    nodes, spec = tree.flatten(upload, is_leaf=lambda n: isinstance(n, Weighted))
+    rest, out = iter(leaves), list[Any]()
+    for node in nodes:
+        value = node.value if isinstance(node, Weighted) else node
+        made = tree.map_tree(lambda _: next(rest), value)
+        out.append(Weighted(value=made, weight=node.weight) if isinstance(node, Weighted) else made)
+    return tree.unflatten(out, spec)
 
 
 def _squares(values: Any, n: int) -> Tensor:

@@ -11,19 +11,21 @@ from fedloom.core.types import Params, Tree, Weights
 from fedloom.engines.accounting import PayloadSize
 
 
-def sent_tensors(payload: PayloadSize, broadcast: tuple[Any, ...], uploads: Tree) -> list[Tensor | None]:
-    """Return what was `broadcast` in the place of each leaf of stacked uploads, without the weights of means.
+def sent_tensors(
+    payload: PayloadSize, broadcast: tuple[Any, ...], uploads: Tree, scatter: tuple[Any, ...] = ()
+) -> list[Tensor | None]:
+    """Return what was sent in the place of each leaf of stacked uploads, without the weights of means.
 
-    It is known of `Weights` that the method sends as a model (by its annotations): it is the broadcast model that has
-    all of their tensors, in the first argument with such a model. Of all else it is None: a gradient or a control
-    variate is a difference already. It is None, too, where that argument holds several such models, from which each
-    client may have taken another.
+    It is known of `Weights` that the method sends as a model (by its annotations): it is the model with all of their
+    tensors, in the first argument that has such a model: one that was `broadcast`, [...], or `scatter`ed, [n, ...]. Of
+    all else it is None: a gradient or a control variate is a difference already. It is None, too, where that argument
+    holds several such models, from which each client may have taken another.
     """
     out: list[Tensor | None] = []
     for kind, value in payload.parts_of_uploads(uploads):
         for node in tree.flatten(value, is_leaf=_is_weights)[0]:
             if _is_weights(node):
-                sent = _model_for(node, broadcast) if kind == "model" else None
+                sent = _model_for(node, broadcast, scatter) if kind == "model" else None
                 for stacked, there in ((node.params, "params"), (node.buffers, "buffers")):
                     given: Params | None = None if sent is None else getattr(sent, there)
                     out += [None if given is None else given[name] for name in stacked]
@@ -32,18 +34,19 @@ def sent_tensors(payload: PayloadSize, broadcast: tuple[Any, ...], uploads: Tree
     return out
 
 
-def _model_for(stacked: Weights, broadcast: tuple[Any, ...]) -> Weights | None:
+def _model_for(stacked: Weights, broadcast: tuple[Any, ...], scatter: tuple[Any, ...]) -> Weights | None:
     """Return the model with all tensors of stacked ones in the first argument that has one; None of several."""
-    for argument in broadcast:
-        nodes = tree.flatten(argument, is_leaf=_is_weights)[0]
-        models = [m for m in nodes if _is_weights(m) and _has(m.params, stacked.params)]
-        if fitting := [m for m in models if _has(m.buffers, stacked.buffers)]:
-            return fitting[0] if len(fitting) == 1 else None
+    for lead, arguments in ((1, broadcast), (0, scatter)):
+        for argument in arguments:
+            nodes = tree.flatten(argument, is_leaf=_is_weights)[0]
+            models = [m for m in nodes if _is_weights(m) and _has(m.params, stacked.params, lead)]
+            if fitting := [m for m in models if _has(m.buffers, stacked.buffers, lead)]:
+                return fitting[0] if len(fitting) == 1 else None
     return None
 
 
-def _has(model: Params, stacked: Params) -> bool:
-    return all(name in model and model[name].shape == rows.shape[1:] for name, rows in stacked.items())
+def _has(model: Params, stacked: Params, lead: int) -> bool:
+    return all(name in model and model[name].shape == rows.shape[lead:] for name, rows in stacked.items())
 
 
 def _is_weights(node: Any) -> bool:

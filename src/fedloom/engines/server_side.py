@@ -21,7 +21,7 @@ from fedloom.core.random import derive
 from fedloom.engines.accounting import PayloadSize
 from fedloom.engines.engine_options import DEFAULTS, Options
 from fedloom.engines.message import Answer, Call, Request
-from fedloom.engines.norms import Norms
+from fedloom.engines.norms import Norms, bound
 from fedloom.engines.population import Population
 from fedloom.engines.round_traffic import Exchange, Traffic
 from fedloom.engines.runtime import Runtime
@@ -73,7 +73,7 @@ class ServerSide(ABC):
                 f"attack = {type(o.attack).__name__} is a simulation of clients that lie, and devices are what they "
                 "are: leave it out; an aggregator, such as 'median', is for devices too"
             )
-        self.aggregator = aggregator(o.aggregator)
+        self.aggregator, self.bound = aggregator(o.aggregator), bound(o.bound)
         self.took_mean = False  # whether uploads became a mean
         self.norms = Norms()
         self._bills: dict[str, PayloadSize] = {}

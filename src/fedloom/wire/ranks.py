@@ -102,7 +102,7 @@ class Ranks(Processes):
                 population, self.algorithm, stacked=opening["stacked"], compilation=opening["compilation"],
                 bf16=opening["bf16"], programs=self.runtime.programs,
             )  # fmt: skip
-            service = Service(runtime, trusted=True, norm_bound=self.options.norm_bound)
+            service = Service(runtime, trusted=True, bound=self.bound)
             with threads(1):
                 while message := manager.receive():
                     manager.answer(service(message))

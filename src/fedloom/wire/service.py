@@ -13,7 +13,7 @@ from fedloom.core.errors import ClientError, CodecError, FedloomError, line_of, 
 from fedloom.engines.accounting import PayloadSize
 from fedloom.engines.finite import mean_losses, not_finite
 from fedloom.engines.message import EVALUATING, Answer, Call, Request, Summed
-from fedloom.engines.norms import too_large, upload_norms
+from fedloom.engines.norms import NO_MEDIANS, Bound, Measured
 from fedloom.engines.runtime import Runtime
 from fedloom.storage.store import Version
 from fedloom.wire.admission import check_argument, parameters, unstacked_shapes
@@ -45,7 +45,7 @@ class Service:
     stays here, and the next request says whether it was accepted.
 
     `trusted`: the other end is a part of this program, so structures are not checked, and a request may ask for the sum
-    of several clients' uploads. `norm_bound`: as of an engine, for uploads that are summed here.
+    of several clients' uploads. `bound`: of an engine, for uploads that are summed here.
     """
 
     def __init__(
@@ -55,10 +55,10 @@ class Service:
         keeper: StateKeeper | None = None,
         trusted: bool = False,
         limit: int = LIMIT,
-        norm_bound: float | None = None,
+        bound: Bound | None = None,
     ) -> None:
         self.runtime, self.keeper, self.trusted, self.limit = runtime, keeper, trusted, limit
-        self.norm_bound = norm_bound
+        self.bound = bound
         self._broadcast: tuple[int, Any] = (-1, ())  # the newest, by its number
         self._request_number: int | None = None  # of the request at hand, once it is known
 
@@ -115,12 +115,14 @@ class Service:
         total, results, after = tree.WeightedMean(), list[dict[str, Any]](), list[Any]()
         payload, new_states = PayloadSize(self.runtime.method(request.call.method)), list[Any]()
         for i, k in enumerate(request.clients):
-            request_of_one, norm_bound = request.one(i), self.norm_bound
+            request_of_one = request.one(i)
             moved, answer = self.runtime.answer(request_of_one, tree.take(states, slice(i, i + 1)))
             non_finite = not_finite(request_of_one, moved, answer)
-            too_large_uploads = (
-                {} if norm_bound is None else too_large(request_of_one, upload_norms(answer.upload, 1), norm_bound)
-            )
+            too_large_uploads = dict[int, str]()
+            if self.bound is not None:
+                measured = Measured.of(request_of_one, answer, payload)
+                too_large_uploads = measured.beyond(request_of_one, self.bound)
+                answer = measured.clipped(request_of_one, answer, self.bound, NO_MEDIANS)
             if not (non_finite or too_large_uploads):
                 total.add(answer.upload)
             (up,) = payload.of_uploads(answer.upload, 1)

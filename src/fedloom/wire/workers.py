@@ -69,7 +69,7 @@ class Workers(Processes):
     def _fork(self) -> int:
         self.population.prepare()  # made once, before there are several processes
         number = next(self._numbers_made)
-        self.children[number] = Child(Service(self.runtime, trusted=True, norm_bound=self.options.norm_bound))
+        self.children[number] = Child(Service(self.runtime, trusted=True, bound=self.bound))
         return number
 
     def _remove(self, process: int) -> None:

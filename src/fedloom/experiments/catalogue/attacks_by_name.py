@@ -6,15 +6,29 @@ from functools import partial
 from typing import Any
 
 from fedloom.core.errors import SettingError
-from fedloom.engines.attacks import Attack, FlippedLabels, LittleIsEnough, Noise, Scale
+from fedloom.engines.attacks import (
+    Attack,
+    Backdoor,
+    Constant,
+    FlippedLabels,
+    InnerProduct,
+    LittleIsEnough,
+    Noise,
+    Scale,
+    StandStill,
+)
 from fedloom.wording import did_you_mean
 
 ATTACKS: dict[str, tuple[tuple[str, ...], Any, tuple[type, ...]]] = {
     "sign_flip": (("sign_flip",), partial(Scale, -1.0), ()),
     "scale": (("scale:X",), Scale, (float,)),
+    "stand_still": (("stand_still",), StandStill, ()),
+    "constant": (("constant:X",), Constant, (float,)),
+    "inner_product": (("inner_product:X",), InnerProduct, (float,)),
     "noise": (("noise:STD",), Noise, (float,)),
     "labels": (("labels",), FlippedLabels, ()),
     "alie": (("alie", "alie:Z"), LittleIsEnough, (float,)),
+    "backdoor": (("backdoor:CLASS", "backdoor:CLASS:BOOST"), Backdoor, (int, float)),
 }
 """By name: what may be written, what makes the attack, the types of the values behind the name."""
 
@@ -37,7 +51,9 @@ def attack(text: str, attackers: str | None, seed: int) -> Attack | None:
         )
     forms_of_name, make, types = ATTACKS[name]
     try:
-        values = [read(value) for read, value in zip(types, given, strict=bool(given) or len(forms_of_name) == 1)]
+        if len(given) not in {form.count(":") for form in forms_of_name}:
+            raise ValueError
+        values = [read(value) for read, value in zip(types, given, strict=False)]
     except ValueError:
         raise SettingError(f"this attack is written {' or '.join(forms_of_name)}, got {text!r}") from None
     attack: Attack = make(*values, **_who(attackers or ""), seed=seed)
