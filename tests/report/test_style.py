@@ -15,10 +15,11 @@ from fedloom.report.style import COLOURS, FAINT, INK, colour, contrast, dark_col
 LIGHT, DARK = "#ffffff", "#1c2027"  # the grounds of figures
 
 
-def test_colours_come_first_then_dashes_and_no_two_methods_look_alike() -> None:
+def test_neighbours_differ_in_colour_and_dashes_and_no_two_methods_look_alike() -> None:
     several = range(3 * len(COLOURS))
     assert [colour(n) for n in several[: len(COLOURS)]] == [*COLOURS]
-    assert {dashes(n) for n in several[: style.SOLID]} == {"-"}
+    assert dashes(0) == "-"
+    assert len({str(dashes(n)) for n in range(6)}) == 6  # who sees no colours tells six methods apart
     assert len({(colour(n), str(dashes(n))) for n in several}) == len(several)
 
 
