@@ -262,7 +262,9 @@ def test_nothing_is_best_where_nothing_is_above_chance(tmp_path: Path) -> None:
     assert in_words in found.captions()["global_accuracy"]
     assert in_words not in found.captions()["personal_accuracy"]
     assert in_words.replace("%", r"\%") in found.latex()
-    assert "Dotted: chance, what a model reaches that looks at no input (10.0 %" in write_report(tmp_path).read_text()
+    assert (
+        "Grey dots: chance, what a model reaches that looks at no input (10.0 %" in write_report(tmp_path).read_text()
+    )
 
 
 def test_a_run_alone_at_chance_says_so(tmp_path: Path) -> None:

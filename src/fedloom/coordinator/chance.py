@@ -16,21 +16,28 @@ from fedloom.core.task_measures import TaskMeasure
 from fedloom.data import Federation
 from fedloom.data.inputs import IGNORED
 
+_ROUNDING = 1e-9
 _CLIENTS = 1000  # of which the chance of personal models is taken
 _PATIENCE = 10  # rounds after which a run without a model above chance is warned of
 _EXPLODED = 1000.0  # times the loss of the start
 
 
 class Chance(NamedTuple):
-    """The value of a measure for a model that looks at no input, and on how many examples; 0: it is not known."""
+    """The value of a measure for a model that looks at no input, and on how many examples; 0: it is not known.
+
+    `start`: the value before training.
+    """
 
     value: float
     examples: int
+    start: float = 0.0
 
     @property
     def limit(self) -> float:
-        """Value that such a model seldom exceeds by luck: two standard errors above chance."""
-        return self.value + (2 * math.sqrt(self.value * (1 - self.value) / self.examples) if self.examples else 0.0)
+        """Value that shows no learning: two standard errors above chance, or that of untrained weights near chance."""
+        luck = 2 * math.sqrt(self.value * (1 - self.value) / self.examples) if self.examples else 0.0
+        untrained = self.start + _ROUNDING if self.start <= 2 * self.value else 0.0
+        return max(self.value + luck, untrained)
 
 
 def of_federation(federation: Federation, measures: Sequence[TaskMeasure]) -> dict[str, dict[str, float]]:
@@ -53,7 +60,8 @@ def of_federation(federation: Federation, measures: Sequence[TaskMeasure]) -> di
         for measure in measures:
             if filled and measure.chance is not None:
                 mean = float(np.mean([one.chance(measure.chance) for one in filled]))
-                out[f"{whose}_{measure.name}"] = Chance(mean, sum(len(one.answers) for one in filled))._asdict()
+                examples = sum(len(one.answers) for one in filled)
+                out[f"{whose}_{measure.name}"] = {"value": mean, "examples": examples}
     return out
 
 
@@ -85,11 +93,12 @@ def chance_of(history: History, name: str) -> Chance | None:
     A run of an earlier version has recorded none: that of its accuracies is at least 1 / classes.
     """
     recorded, classes = history.manifest.get("chance"), history.federation.get("classes", 0)
+    start = next((float(r[name] or 0.0) for r in history.metrics[:1] if not r["round"] and name in r), 0.0)
     if not isinstance(recorded, Mapping):
         of_accuracy = name in ("global_accuracy", "personal_accuracy", "val_accuracy") and classes > 1
-        return Chance(1 / classes, 0) if of_accuracy else None
+        return Chance(1 / classes, 0, start) if of_accuracy else None
     found = recorded.get(name)
-    return None if found is None else Chance(float(found["value"]), int(found["examples"]))
+    return None if found is None else Chance(float(found["value"]), int(found["examples"]), start)
 
 
 def warn_of_ending(history: History, local: Local) -> None:

@@ -21,15 +21,23 @@ _NAMED = 4  # methods in a cell
 class Standing:
     """Methods by one measure after the last round, the best first, without references such as local-only training.
 
-    `references`: those measured. `leading`: how many print the same as the best. `chance`: of the measure, None where
-    it is not known.
+    `references`: those measured. `chance`: of the measure, None where it is not known.
     """
 
     measure: Measure
     ranked: tuple[tuple[Method, Spread], ...]
     references: tuple[tuple[Method, Spread], ...]
-    leading: int
     chance: Chance | None
+
+    def equal_to(self, place: int) -> list[tuple[Method, Spread]]:
+        """Return the method at a place, and those that print the same."""
+        show = format_of(self.measure.unit)
+        return [item for item in self.ranked if show(item[1].mean) == show(self.ranked[place][1].mean)]
+
+    @property
+    def leading(self) -> int:
+        """Number of methods that print the same as the best."""
+        return len(self.equal_to(0)) if self.ranked else 1
 
     @cached_property
     def gap(self) -> Interval | None:
@@ -102,10 +110,8 @@ def standing_of(methods: Sequence[Method], measure: Measure) -> Standing:
     measured = [(m, spread) for m in methods if (spread := m.last(measure.name)) is not None]
     up = 1 if measure.better == "high" else -1
     ranked = sorted((item for item in measured if not item[0].is_reference), key=lambda item: -up * item[1].mean)
-    show = format_of(measure.unit)
-    leading = sum(show(spread.mean) == show(ranked[0][1].mean) for _, spread in ranked)
     references = tuple(item for item in measured if item[0].is_reference)
-    return Standing(measure, tuple(ranked), references, max(1, leading), methods[0].chance(measure.name))
+    return Standing(measure, tuple(ranked), references, methods[0].chance(measure.name))
 
 
 def verdict(methods: Sequence[Method], found: Sequence[Standing]) -> Iterator[str]:
@@ -123,10 +129,6 @@ def verdict(methods: Sequence[Method], found: Sequence[Standing]) -> Iterator[st
     for one in several:
         if not one.is_above_chance:
             yield f"No method is above chance in {_named(one.measure)} ({chance_text(one)})."
-        elif one.leading > 1:
-            names = [m.label for m, _ in one.ranked[: one.leading]]
-            value = value_text(replace(one.ranked[0][1], std=np.nan), one.measure.unit)
-            yield f"{listed(names)} are equal in {_named(one.measure)}, {value}, and no other is better."
     if len(methods) == 1 or (several and not compared):
         pass
     elif compared:
@@ -135,6 +137,11 @@ def verdict(methods: Sequence[Method], found: Sequence[Standing]) -> Iterator[st
         yield f"{candidates[0]} beside references; no other method ran."
     elif not candidates:
         yield "Only references ran, which are never called best."
+    for one in several:
+        if one.leading > 1 and one.is_above_chance:
+            names = [m.label for m, _ in one.equal_to(0)]
+            value = value_text(replace(one.ranked[0][1], std=np.nan), one.measure.unit)
+            yield f"{listed(names)} are equal in {_named(one.measure)}, {value}, and no other is better."
     for one in found:
         if len(methods) > 1 and len(one.ranked) == 1 and sum(not m.is_reference for m in methods) > 1:
             yield f"{one.measure.title} was measured for {one.ranked[0][0].label} only."
@@ -204,10 +211,8 @@ def standing_table(methods: Sequence[Method], found: Sequence[Standing]) -> tupl
         title = one.measure.label.capitalize() if one.measure.name == "personal_worst_tenth" else one.measure.title
         row: list[object] = [with_unit(title, unit if unit in ("%", "points") else "", ", ")]
         for place in (0, one.leading):
-            method, spread = one.ranked[place] if place < len(one.ranked) else (None, None)
-            label = method and method.label
-            if place == 0 and one.leading > 1:
-                label = _equal([m.label for m, _ in one.ranked[: one.leading]])
+            spread = one.ranked[place][1] if place < len(one.ranked) else None
+            label = spread and _equal([m.label for m, _ in one.equal_to(place)])
             row += [label, spread and _Cell(spread_text(spread, unit), spread)]
         if several and not one.is_above_chance:
             row[1:5] = [f"none above chance ({chance_text(one)})", None, None, None]
@@ -245,7 +250,9 @@ def chance_text(one: Standing) -> str:
 
 
 def _equal(labels: Sequence[str]) -> str:
-    """Name methods that print the same: a, b (equal)."""
+    """Name methods that print the same: a, b (equal); one alone by its name."""
+    if len(labels) == 1:
+        return labels[0]
     more = f" and {len(labels) - _NAMED} more" * (len(labels) > _NAMED)
     return f"{', '.join(labels[:_NAMED])}{more} (equal)"
 

@@ -237,8 +237,12 @@ class Method:
         return self.counted_runs[0]
 
     def chance(self, name: str) -> Chance | None:
-        """Return the value of a number for a model that looks at no input; None where it is not known."""
-        return chance_of(self.first.history, name)
+        """Return a number for a model that looks at no input, mean over runs; None where it is not known."""
+        found = [chance for run in self.counted_runs if (chance := chance_of(run.history, name)) is not None]
+        if len(found) < len(self.counted_runs):
+            return None
+        value, examples, start = zip(*found, strict=True)
+        return Chance(float(np.mean(value)), min(examples), float(np.mean(start)))
 
     def has(self, name: str) -> bool:
         """Return whether every counted run has measured a number."""

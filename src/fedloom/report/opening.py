@@ -62,7 +62,7 @@ def over_rounds(page: Page, methods: Sequence[Method], name: str) -> PageFigure 
     if figure is None:
         return None
     if chance is not None:
-        caption += f" Dotted: chance, what a model reaches that looks at no input ({chance_text(chance)})."
+        caption += f" Grey dots: chance, what a model reaches that looks at no input ({chance_text(chance)})."
     if (name == "personal_worst_tenth" or name in compared(methods)) and len(methods) > 1:
         caption += f" {sentences.describe_ending(methods, name)}"
     caption = caption.rstrip() + sentences.describe_same(methods, name)

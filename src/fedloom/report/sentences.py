@@ -114,7 +114,7 @@ def describe_ending(methods: Sequence[Method], name: str) -> str:
     high, unit, one = measure.better == "high", measure.unit, standing_of(methods, measure)
     if not one.ranked:
         return ""
-    best, names = one.ranked[0][1].mean, [m.label for m, _ in one.ranked[: one.leading]]
+    best, names = one.ranked[0][1].mean, [m.label for m, _ in one.equal_to(0)]
     out = f"{'Highest' if high else 'Lowest'} at the end: {listed(names)}, {with_unit(format_of(unit)(best), unit)}."
     if not one.is_above_chance:
         out = "No method ends above chance."
