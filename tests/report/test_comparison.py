@@ -301,7 +301,7 @@ def test_maps_of_classes_are_means_over_seeds(tmp_path: Path) -> None:
     np.testing.assert_allclose(figure.axes[0].images[0].get_array().filled(np.nan), mean.T * 100)
     assert (
         sentences.describe_weakest_class(method)
-        == "Lowest after round 1, the last that all seeds have: class 0, 50.0 %."
+        == "Lowest after round 1, the last that all seeds have: 2 classes (0, 1), 50.0 %."
     )
     assert "A line ends in the last round that all seeds of a method have." in sentences.describe_bands([method])
 

@@ -7,12 +7,13 @@ import json
 import re
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from made import made_run, methods
 from rich.console import Console
 
-from fedloom.report import comparison, first_screen, opening, write_report
+from fedloom.report import comparison, figures, first_screen, opening, write_report
 from fedloom.report.first_screen import standing_table, standings, verdict
 from fedloom.report.methods import Method
 from fedloom.report.over_seeds import BRIEF, noise_of, paired_difference
@@ -43,8 +44,13 @@ def said(of: list[Method]) -> list[str]:
 
 def test_standings_are_computed_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     of, measured = ended(tmp_path, fedavg=(0.5, 0.7), fedntd=(0.6, 0.78)), []
-    compute = first_screen._standing
-    monkeypatch.setattr(first_screen, "_standing", lambda m, one: measured.append(one.name) or compute(m, one))  # type: ignore[func-returns-value]
+    compute = first_screen.paired_difference
+
+    def counted(a: Method, b: Method, name: str, *how: Any) -> Any:
+        measured.append(name)
+        return compute(a, b, name, *how)
+
+    monkeypatch.setattr(first_screen, "paired_difference", counted)
     opening.first_screen(Page("", {}, ""), of)
     assert sorted(measured) == sorted(set(measured))
     assert "global_accuracy" in measured
@@ -169,7 +175,8 @@ def test_no_interval_goes_beyond_what_an_accuracy_can_be(tmp_path: Path) -> None
     gap = paired_difference(of[0], of[1], "global_accuracy", "last", 1)
     assert gap is not None
     assert (gap.low, gap.high) == (-1.0, 1.0)
-    assert "[-100.0, 100.0]" in shown(of)[0][5]
+    assert shown(of)[0][5] == "+5.0 (no statement)"
+    assert "+5.0 (no statement)" in summary(tmp_path).markdown().replace("-5.0", "+5.0")
 
 
 @pytest.fixture(scope="module")
@@ -228,3 +235,83 @@ def test_references_are_grey(page: str) -> None:
     (summary_,) = re.findall(r'id="table-summary".*?</table>', page, flags=re.DOTALL)
     rows = re.findall(r"<tr(| class=\"reference\")>\s*<th scope=\"row\".*?</svg>([^<]*)</th>", summary_, re.DOTALL)
     assert {label: bool(kind) for kind, label in rows} == {"fedavg": False, "fedntd": False, "local_only": True}
+
+
+# ---- where nothing was learnt, and where methods are equal
+
+
+def chance(folder: Path, value: float, examples: int = 10_000) -> None:
+    """Write into the manifests of runs what a model reaches that looks at no input."""
+    for path in folder.rglob("manifest.json"):
+        named = {"global_accuracy": {"value": value, "examples": examples}}
+        path.write_text(json.dumps(json.loads(path.read_text()) | {"chance": named}))
+
+
+def test_nothing_is_best_where_nothing_is_above_chance(tmp_path: Path) -> None:
+    ended(tmp_path, fedavg=(0.101, 0.1), fedntd=(0.103, 0.1), local_only=(0.5, 0.5))
+    chance(tmp_path, 0.1)
+    of = methods(tmp_path)
+    sentence = "No method is above chance in global accuracy (10.0 %, by luck up to 10.6 %)."
+    assert said(of)[0] == sentence
+    assert shown(of)[0][1:6] == ["none above chance (10.0 %, by luck up to 10.6 %)", "–", "–", "–", "–"]
+    assert describe_ending(of, "global_accuracy").startswith("No method ends above chance.")
+    table = comparison.headline(of)
+    assert [table.winners(i) for i, c in enumerate(table.columns) if c.name.startswith("global")] == [set()]
+    found = summary(tmp_path)
+    in_words = "No method is above chance (10.0 %, by luck up to 10.6 %)."
+    assert in_words in found.captions()["global_accuracy"]
+    assert in_words not in found.captions()["personal_accuracy"]
+    assert in_words.replace("%", r"\%") in found.latex()
+    assert (
+        "Grey dots: chance, what a model reaches that looks at no input (10.0 %" in write_report(tmp_path).read_text()
+    )
+
+
+def test_a_run_alone_at_chance_says_so(tmp_path: Path) -> None:
+    ended(tmp_path, fedavg=(0.104,))
+    chance(tmp_path, 0.1)
+    assert said(methods(tmp_path))[0] == (
+        "Global accuracy ends at 10.4 %, which is not above chance (10.0 %, by luck up to 10.6 %)."
+    )
+    chance(tmp_path, 0.09)
+    assert said(methods(tmp_path))[0] == "Global accuracy ends at 10.4 %."
+
+
+def test_methods_that_print_the_same_are_best_together(tmp_path: Path) -> None:
+    of = ended(tmp_path, fedavg=(0.7001,), fedntd=(0.7004,), moon=(0.6,))
+    assert said(of)[0] == "fedntd and fedavg are equal in global accuracy, 70.0 %, and no other is better."
+    assert shown(of)[0][1:6] == ["fedntd, fedavg (equal)", "70.0", "moon", "60.0", "–"]
+    assert describe_ending(of, "global_accuracy").startswith("Highest at the end: fedntd and fedavg, 70.0 %.")
+    table = comparison.headline(of)
+    assert [table.rows[k][0] for k in sorted(table.winners(1))] == ["fedavg", "fedntd"]
+    assert summary(tmp_path).latex().count(r"\textbf{70.0}") >= 2
+
+
+def test_the_first_figure_is_that_of_most_methods(tmp_path: Path) -> None:
+    """A method with personal models alone is on the first screen, if others have them too."""
+    for name in ("fedavg", "fedrep", "mine"):
+        without = () if name == "fedavg" else ("global_accuracy", "class_accuracy")
+        made_run(tmp_path / name, name, without=without)
+    assert opening.first_measure(methods(tmp_path)) == "personal_accuracy"
+    assert opening.first_measure(methods(tmp_path / "fedavg")) == "global_accuracy"
+
+
+def test_lines_that_are_the_same_say_so(tmp_path: Path) -> None:
+    for name in ("fedavg", "ditto", "moon"):
+        made_run(tmp_path / name, name)
+    log = (tmp_path / "fedavg/metrics.jsonl").read_text()
+    (tmp_path / "ditto/metrics.jsonl").write_text(log)
+    of = methods(tmp_path)
+    page = write_report(tmp_path).read_text()
+    first, second, _ = (m.label for m in of)
+    assert {first, second} == {"fedavg", "ditto"}
+    of_accuracy = page[page.index('id="figure-global_accuracy"') :]
+    of_accuracy = of_accuracy[: of_accuracy.index("</figure>")]
+    assert f"The lines of {first} and {second} are the same." in of_accuracy
+    assert "moon (same)" not in of_accuracy
+    assert f"{second} (same)" in page
+    figure = figures.curves(of, "global_accuracy", "accuracy (%)")
+    assert figure is not None
+    styles = [line._dash_pattern for line in figure.axes[0].lines[:3]]  # type: ignore[attr-defined]
+    assert styles[0][1] == styles[1][1] != styles[2][1]  # dashes of one length that take turns
+    assert styles[0][0] != styles[1][0]

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from pathlib import Path
 
+import numpy as np
+import numpy.typing as npt
 import pytest
 from made import made_run
 
@@ -15,10 +18,11 @@ from fedloom.report.style import COLOURS, FAINT, INK, colour, contrast, dark_col
 LIGHT, DARK = "#ffffff", "#1c2027"  # the grounds of figures
 
 
-def test_colours_come_first_then_dashes_and_no_two_methods_look_alike() -> None:
+def test_neighbours_differ_in_colour_and_dashes_and_no_two_methods_look_alike() -> None:
     several = range(3 * len(COLOURS))
     assert [colour(n) for n in several[: len(COLOURS)]] == [*COLOURS]
-    assert {dashes(n) for n in several[: style.SOLID]} == {"-"}
+    assert dashes(0) == "-"
+    assert len({str(dashes(n)) for n in range(6)}) == 6  # who sees no colours tells six methods apart
     assert len({(colour(n), str(dashes(n))) for n in several}) == len(several)
 
 
@@ -34,6 +38,21 @@ def test_words_and_lines_have_contrast_by_day_and_at_night() -> None:
     assert ink(COLOURS.index("#0072B2")) == "#0072b2"  # dark enough as it is
     assert len({dark_colour(number) for number in range(len(COLOURS))}) == len(COLOURS)
     assert min(contrast(INK, LIGHT), contrast(FAINT, LIGHT)) >= 4.5
+
+
+def test_the_first_ten_methods_are_far_apart_in_the_dark_too() -> None:
+    """Colours that are mixed with white until they are legible come near each other."""
+    shown = [_oklab(dark_colour(number)) for number in range(10)]
+    assert min(np.linalg.norm(a - b) for a, b in itertools.combinations(shown, 2)) > 0.08
+
+
+def _oklab(text: str) -> npt.NDArray[np.float64]:
+    """The colour in Ottosson's perceptual space, by his constants."""
+    share = np.array([*bytes.fromhex(text[1:])]) / 255
+    light = np.where(share <= 0.04045, share / 12.92, ((share + 0.055) / 1.055) ** 2.4)
+    cones = np.array([[0.4122, 0.5363, 0.0514], [0.2119, 0.6807, 0.1074], [0.0883, 0.2817, 0.6300]]) @ light
+    axes = [[0.2105, 0.7936, -0.0041], [1.9780, -2.4286, 0.4506], [0.0259, 0.7828, -0.8087]]
+    return np.array(axes) @ np.cbrt(cones)
 
 
 def test_the_style_sheet_has_contrast_in_both_modes() -> None:

@@ -27,7 +27,19 @@ LOGS = ("metrics.jsonl", "timing.jsonl")  # of every run
 PER_CLIENT = "clients.jsonl"  # where that is asked for
 MAY_DIFFER = {f"run.{name}" for name in may_differ(RunSettings, "resumed")}
 # of a manifest, what does not make a run; `chained` is written no longer
-BESIDE = {"format", "versions", "engine_reason", "documents", "chained", "shared", "branch", "start", "front", "code"}
+BESIDE = {
+    "format",
+    "versions",
+    "engine_reason",
+    "documents",
+    "chained",
+    "shared",
+    "branch",
+    "start",
+    "front",
+    "code",
+    "chance",
+}
 _ANY = 1 << 62
 _INDEX = re.compile(r"([0-9]{8,})\.json")
 _SERVER = re.compile(r"([0-9]{8,})-server\.safetensors")

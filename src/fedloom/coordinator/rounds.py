@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from fedloom.coordinator import facts
+from fedloom.coordinator.chance import warn_of_ending
 from fedloom.coordinator.checkpoint import LOGS, PER_CLIENT, Checkpoint
 from fedloom.coordinator.choose import check_used, choose, choose_compilation
 from fedloom.coordinator.directory import RunDirectory
@@ -210,6 +211,7 @@ class Coordinator:
                 self._next(files)
                 if on_round is not None:
                     on_round(self.history)
+        warn_of_ending(self.history, self.algorithm.local)
         return self.history
 
     def _start(self, files: RunDirectory | None) -> None:
@@ -381,7 +383,7 @@ class Coordinator:
         Where there are devices, what devices.json holds too.
         """
         self._write_documents()
-        self.history.manifest = {**plain(self.facts()), **self.described.start()}
+        self.history.manifest = {**plain(self.facts()), **self.described.start(), **self.described.chance()}
         registry = facts.devices(self.population.federation)
         of_devices = {} if registry is None else {"devices": registry}
         told = {name: getattr(self.history, name) for name in ("settings", "federation", "manifest")}

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from fedloom.coordinator import facts
+from fedloom.coordinator import chance, facts
 from fedloom.coordinator.directory import initial_name
 from fedloom.coordinator.history import Record
 from fedloom.coordinator.job import Plan
@@ -66,7 +66,7 @@ class RunFacts:
         job = self.job
         known = {"algorithm": type(self.algorithm).__name__, "hyper_parameters": self.algorithm}
         known |= {"task": job.population.task, "sampler": self.sampler, "faults": job.faults, "new": job.new}
-        return known | self._attack() | self._front() | self._measures()
+        return known | self._attack() | self._front() | self._measures() | self.chance()
 
     def facts(self) -> Record:
         """Return what must be the same for a run to go on."""
@@ -144,6 +144,11 @@ class RunFacts:
         if attack is None:
             return {}
         return {"attack": attack, "attackers": sorted(attack.attackers(self.job.population.num_clients))}
+
+    def chance(self) -> Record:
+        """Return the values of the run's measures for a model that looks at no input, by their names in records."""
+        p, known = self.job.population, measures_of(self.job.population.task)
+        return {"chance": chance.of_federation(p.federation, [known[name] for name in p.measures])}
 
     def _measures(self) -> Record:
         """Describe the measures of the records, the headline first, where these are more or others than accuracy."""

@@ -36,6 +36,9 @@ class TaskMeasure:
     better: Literal["high", "low"] = "high"
     unit: Literal["%", ""] = "%"
     """Shares (0..1 in records) are printed in %, other numbers as they are."""
+    chance: float | Literal["majority", "classes"] | None = None
+    """Its value for a model that looks at no input: a number, "majority" (the share of the most frequent target) or
+    "classes" (1 / the number of classes that occur); None: it is not known."""
 
 
 def sign(better: Literal["high", "low"]) -> int:
@@ -94,7 +97,13 @@ def added(rows: Tensor, mask: Tensor | None = None) -> Tensor:
 
 def correct_measure(correct: Callable[[Tensor, Tensor], Tensor]) -> Sum:
     """Return accuracy, by a function that says which rows are right."""
-    return Sum(name="accuracy", title="accuracy", meaning="Share of examples that the model gets right.", rows=correct)
+    return Sum(
+        name="accuracy",
+        title="accuracy",
+        meaning="Share of examples that the model gets right.",
+        rows=correct,
+        chance="majority",
+    )
 
 
 def measures_of(task: Any) -> dict[str, TaskMeasure]:

@@ -5,14 +5,14 @@ from __future__ import annotations
 import functools
 import math
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from fedloom.coordinator.chosen_rounds import newest
 from fedloom.core.task_measures import TaskMeasure, sign
-from fedloom.evaluate.measure import Measure
 from fedloom.report.grouping import differences
 from fedloom.report.methods import Floats, Method, Run, evaluation_seconds, is_local_only, training_seconds
 from fedloom.report.number_table import Column, Table, amount, format_of, percent, signed, whole, with_unit
@@ -27,15 +27,15 @@ def headline(methods: Sequence[Method]) -> Table:
     """Return a row for each method: its last measures and its cost, mean over its finished runs."""
     main, others = methods[0].headline, methods[0].first.history.task_measures[1:]
     of_all, of_new = with_unit(main.title, main.unit, ", "), with_unit("new clients", main.unit, ", ")
-    of_global, known, show = f"global_{main.name}", methods[0].measures, format_of(main.unit)
-    last_rounds = newest(min(run.rounds for m in methods for run in m.counted_runs))
+    of_global, last_rounds = f"global_{main.name}", newest(min(run.rounds for m in methods for run in m.counted_runs))
+    tail = _column(methods, of_global, of_all, f"last {last_rounds}")
     measured_columns = [
-        *(_column(known[n], of_all) for n in (of_global, f"personal_{main.name}", "personal_worst_tenth")),
-        Column(f"{of_global}_last_{last_rounds}", f"last {last_rounds}", show, main.better, of_all),
-        *(column for other in others for column in _beside(other, known)),
+        *(_column(methods, n, of_all) for n in (of_global, f"personal_{main.name}", "personal_worst_tenth")),
+        replace(tail, name=f"{of_global}_last_{last_rounds}"),
+        *(column for other in others for column in _beside(methods, other)),
         Column("forgetting", "forgetting", percent, "low"),
-        *(_column(known[f"new_{way}_{main.name}"], of_new) for way in ("global", "fine_tuned", "personalised")),
-        _column(known["better_than_global"], "clients better off, %"),
+        *(_column(methods, f"new_{way}_{main.name}", of_new) for way in ("global", "fine_tuned", "personalised")),
+        _column(methods, "better_than_global", "clients better off, %"),
     ]
     cells: list[list[Any]] = []
     for m in methods:
@@ -62,18 +62,16 @@ def headline(methods: Sequence[Method]) -> Table:
     return Table("summary", [columns[i] for i in shown_columns], rows, *of_methods(methods))
 
 
-def _column(measure: Measure, group: str) -> Column:
+def _column(methods: Sequence[Method], name: str, group: str, heading: str = "") -> Column:
     """Make the column of a measure below a heading that it shares with others."""
-    return Column(measure.name, measure.label, format_of(measure.unit), measure.better, group)
+    of, chance = methods[0].measures[name], methods[0].chance(name)
+    return Column(name, heading or of.label, format_of(of.unit), of.better, group, chance=chance)
 
 
-def _beside(measure: TaskMeasure, known: Mapping[str, Measure]) -> list[Column]:
+def _beside(methods: Sequence[Method], measure: TaskMeasure) -> list[Column]:
     """Make the columns of a measure beside the headline, with the number of clients that it is undefined for."""
-    group, show = with_unit(measure.title, measure.unit, ", "), format_of(measure.unit)
-    columns = [
-        Column(known[f"{whose}_{measure.name}"].name, whose, show, measure.better, group)
-        for whose in ("global", "personal")
-    ]
+    group = with_unit(measure.title, measure.unit, ", ")
+    columns = [_column(methods, f"{whose}_{measure.name}", group, whose) for whose in ("global", "personal")]
     return [*columns, Column(f"personal_{measure.name}_undefined", "clients without", whole, None, group)]
 
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from fedloom.report.comparison import all_gains, last_personal
 from fedloom.report.methods import Curve, Floats, Method
-from fedloom.report.number_table import with_unit
+from fedloom.report.number_table import format_of, with_unit
 from fedloom.report.printable import class_names
 from fedloom.report.style import (
     FAINT,
@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 MOST_BANDS = 8  # methods with bands; more would hide each other
 _MOST_LABELS = 8  # lines named at their ends; more get a legend
 _COLUMNS = 2  # of that legend
+_DASH = 4.0  # widths of a line, of lines that take turns
 MOST_POINTS = 300  # dots in a row of clients; more clients are shown as this number of quantiles
 
 
@@ -60,17 +61,38 @@ def curves(
             height += 0.22 * -(-len(measured) // _COLUMNS)
         figure, axes = canvas((width, height))
         banded = len(methods) <= MOST_BANDS
+        same = {m.number: (group.index(m), len(group)) for group in same_lines(methods, name, x) for m in group}
         for method, curve in measured:
-            label = plain(f" {method.label}")
-            _line(axes, curve.x * unit, curve, scale, method.number, banded and len(method.counted_runs) > 1, label)
+            label, place = plain(f" {method.label}"), same[method.number]
+            with_band = banded and len(method.counted_runs) > 1
+            _line(axes, curve.x * unit, curve, scale, method.number, with_band, label, place)
         _frame(axes, xlabel, ylabel, share=percent and "forgetting" not in name)
+        if (chance := methods[0].chance(name)) is not None:
+            _chance_line(axes, chance.value * scale)
         right = max(float(c.x[-1]) for _, c in measured) * unit
         axes.set_xlim(0, right or 1)
         if names_at_ends and x == "round":
-            label_ends(axes, [(c.x[-1], c.mean[-1] * scale, m.number, m.label) for m, c in measured])
+            called = {m.number: f"{m.label} (same)" if same[m.number][0] else m.label for m, _ in measured}
+            label_ends(axes, [(c.x[-1], c.mean[-1] * scale, m.number, called[m.number]) for m, c in measured])
         elif len(methods) > 1:
             figure.legend(loc="outside lower left", ncols=_COLUMNS, handlelength=2.2)
     return figure
+
+
+def same_lines(methods: Sequence[Method], name: str, x: str = "round") -> list[list[Method]]:
+    """Group the methods that have a measure by their lines: those of a group print the same in every round."""
+    groups: list[tuple[Curve, list[Method]]] = []
+    show = format_of(methods[0].measures[name].unit)
+    for method in methods:
+        if (curve := method.curve(name, x)) is None:
+            continue
+        for other, group in groups:
+            if np.array_equal(other.x, curve.x) and list(map(show, other.mean)) == list(map(show, curve.mean)):
+                group.append(method)
+                break
+        else:
+            groups.append((curve, [method]))
+    return [group for _, group in groups]
 
 
 def together(method: Method, series: Mapping[str, str], ylabel: str, *, percent: bool = True) -> Figure | None:
@@ -238,14 +260,31 @@ def all_personal(method: Method) -> Floats:
 
 
 def _line(
-    axes: Axes, x: Floats, curve: Curve, scale: float, number: int, banded: bool, label: str | None = None
+    axes: Axes,
+    x: Floats,
+    curve: Curve,
+    scale: float,
+    number: int,
+    banded: bool,
+    label: str | None = None,
+    same: tuple[int, int] = (0, 1),
 ) -> None:
+    """Draw a line. `same`: its place among those that are the same, and their number: they take turns in dashes."""
     if banded:
         band_style: dict[str, Any] = {"color": colour(number), "alpha": 0.13, "linewidth": 0}
         axes.fill_between(x, curve.low * scale, curve.high * scale, gid=f"band.{number}", **band_style)
     dot = "o" if len(x) == 1 else ""
-    line = {"color": colour(number), "linestyle": dashes(number), "label": label, "gid": f"line.{number}"}
+    place, count = same
+    style = dashes(number) if count == 1 else (_DASH * place, (_DASH, _DASH * (count - 1)))
+    line: dict[str, Any] = {"color": colour(number), "linestyle": style, "label": label, "gid": f"line.{number}"}
     axes.plot(x, curve.mean * scale, marker=dot, markersize=4, **line)
+
+
+def _chance_line(axes: Axes, value: float) -> None:
+    """Draw chance across, where it is near the lines."""
+    low, high = axes.get_ylim()
+    if low - (high - low) / 2 <= value <= high + (high - low) / 2:
+        axes.axhline(value, color=FAINT, lw=1.2, ls=(0, (1, 2)), zorder=1)
 
 
 def _frame(axes: Axes, xlabel: str, ylabel: str, share: bool) -> None:

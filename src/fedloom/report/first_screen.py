@@ -3,28 +3,58 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cached_property
 
 import numpy as np
 
+from fedloom.coordinator.chance import Chance
 from fedloom.evaluate.measure import Measure
 from fedloom.report.methods import Method, Spread
-from fedloom.report.number_table import Column, Interval, Table, format_of, signed, with_unit
+from fedloom.report.number_table import Column, Interval, Table, format_of, with_unit
 from fedloom.report.over_seeds import POOLED, count_text, noise_of, paired_difference, seeds_text
+
+_NAMED = 4  # methods in a cell
 
 
 @dataclass(frozen=True)
 class Standing:
     """Methods by one measure after the last round, the best first, without references such as local-only training.
 
-    `gap`: the best minus the runner-up over the seeds that both have; None with fewer than two, and where unfinished
-    runs ended in different rounds. `references`: those measured.
+    `references`: those measured. `chance`: of the measure, None where it is not known.
     """
 
     measure: Measure
     ranked: tuple[tuple[Method, Spread], ...]
     references: tuple[tuple[Method, Spread], ...]
-    gap: Interval | None
+    chance: Chance | None
+
+    def equal_to(self, place: int) -> list[tuple[Method, Spread]]:
+        """Return the method at a place, and those that print the same."""
+        show = format_of(self.measure.unit)
+        return [item for item in self.ranked if show(item[1].mean) == show(self.ranked[place][1].mean)]
+
+    @property
+    def leading(self) -> int:
+        """Number of methods that print the same as the best."""
+        return len(self.equal_to(0)) if self.ranked else 1
+
+    @cached_property
+    def gap(self) -> Interval | None:
+        """Return the best minus the runner-up over the seeds that both have.
+
+        None with fewer than two, where unfinished runs ended in different rounds, and where several lead.
+        """
+        if len(self.ranked) < 2 or self.leading > 1:
+            return None
+        name, measured = self.measure.name, (*self.ranked, *self.references)
+        noise = noise_of([m for m, _ in measured], name, "last", 1)
+        return paired_difference(self.ranked[0][0], self.ranked[1][0], name, "last", 1, noise)
+
+    @property
+    def is_above_chance(self) -> bool:
+        """False where the best method is not better than a model that looks at no input, but by luck."""
+        return self.chance is None or not self.ranked or self.ranked[0][1].mean > self.chance.limit
 
     @property
     def is_established(self) -> bool:
@@ -71,19 +101,17 @@ def standings(methods: Sequence[Method]) -> list[Standing]:
     """Return the standing by each headline measure and by forgetting that some method has."""
     main, known = methods[0].headline.name, methods[0].measures
     names = (f"global_{main}", f"personal_{main}", "personal_worst_tenth", "forgetting")
-    found = (_standing(methods, known[name]) for name in names if name in known)
+    found = (standing_of(methods, known[name]) for name in names if name in known)
     return [one for one in found if one.ranked or one.references]
 
 
-def _standing(methods: Sequence[Method], measure: Measure) -> Standing:
+def standing_of(methods: Sequence[Method], measure: Measure) -> Standing:
+    """Return the standing of methods by one measure."""
     measured = [(m, spread) for m in methods if (spread := m.last(measure.name)) is not None]
     up = 1 if measure.better == "high" else -1
     ranked = sorted((item for item in measured if not item[0].is_reference), key=lambda item: -up * item[1].mean)
-    gap = None
-    if len(ranked) > 1:
-        noise = noise_of([m for m, _ in measured], measure.name, "last", 1)
-        gap = paired_difference(ranked[0][0], ranked[1][0], measure.name, "last", 1, noise)
-    return Standing(measure, tuple(ranked), tuple(item for item in measured if item[0].is_reference), gap)
+    references = tuple(item for item in measured if item[0].is_reference)
+    return Standing(measure, tuple(ranked), references, methods[0].chance(measure.name))
 
 
 def verdict(methods: Sequence[Method], found: Sequence[Standing]) -> Iterator[str]:
@@ -91,17 +119,29 @@ def verdict(methods: Sequence[Method], found: Sequence[Standing]) -> Iterator[st
 
     `found`: as `standings` returns them.
     """
-    compared = [one for one in found if len(one.ranked) > 1]
+    several = [one for one in found if len(one.ranked) > 1]
+    compared = [one for one in several if one.leading == 1 and one.is_above_chance]
     if len(methods) == 1:
         for one in found:
             _, spread = (*one.ranked, *one.references)[0]
-            yield f"{one.measure.title} ends at {value_text(spread, one.measure.unit)}."
+            no_better = f", which is not above chance ({chance_text(one)})" * (not one.is_above_chance)
+            yield f"{one.measure.title} ends at {value_text(spread, one.measure.unit)}{no_better}."
+    for one in several:
+        if not one.is_above_chance:
+            yield f"No method is above chance in {_named(one.measure)} ({chance_text(one)})."
+    if len(methods) == 1 or (several and not compared):
+        pass
     elif compared:
         yield from _of_differences(methods, compared)
     elif len(candidates := [m.label for m in methods if not m.is_reference]) == 1:
         yield f"{candidates[0]} beside references; no other method ran."
     elif not candidates:
         yield "Only references ran, which are never called best."
+    for one in several:
+        if one.leading > 1 and one.is_above_chance:
+            names = [m.label for m, _ in one.equal_to(0)]
+            value = value_text(replace(one.ranked[0][1], std=np.nan), one.measure.unit)
+            yield f"{listed(names)} are equal in {_named(one.measure)}, {value}, and no other is better."
     for one in found:
         if len(methods) > 1 and len(one.ranked) == 1 and sum(not m.is_reference for m in methods) > 1:
             yield f"{one.measure.title} was measured for {one.ranked[0][0].label} only."
@@ -170,11 +210,15 @@ def standing_table(methods: Sequence[Method], found: Sequence[Standing]) -> tupl
         unit = one.measure.unit
         title = one.measure.label.capitalize() if one.measure.name == "personal_worst_tenth" else one.measure.title
         row: list[object] = [with_unit(title, unit if unit in ("%", "points") else "", ", ")]
-        for place in (0, 1):
-            label, spread = one.ranked[place] if place < len(one.ranked) else (None, None)
-            row += [label and label.label, spread and _Cell(spread_text(spread, unit), spread)]
+        for place in (0, one.leading):
+            spread = one.ranked[place][1] if place < len(one.ranked) else None
+            label = spread and _equal([m.label for m, _ in one.equal_to(place)])
+            row += [label, spread and _Cell(spread_text(spread, unit), spread)]
+        if several and not one.is_above_chance:
+            row[1:5] = [f"none above chance ({chance_text(one)})", None, None, None]
         beside = {m.number: spread for m, spread in one.references}
-        row.append(one.gap and _Cell(_gap_text(one.gap, unit), one.gap))
+        gap = one.gap if one.is_above_chance else None
+        row.append(gap and _Cell(_gap_text(gap, unit), gap))
         row += [(s := beside.get(m.number)) and _Cell(spread_text(s, unit), s) for m in references]
         rows.append(row)
     return Table("standing", columns, rows), _caption(methods, found, several)
@@ -196,9 +240,25 @@ def _caption(methods: Sequence[Method], found: Sequence[Standing], several: bool
     return caption
 
 
+def chance_text(one: Standing) -> str:
+    """Return the chance of a measure as text: 10.0 %, by luck up to 10.6 %."""
+    if one.chance is None:
+        return ""
+    show, unit = format_of(one.measure.unit), one.measure.unit
+    most = f", by luck up to {with_unit(show(one.chance.limit), unit)}" * bool(one.chance.examples)
+    return with_unit(show(one.chance.value), unit) + most
+
+
+def _equal(labels: Sequence[str]) -> str:
+    """Name methods that print the same: a, b (equal); one alone by its name."""
+    if len(labels) == 1:
+        return labels[0]
+    more = f" and {len(labels) - _NAMED} more" * (len(labels) > _NAMED)
+    return f"{', '.join(labels[:_NAMED])}{more} (equal)"
+
+
 def _gap_text(gap: Interval, unit: str) -> str:
-    show = format_of(unit)
-    return f"{signed(gap.mean, show)} [{show(gap.low)}, {show(gap.high)}]"
+    return gap.text(format_of(unit))
 
 
 def _lost(methods: Sequence[Method]) -> tuple[int, int]:

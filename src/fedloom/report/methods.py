@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from fedloom.coordinator import RunSettings
+from fedloom.coordinator.chance import Chance, chance_of
 from fedloom.coordinator.history import MEASURING, History, Record
 from fedloom.core.errors import SettingError
 from fedloom.core.setting import may_differ
@@ -234,6 +235,14 @@ class Method:
     def first(self) -> Run:
         """Run of the lowest seed, which represents the method where only one run is shown."""
         return self.counted_runs[0]
+
+    def chance(self, name: str) -> Chance | None:
+        """Return a number for a model that looks at no input, mean over runs; None where it is not known."""
+        found = [chance for run in self.counted_runs if (chance := chance_of(run.history, name)) is not None]
+        if len(found) < len(self.counted_runs):
+            return None
+        value, examples, start = zip(*found, strict=True)
+        return Chance(float(np.mean(value)), min(examples), float(np.mean(start)))
 
     def has(self, name: str) -> bool:
         """Return whether every counted run has measured a number."""

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 from html import escape
 from typing import Any, Literal
 
+from fedloom.coordinator.chance import Chance
 from fedloom.report.methods import Spread
 from fedloom.storage.output import as_csv
 
@@ -28,6 +29,12 @@ class Interval:
         """False where all pairs differ by the same, but for rounding."""
         return self.high - self.low > 1e-9 * max(1.0, abs(self.mean))
 
+    def text(self, show: Callable[[float], str]) -> str:
+        """Return a difference with its sign and its interval; one of all shares from -100 % to 100 % states nothing."""
+        if show is percent and self.low <= -1 and self.high >= 1:
+            return f"{signed(self.mean, show)} (no statement)"
+        return f"{signed(self.mean, show)} [{show(self.low)}, {show(self.high)}]"
+
     def full(self) -> dict[str, float]:
         """Return the cells of a CSV, by the ends of the columns' names."""
         return {"": self.mean, "_low": self.low, "_high": self.high, "_pairs": self.count}
@@ -43,6 +50,7 @@ class Column:
     best: Literal["high", "low"] | None = None
     group: str = ""
     brief: str = ""  # heading on the page, where a group above it and a caption say the rest
+    chance: Chance | None = None  # no value up to its limit is a best one
 
 
 @dataclass(frozen=True)
@@ -142,8 +150,7 @@ class Table:
         if column.show is None:
             return str(value)
         if isinstance(value, Interval):
-            low, high = column.show(value.low), column.show(value.high)
-            return f"{'+' * (value.mean > 0)}{column.show(value.mean)} [{low}, {high}]"
+            return value.text(column.show)
         if not isinstance(value, Spread):
             return column.show(value)
         if math.isnan(value.std):
@@ -156,9 +163,10 @@ class Table:
         return bool(self.numbers) and self.numbers[k] in self.references
 
     def winners(self, i: int) -> set[int]:
-        """Return the rows that are best in column i, equal ones included; none where all are equal.
+        """Return the rows that are best in column i, those that print the same included; none where all are equal.
 
-        References are left out: training alone, or on pooled data, is no method that could be chosen.
+        References are left out: training alone, or on pooled data, is no method that could be chosen. So is a best that
+        is not above chance.
         """
         column = self.columns[i]
         means = {
@@ -166,10 +174,13 @@ class Table:
             for k, row in enumerate(self.rows)
             if (v := row[i]) is not None and not self.is_reference(k)
         }
-        if column.best is None or len(set(means.values())) < 2:
+        show = column.show or str
+        if column.best is None or len({show(v) for v in means.values()}) < 2:
             return set()
         best = max(means.values()) if column.best == "high" else min(means.values())
-        return {k for k, v in means.items() if v == best}
+        if column.chance is not None and best <= column.chance.limit:
+            return set()
+        return {k for k, v in means.items() if show(v) == show(best)}
 
 
 def literal(text: str) -> str:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from fedloom.report import figures, sentences
-from fedloom.report.first_screen import standing_table, standings, verdict
+from fedloom.report.first_screen import chance_text, standing_of, standing_table, standings, verdict
 from fedloom.report.methods import Method
 from fedloom.report.over_seeds import compared
 from fedloom.report.several_seeds import undefined
@@ -23,12 +23,13 @@ def first_screen(page: Page, methods: Sequence[Method]) -> tuple[list[str], Page
 
 
 def first_measure(methods: Sequence[Method]) -> str | None:
-    """Return the measure of the first curve: of global models, else of personal ones; None where none was measured.
+    """Return the measure of the first curve: of global models, or of personal ones if more methods have it.
 
-    Of a single method it stands for all accuracies, which its figure has together.
+    None where none was measured. Of a single method it stands for all accuracies, which its figure has together.
     """
     names = compared(methods, headline=True) if len(methods) > 1 else sentences.series(methods[0])
-    return next((name for name in names if any(m.curve(name) is not None for m in methods)), None)
+    counts = {name: sum(m.curve(name) is not None for m in methods) for name in names}
+    return max(counts, key=lambda name: counts[name]) if any(counts.values()) else None
 
 
 def _first_curve(page: Page, methods: Sequence[Method]) -> PageFigure | None:
@@ -56,12 +57,16 @@ def over_rounds(page: Page, methods: Sequence[Method], name: str) -> PageFigure 
     """Return the figure of a measure over rounds, a line per method; None where no run has measured it."""
     measure = methods[0].measures[name]
     caption, share = measure.caption, measure.unit in ("%", "points")
+    chance = None if methods[0].chance(name) is None else standing_of(methods, measure)
     figure = figures.curves(methods, name, measure.axis, percent=share)
     if figure is None:
         return None
+    if chance is not None:
+        caption += f" Grey dots: chance, what a model reaches that looks at no input ({chance_text(chance)})."
     if (name == "personal_worst_tenth" or name in compared(methods)) and len(methods) > 1:
         caption += f" {sentences.describe_ending(methods, name)}"
-    caption = caption.rstrip() + undefined(methods, name) + sentences.describe_missing(methods, name)
+    caption = caption.rstrip() + sentences.describe_same(methods, name)
+    caption += undefined(methods, name) + sentences.describe_missing(methods, name)
     caption += sentences.describe_bands(methods)
     return page.figure(figure, name, measure.title, caption, digits=1 if share else 3)
 

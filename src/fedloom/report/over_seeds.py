@@ -52,7 +52,8 @@ def readings(
                 group = with_unit(f"{of.title[:1].lower()}{of.title[1:]}", of.unit, ", ") if len(kinds) > 1 else ""
                 show = format_of(of.unit)
                 brief = BRIEF[way].format(many=last_rounds)
-                columns.append(Column(f"{kind}_{way}", heading.format(many=last_rounds), show, of.better, group, brief))
+                title, chance = heading.format(many=last_rounds), methods[0].chance(kind)
+                columns.append(Column(f"{kind}_{way}", title, show, of.better, group, brief, chance))
                 cells.append(spreads)
     if not columns:
         return None

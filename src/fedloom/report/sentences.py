@@ -11,8 +11,8 @@ import numpy as np
 from fedloom.evaluate.measure import Measure
 from fedloom.experiments.trials import LAST
 from fedloom.report.comparison import total_seconds
-from fedloom.report.figures import MOST_BANDS, class_accuracy
-from fedloom.report.first_screen import listed, spread_text, value_text
+from fedloom.report.figures import MOST_BANDS, class_accuracy, same_lines
+from fedloom.report.first_screen import listed, spread_text, standing_of, value_text
 from fedloom.report.grouping import by_problem
 from fedloom.report.heterogeneity import Heterogeneity
 from fedloom.report.methods import Method
@@ -21,6 +21,7 @@ from fedloom.report.over_seeds import seeds_text
 from fedloom.report.printable import class_names, part, printable
 from fedloom.report.problems import UNKNOWN
 from fedloom.report.sweeps import SweepResult
+from fedloom.wording import some_of
 
 _MOST_NAMED = 3  # problems in a title
 _BY_CLASS = ("in_local_accuracy", "out_local_accuracy")
@@ -93,6 +94,12 @@ def describe_choice(sweep: SweepResult) -> str:
         )
     failed = f" Undefined at the end, so without a result: {', '.join(sweep.without)}." if sweep.without else ""
     best, second, *_ = sweep.trials
+    chance = standing_of([trial.method for trial in sweep.trials], of).chance
+    if chance is not None and of.better == "high" and best.result.mean <= chance.limit:
+        return (
+            f"No trial of {len(sweep.trials)} is above chance in {measure} (mean of the last {LAST}): the highest, "
+            f"{best.method.label}, has {value_text(best.result, of.unit)}.{failed}"
+        )
     caution = "" if of.tunable == "local_val" else " This was chosen by test examples, which is optimistic."
     return (
         f"Best of {len(sweep.trials)} by {measure} (mean of the last {LAST}): {best.method.label}, "
@@ -104,12 +111,13 @@ def describe_choice(sweep: SweepResult) -> str:
 def describe_ending(methods: Sequence[Method], name: str) -> str:
     """Name the method with the best end and, of shares, the one with the largest drop between points; no reference."""
     measure = methods[0].measures[name]
-    high, unit = measure.better == "high", measure.unit
-    found = [(s.mean, m.label) for m in methods if (s := m.last(name)) is not None and not m.is_reference]
-    if not found:
+    high, unit, one = measure.better == "high", measure.unit, standing_of(methods, measure)
+    if not one.ranked:
         return ""
-    best, label = max(found) if high else min(found)
-    out = f"{'Highest' if high else 'Lowest'} at the end: {label}, {with_unit(format_of(unit)(best), unit)}."
+    best, names = one.ranked[0][1].mean, [m.label for m, _ in one.equal_to(0)]
+    out = f"{'Highest' if high else 'Lowest'} at the end: {listed(names)}, {with_unit(format_of(unit)(best), unit)}."
+    if not one.is_above_chance:
+        out = "No method ends above chance."
     drops = []
     for m in methods if high and unit == "%" else ():
         curve = None if m.is_reference else m.curve(name)
@@ -136,6 +144,12 @@ def describe_missing(methods: Sequence[Method], name: str) -> str:
     return f" Not measured: {', '.join(missing)}." if 0 < len(missing) < len(methods) else ""
 
 
+def describe_same(methods: Sequence[Method], name: str) -> str:
+    """Name the methods whose lines are the same, so that one hides the others."""
+    groups = [[m.label for m in group] for group in same_lines(methods, name) if len(group) > 1]
+    return "".join(f" The lines of {listed(labels)} are the same." for labels in groups)
+
+
 def describe_weakest_class(method: Method) -> str:
     """Name the class that ends lowest, mean over seeds, and count those more than 20 points below their best."""
     rounds, table = class_accuracy(method)
@@ -146,12 +160,15 @@ def describe_weakest_class(method: Method) -> str:
     measured = np.flatnonzero(~np.isnan(last))
     if not len(measured):
         return "The test set has no examples."
-    low = measured[np.argmin(last[measured])]
+    shown = [percent(float(value)) for value in last]
+    lowest = [k for k in measured if shown[k] == shown[measured[np.argmin(last[measured])]]]
     forgotten = int((best[measured] - last[measured] > 0.2).sum())
     more = f"; {forgotten} of {len(measured)} classes are more than 20 points below their best" if forgotten else ""
     names = class_names(method.first.history.federation)
     end = f"after round {rounds[-1]}, the last that all seeds have" if _ends_differ(method) else "at the end"
-    return f"Lowest {end}: class {names[low] if low < len(names) else low}, {percent(float(last[low]))} %{more}."
+    called = [str(names[k] if k < len(names) else k) for k in lowest]
+    which = f"class {called[0]}" if len(called) == 1 else f"{len(called)} classes ({some_of(called, _MOST_NAMED)})"
+    return f"Lowest {end}: {which}, {shown[lowest[0]]} %{more}."
 
 
 def _ends_differ(method: Method) -> bool:

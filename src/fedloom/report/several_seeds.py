@@ -19,6 +19,7 @@ from fedloom.evaluate.measure import Measure
 from fedloom.experiments.catalogue import label
 from fedloom.report.class_recall import class_recall
 from fedloom.report.console import fit_terminal
+from fedloom.report.first_screen import chance_text, standing_of
 from fedloom.report.grouping import by_problem, methods_of, read_methods, remarks_of
 from fedloom.report.methods import Method, Run, free_in_a_method, reference_numbers
 from fedloom.report.number_table import Column, Table, format_of, literal, with_unit
@@ -251,7 +252,7 @@ class Summary:
         for name, of in compared(self.methods).items():
             whose = ", mean over clients" * name.startswith("personal_")
             caption = f"{with_unit(of.title, of.unit, ' in ')}{whose}{spread}."
-            captions[name] = caption + undefined(self.methods, name)
+            captions[name] = caption + undefined(self.methods, name) + no_better_than_chance(self.methods, of)
         return captions
 
     def markdown(self) -> str:
@@ -338,6 +339,12 @@ def undefined(methods: Sequence[Method], name: str) -> str:
     return f" Undefined for up to {most:g} clients of a run, which its mean leaves out." if most else ""
 
 
+def no_better_than_chance(methods: Sequence[Method], measure: Measure) -> str:
+    """Return a sentence where no method is above chance in a measure; "" elsewhere."""
+    one = standing_of(methods, measure)
+    return "" if one.is_above_chance else f" No method is above chance ({chance_text(one)})."
+
+
 def across_problems(summary_: Summary, measure: Measure) -> Table | None:
     """Return one measure, a row for each method and a column for each problem; None where it was not measured."""
     kind = measure.name
@@ -346,7 +353,8 @@ def across_problems(summary_: Summary, measure: Measure) -> Table | None:
     for problem, only in summary_.by_problem():
         spreads = {m.label: reading_of(m, kind, summary_.reading, tail_length(only.methods)) for m in only.methods}
         if any(spread is not None for spread in spreads.values()):
-            columns.append(Column(problem.title, problem.title, format_of(measure.unit), measure.better))
+            chance = only.methods[0].chance(kind)
+            columns.append(Column(problem.title, problem.title, format_of(measure.unit), measure.better, chance=chance))
             for label_, row in rows.items():
                 row.append(spreads.get(label_))
     if len(columns) == 1:

@@ -28,7 +28,8 @@ COLOURS = (
     "#004BC3", "#2D7878", "#C38769", "#784B78", "#1E78F0", "#A569C3", "#FF5A78", "#966987", "#783C2D", "#96784B",
     "#B42D5A", "#1E9600", "#3C96F0", "#695A00", "#B44B00", "#0F694B", "#004B87", "#A50F78", "#D269E1", "#962DA5",
 )  # fmt: skip
-SOLID = 10  # lines that differ in colour alone
+_ON_DARK = {"#56B4E9": "#8FE3FF", "#96004B": "#FF5C8A", "#005A00": "#A3D468"}  # which would be near others there
+SOLID = 10  # kinds of lines that colour alone tells apart
 DASHES: tuple[Any, ...] = (
     "-", (0, (5, 2)), (0, (1, 1.4)), (0, (6, 1.5, 1, 1.5)), (0, (4, 1.2, 1, 1.2, 1, 1.2)), (0, (10, 1.6)),
 )  # fmt: skip
@@ -106,8 +107,8 @@ def colour(number: int) -> str:
 
 
 def dashes(number: int) -> Any:
-    """Give the line style of this method: solid for the first ten, the next one for every ten that follow."""
-    return DASHES[number // SOLID % len(DASHES)]
+    """Give the line style of this method: each has another than its neighbours, since not everybody sees colours."""
+    return DASHES[number % len(DASHES)]
 
 
 def ink(number: int | None) -> str:
@@ -117,7 +118,7 @@ def ink(number: int | None) -> str:
 
 def dark_colour(number: int) -> str:
     """Return the colour of a method and of text about it in the dark theme."""
-    return _legible(colour(number), _DARK_GROUND, 255)
+    return _legible(_ON_DARK.get(colour(number), colour(number)), _DARK_GROUND, 255)
 
 
 def contrast(one: str, other: str) -> float:

@@ -59,7 +59,7 @@ class ClassTask:
             correct_measure(self.correct),
             Sum(
                 name="balanced_accuracy", title="balanced accuracy", rows=self._confusion, value=_balanced,
-                possible=is_confusion,
+                possible=is_confusion, chance="classes",
                 meaning="Mean over the classes that occur of the share of their examples that are right.",
             ),
             Sum(
@@ -67,7 +67,7 @@ class ClassTask:
                 meaning="Mean of F1 over the classes that occur or are said.",
             ),
             Score(
-                name="auc", title="AUC", outputs=self.ranked_by, values=MeanScore(roc_auc),
+                name="auc", title="AUC", outputs=self.ranked_by, values=MeanScore(roc_auc), chance=0.5,
                 meaning="Area under the ROC curve; of several classes the mean over each one against the others.",
             ),
             Score(

@@ -87,6 +87,7 @@ class MultiLabel:
             ),
             Score(
                 name="auc", title="macro AUC", outputs=_logits, values=MeanScore(roc_auc, of_labels=True),
+                chance=0.5,
                 meaning="Mean over labels of the area under the ROC curve, of those that have both answers.",
             ),
             Score(

@@ -73,6 +73,7 @@ class NextToken:
         return (
             Sum(
                 name="token_accuracy", title="accuracy of tokens", rows=self._right, value=_mean, possible=_is_share,
+                chance="majority",
                 meaning="Share of the places that count whose token is the most probable one.",
             ),
             Sum(

@@ -111,7 +111,7 @@ class Regression:
                 meaning="Mean absolute error, in the unit of the target.",
             ),
             Sum(
-                name="r2", title="R²", unit="", rows=self._variance, value=_r2,
+                name="r2", title="R²", unit="", rows=self._variance, value=_r2, chance=0.0,
                 meaning="Share of the target's variance on the examples that is explained: 1 minus the squared error "
                 "over that of their mean.",
             ),
