@@ -209,6 +209,25 @@ def test_buffers_are_kept_in_every_pass_of_training() -> None:
     assert not any(b.any() for b in weights.buffers.values())
 
 
+def test_a_buffer_that_is_computed_from_weights_holds_no_graph() -> None:
+    class Means(nn.Linear):
+        def __init__(self) -> None:
+            super().__init__(3, 2)
+            self.register_buffer("mean", torch.zeros(()))
+
+        def forward(self, x: Tensor) -> Tensor:
+            self.mean = self.weight.mean()
+            return super().forward(x)
+
+    model = Model(Means())
+    weights = model.init(0)
+    for p in weights.params.values():
+        p.requires_grad_()
+    mean = model.train(weights, batch(rows(4, False).float()))[1]["mean"]
+    assert torch.equal(mean, weights.params["weight"].detach().mean())
+    assert not mean.requires_grad
+
+
 def test_what_a_normalisation_has_moved_may_be_assigned_before() -> None:
     class Again(nn.Module):
         def __init__(self) -> None:
