@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -289,6 +290,22 @@ def test_a_spare_head_stays_through_a_run(method: Any, engine: Any) -> None:
     (server,) = [node for node in nodes if isinstance(node, Weights)]
     assert torch.equal(server.params["spare.weight"], module.spare.weight) is (method is not fl.FedDyn)
     assert not torch.equal(server.params["used.weight"], module.used.weight)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(shutil.which("g++") is None, reason="no C++ compiler")
+@pytest.mark.parametrize(("engine", "case"), [(Loop, "momentum"), (Stacked, "adam and decay")])
+def test_a_compiled_training_is_that_of_torch(engine: Any, case: str) -> None:
+    ours, make = OPTIMISERS[case]
+    population = people(Net, (8, 4))
+
+    def answer(client: Any, w: Weights) -> Any:
+        return minimise(task_loss(client.model, client.task), w, client.train, ours, lr=client.lr)
+
+    found, running = trained(population, answer, engine, "compile", optimiser=ours)
+    assert running.runtime.programs.compiler_works
+    assert all(running.runtime.programs.values())
+    compare(found, population, Net, make)
 
 
 # ---- how often it is asked

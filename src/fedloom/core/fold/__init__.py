@@ -52,7 +52,8 @@ def minimise(
 ) -> C:
     """Take one optimiser step per batch on `loss(carry, batch, *context)`, from a fresh optimiser state.
 
-    All floating leaves of `carry` are trained, except the buffers of `Weights`.
+    All floating leaves of `carry` are trained, except the buffers of `Weights`. One that the loss does not use has no
+    gradient and stays, as in `torch.optim`: neither weight decay nor momentum moves it.
 
     Args:
         loss: returns a scalar, a `BatchLoss`, or (scalar, carry) where the carry's buffers have moved (`Model.train`
@@ -63,7 +64,8 @@ def minimise(
         *context: pytrees of tensors that the loss needs.
         lr: learning rate, [] tensor (`client.lr`).
         correct: `correct(gradient, *context)` changes the gradient before weight decay and momentum see it. A gradient
-            looks like the carry with each `Weights` replaced by its `params`.
+            looks like the carry with each `Weights` replaced by its `params`, with zeros where there is none; where
+            these change, there is one.
 
     Returns:
         The trained carry.

@@ -267,8 +267,8 @@ class _Lockstep:
         if not isinstance(step, Descent):
             return frozenset()
         name = None if step.identity is None else (self.static, kind[0], kind[2], tuple(a.shape for a in args))
-        if name in kept:
-            return kept[name]
+        if (known := kept.get(name)) is not None:
+            return known
         batch, context, dims = self._read(*kind, args)
         one = _map2(lambda t, axis: t if axis is None else t[0], (batch, context), dims)
         found = step.find_unused([t[0] for t in args[: kind[0]]], self.spec, *one)
