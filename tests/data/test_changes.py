@@ -221,7 +221,7 @@ def test_rules_are_part_of_the_fingerprint() -> None:
     assert len(prints) == 6
 
 
-@pytest.mark.parametrize("share", ["0.1", "0.2", "0.3", "0.6", "0.7"])
+@pytest.mark.parametrize("share", ["0.1", "0.2", "0.29", "0.3", "0.57", "0.6", "0.7"])
 def test_shares_of_examples_are_those_that_are_written(share: str) -> None:
     """Computed as fractions: a product that floating point rounds up or down moves no example into another round."""
     part = Fraction(share)
