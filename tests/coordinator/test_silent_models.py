@@ -118,6 +118,7 @@ def test_one_client_without_an_answer_leaves_the_mean_undefined(engine: str) -> 
     assert at_end(history, "val_accuracy", "val_accuracy") is None
 
 
+@pytest.mark.filterwarnings("ignore:.*it diverged")
 @pytest.mark.parametrize("headline", ["accuracy", "auc"])
 def test_whoever_trains_to_say_nothing_has_no_number_after_training(headline: str) -> None:
     """One step at such a rate: the loss was finite, and so are the weights."""

@@ -10,7 +10,7 @@ import numpy.typing as npt
 import pytest
 import torch
 
-from fedloom import Params, Weighted, Weights, tree
+from fedloom import Weighted, Weights, tree
 from fedloom.core.aggregators import AGGREGATORS, Krum, _weighted_median, aggregator
 from fedloom.core.errors import NobodyAnswered, SettingError, StackingError
 
