@@ -235,6 +235,27 @@ def test_clients_that_hold_nothing_out_are_warned_of() -> None:
     check(fl.federate(train, iid(train.y, 6, seed=0)))
 
 
+@pytest.mark.parametrize(("holding", "warned"), [(1, True), (2, False), (3, False)])
+def test_half_of_the_clients_that_hold_something_out_are_enough(holding: int, warned: bool) -> None:
+    """Of four clients; of these with one example each holds none out."""
+    train = from_arrays(X, Y, num_classes=10)
+    sizes = [14] * holding + [1] * (4 - holding)
+    lists = np.split(np.arange(sum(sizes)), np.cumsum(sizes)[:-1])
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        check(fl.federate(train, by_lists(lists), test_fraction=0.2))
+    assert any("what clients hold out" in str(one.message) for one in caught) == warned
+
+
+@pytest.mark.parametrize(("most", "warned"), [(48, False), (49, True)])
+def test_four_fifths_in_one_class_are_not_most(most: int, warned: bool) -> None:
+    y = (np.arange(60) >= most).astype(np.int64)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        check(federation(X, y))
+    assert any("accuracy says little" in str(one.message) for one in caught) == warned
+
+
 def test_words_of_many_columns_and_numbers_of_rows_are_warned_of(tmp_path: Path) -> None:
     rows = [f"{i},{i % 40 // 2 * 7}w,{i % 7 / 7},{i % 2}" for i in range(60)]
     (tmp_path / "t.csv").write_text("\n".join(["row_id,place,share,label", *rows]))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from typing import Any, get_args
 
 import pytest
@@ -13,6 +14,7 @@ from fedloom import Classification, Examples, FedAvg, Job, RunSettings, Uniform,
 from fedloom.coordinator.sampler import Arriving, Available, BySize, FixedList
 from fedloom.core.errors import SettingError
 from fedloom.core.setting import Where, may_differ
+from fedloom.evaluate.measure import MEASURES
 from fedloom.experiments.sections import ClientSettings, DataSettings
 
 
@@ -162,3 +164,29 @@ def test_a_value_that_is_as_good_as_the_best_is_no_improvement() -> None:
     assert stopped == "global accuracy did not improve on 0.7 in 2 measurements"
     losses = RunSettings(monitor="global_loss", patience=2)
     assert losses.reason_to_stop([3.0, 1.0, 1.0, 1.0]) == "global loss did not improve on 1 in 2 measurements"
+
+
+def test_a_target_is_reached_by_its_exact_value() -> None:
+    rising, falling = (RunSettings(monitor=f"global_{name}", target=0.7) for name in ("accuracy", "loss"))
+    below, above = math.nextafter(0.7, 0.0), math.nextafter(0.7, 1.0)
+    assert rising.reason_to_stop([0.5, below]) is falling.reason_to_stop([above]) is None
+    for settings in (rising, falling):
+        assert str(settings.reason_to_stop([0.7])).endswith("reached 0.7 (target 0.7)")
+
+
+@pytest.mark.parametrize(
+    ("name", "allowed", "refused"),
+    [
+        ("global_accuracy", (0.0, 1.0), (math.nextafter(0.0, -1.0), math.nextafter(1.0, 2.0))),
+        ("forgetting", (-1.0, 1.0), (math.nextafter(-1.0, -2.0), math.nextafter(1.0, 2.0))),
+        ("global_loss", (-5.0, 90.0), ()),
+    ],
+)
+def test_a_target_may_be_the_first_and_the_last_value_of_its_measure(
+    name: str, allowed: tuple[float, ...], refused: tuple[float, ...]
+) -> None:
+    for target in allowed:
+        RunSettings(target=target).check_target(MEASURES[name])
+    for target in refused:
+        with pytest.raises(SettingError, match="target of"):
+            RunSettings(target=target).check_target(MEASURES[name])

@@ -118,6 +118,7 @@ def test_one_client_without_an_answer_leaves_the_mean_undefined(engine: str) -> 
     assert at_end(history, "val_accuracy", "val_accuracy") is None
 
 
+@pytest.mark.filterwarnings("ignore:.*it diverged")
 @pytest.mark.parametrize("headline", ["accuracy", "auc"])
 def test_whoever_trains_to_say_nothing_has_no_number_after_training(headline: str) -> None:
     """One step at such a rate: the loss was finite, and so are the weights."""
@@ -207,3 +208,11 @@ def test_a_table_shows_no_number_of_a_method_that_ended_so() -> None:
     table = summary({"fedavg": runs, "fedprox": burst_}).csv()
     rows = [line.split(",") for line in table.splitlines() if ",last," in line]
     assert [row[1] for row in rows] == ["fedavg"]
+
+
+@pytest.mark.parametrize(("rounds", "said"), [(2, True), (3, False)])
+def test_a_caption_says_that_a_run_has_no_number(rounds: int, said: bool) -> None:
+    """And not that the mean leaves out all clients."""
+    caption = summary({"m": [job(Bursting, rounds=rounds).run()]}).captions()["personal_accuracy"]
+    assert ("Undefined at the end of a run where no client has it, or a model says nothing" in caption) == said
+    assert "leaves out" not in caption

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from fedloom import Weighted, Weights, tree
-from fedloom.core.aggregators import AGGREGATORS, Krum, aggregator
+from fedloom.core.aggregators import AGGREGATORS, Krum, _weighted_median, aggregator
 from fedloom.core.errors import NobodyAnswered, SettingError, StackingError
 
 Floats = npt.NDArray[np.float64]
@@ -313,3 +313,11 @@ def test_every_rule_is_read_back_from_its_name() -> None:
     assert {text.split(":")[0] for text in RULES} == set(AGGREGATORS)
     for text in RULES:
         assert str(aggregator(text)) == repr(text)
+
+
+@pytest.mark.parametrize("count", [2, 6, 10, 14, 22])
+def test_the_middle_of_equal_weights_is_between_two_numbers(count: int) -> None:
+    """Tenths add up to a little less than one half, or to more."""
+    shares = torch.full((count,), 1 / count, dtype=torch.float64)
+    values = torch.arange(count, dtype=torch.float64) ** 2
+    assert float(_weighted_median(values.flip(0), shares)) == (values[count // 2 - 1] + values[count // 2]) / 2

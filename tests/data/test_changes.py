@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
+from fractions import Fraction
 from typing import Any
 
 import numpy as np
@@ -217,3 +219,22 @@ def test_rules_are_part_of_the_fingerprint() -> None:
     rules = (None, Growing(0.5, 3), Growing(0.5, 4), Growing(0.5, 3, seed=1), Window(0.5, 3))
     prints = {federation(rule).fingerprint() for rule in rules} | {federation(drift=LabelDrift(2)).fingerprint()}
     assert len(prints) == 6
+
+
+@pytest.mark.parametrize("share", ["0.1", "0.2", "0.29", "0.3", "0.57", "0.6", "0.7"])
+def test_shares_of_examples_are_those_that_are_written(share: str) -> None:
+    """Computed as fractions: a product that floating point rounds up or down moves no example into another round."""
+    part = Fraction(share)
+    for size in (*range(1, 41), 100):
+        place, sizes = np.arange(size), np.full(size, size)
+        come, left = Window(share=float(share), by=2).times(place, sizes)
+        width = max(1, math.floor(size * part))
+        assert int((come == 0).sum()) == width, (share, size)
+        assert int((left == NEVER).sum()) == width
+        for by in (2, 4, 11):
+            found, _ = Growing(start=float(share), by=by).times(place, sizes)
+            want = [
+                0 if k == 0 else math.ceil(min(1, max(0, (Fraction(k + 1, size) - part) / (1 - part))) * (by - 1))
+                for k in range(size)
+            ]
+            assert found.tolist() == want, (share, size, by)

@@ -42,6 +42,13 @@ def test_a_client_names_no_rare_token() -> None:
     assert counted(texts, 2) == {"a": 2, "b": 2}
 
 
+def test_a_token_that_two_windows_share_counts_once() -> None:
+    """The last token of a window is the first of the next, or the target of its last place."""
+    windows = frame(("a", "b", "c"), ("c", "a", "b"))
+    assert TextPreparation("note").counts(windows) == {"a": 2, "b": 1, "c": 1}
+    assert TextPreparation("note").counts(frame("a b c", "c a")) == {"a": 2, "b": 1, "c": 2}
+
+
 def test_a_token_that_each_client_has_once_is_withheld_by_all() -> None:
     """`least` is a rule of each client: that all together have a token often does not name it."""
     clients = [frame("x secret x"), frame("x secret x")]

@@ -17,7 +17,7 @@ from fedloom.core.errors import SettingError
 from fedloom.experiments.experiment import Experiment
 from fedloom.experiments.export import export
 from fedloom.experiments.new_rows import RowReader
-from fedloom.experiments.predictions import predict, predict_by
+from fedloom.experiments.predictions import Predictions, predict, predict_by
 from fedloom.experiments.trained_model import task_of, trained_model
 from hospitals import write_table
 from runs_of_tables import LABEL, TARGET, linear, tables, trained
@@ -228,3 +228,34 @@ def test_data_that_changed_or_are_gone_are_refused(tmp_path: Path) -> None:
         predict(run, new)
     whole.write_text(kept)
     assert len(predict(run, new))
+
+
+@pytest.mark.parametrize(
+    ("values", "probabilities", "names", "lines"),
+    [
+        (
+            np.array([[True, False], [False, False]]), np.array([[0.75, 0.5], [0.25, 0.0]]), ("bag", "shoe"),
+            ["row,site,bag,shoe,probability bag,probability shoe", "0,a,1,0,0.75,0.5", "7,b,0,0,0.25,0.0"],
+        ),
+        (np.array([[1.5], [-2e-7]]), None, ("days",), ["row,site,days", "0,a,1.5", "7,b,-2e-07"]),
+        (
+            np.array([[1.5, 3.0], [0.1, 1e9]]), None, ("days", "cost"),
+            ["row,site,days,cost", "0,a,1.5,3.0", "7,b,0.1,1000000000.0"],
+        ),
+        (
+            np.array([1, 0]), np.array([[0.25, 0.75], [1.0, 0.0]]), ("no", "yes"),
+            ["row,site,prediction,probability no,probability yes", "0,a,yes,0.25,0.75", "7,b,no,1.0,0.0"],
+        ),
+    ],
+)  # fmt: skip
+def test_the_file_of_predictions_of_each_kind_of_task(
+    values: Any, probabilities: Any, names: tuple[str, ...], lines: list[str], tmp_path: Path
+) -> None:
+    """Labels are 1 and 0, numbers are whole, and classes have their names."""
+    said = Predictions(values, probabilities, names, np.array([0, 7]), "row", ("a", "b"), "global model", 3)
+    assert said.csv(tmp_path / "said.csv").read_text(encoding="utf-8").splitlines() == lines
+    without = dataclasses.replace(said, sites=())
+    assert next(without.rows())[1] != "site"
+    if values.ndim > 1:
+        with pytest.raises(SettingError, match="these predictions are of another task: take values"):
+            _ = said.labels

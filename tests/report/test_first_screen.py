@@ -16,6 +16,7 @@ from rich.console import Console
 from fedloom.report import comparison, figures, first_screen, opening, write_report
 from fedloom.report.first_screen import standing_table, standings, verdict
 from fedloom.report.methods import Method
+from fedloom.report.number_table import percent
 from fedloom.report.over_seeds import BRIEF, noise_of, paired_difference
 from fedloom.report.page import Page
 from fedloom.report.sentences import describe_ending
@@ -177,6 +178,7 @@ def test_no_interval_goes_beyond_what_an_accuracy_can_be(tmp_path: Path) -> None
     assert (gap.low, gap.high) == (-1.0, 1.0)
     assert shown(of)[0][5] == "+5.0 (no statement)"
     assert "+5.0 (no statement)" in summary(tmp_path).markdown().replace("-5.0", "+5.0")
+    assert replace(gap, low=-0.999).text(percent) == "+5.0 [-99.9, 100.0]"
 
 
 @pytest.fixture(scope="module")

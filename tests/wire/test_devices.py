@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import json
 from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 from random import Random
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -748,3 +751,19 @@ def test_a_run_has_the_devices_with_which_it_began(tmp_path: Path) -> None:
     ours.registry = dataclasses.replace(ours.registry, run="b" * 32)
     with pytest.raises(SettingError, match=r"a run with other settings or data: federation\.devices was"):
         ours.job().run(tmp_path / "run", resume=True)
+
+
+def test_answers_are_used_in_the_order_of_clients_whoever_comes_first() -> None:
+    """So sums over devices have the same last bit; a second answer is dropped, and who is lost is left out."""
+    values = {2: 1e16, 3: 1.0, 5: -1e16, 8: 3.3}
+
+    def used(arriving: Sequence[int], clients: Sequence[int] = (2, 3, 4, 5, 8)) -> list[int]:
+        engine: Any = SimpleNamespace(
+            _ask_devices=lambda *_: iter([(SimpleNamespace(clients=(k,)), None, values[k]) for k in arriving])
+        )
+        return [request.clients[0] for request, _, _ in Devices.answers(engine, Any, clients, Any)]
+
+    for arriving in itertools.permutations(values):
+        assert used(arriving) == [2, 3, 5, 8]
+    assert used((8, 2, 8, 3, 5)) == [2, 3, 5, 8]
+    assert used((8, 2, 3, 5), (5, 2)) == [5, 2]

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -23,7 +25,7 @@ from fedloom.testing.in_process import InProcess
 from fedloom.wire.device_registry import Registry
 from fedloom.wire.device_statistics import FirstStatistics
 from fedloom.wire.registration import versions
-from fedloom.wire.statistics_exchange import aligned
+from fedloom.wire.statistics_exchange import aligned, exchange_statistics
 from hospitals import SIZES
 from site_devices import (
     audit,
@@ -452,3 +454,33 @@ def test_rows_of_a_new_site_are_predicted_as_by_the_simulation(tmp_path: Path) -
     want, got = (predict(tmp_path / run, new) for run in ("simulated", "out"))
     np.testing.assert_array_equal(want.values, got.values)
     assert got.names == ("los_days",)
+
+
+def test_sums_are_in_the_order_of_devices_whoever_comes_first() -> None:
+    """To the last bit: sums of these numbers depend on their order, and ranks are those of the connections."""
+    sums = (1e16, 1.0, -1e16, 3.3, 0.1)
+
+    class Answering:
+        """A fleet of one rank for each number, in some order of connecting."""
+
+        def __init__(self, ids: Sequence[int]) -> None:
+            self.ids = ids
+
+        def converse(self, messages: dict[int, bytes], wait: float | None) -> dict[int, bytes]:
+            (mean,) = json.loads(messages[0])["common"]["targets"]
+            squares = {rank: 1.1 * (sums[self.ids[rank]] - mean) ** 2 + 0.1 for rank in messages}
+            answers = {rank: json.dumps({"spread": {"numbers": {}, "targets": [squares[rank]]}}) for rank in messages}
+            return {rank: answers[rank].encode() for rank in sorted(answers, key=lambda rank: squares[rank])}
+
+    found = set()
+    for ids in itertools.permutations(range(len(sums))):
+        ranks: Any = {
+            rank: (SimpleNamespace(id=id, label=str(id)), FirstStatistics(1, targets=(sums[id],)))
+            for rank, id in enumerate(ids)
+        }
+        fleet: Any = Answering(ids)
+        common, lost = exchange_statistics(fleet, ranks, None)
+        assert not lost
+        found.add(json.dumps(common.moments))
+    assert len(found) == 1
+    assert len({sum(sums[k] for k in ids) for ids in itertools.permutations(range(len(sums)))}) > 1

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -79,7 +80,8 @@ def replay(args: argparse.Namespace, console: Terminal) -> int:
         moved = "-" if start is None else f"{float((trained.params - start.params).sq_norm()) ** 0.5:.4f}"
         found = [] if test is None else measured([evaluate_rows(model, trained, p.task, (main.name,), test)], p.task)
         who, size = ("all", sizes.sum()) if job.algorithm.pooled else (str(client), sizes[client])
-        out.add_row(who, f"{int(size):,}", moved, *(f"{values[main.name]:.4f}" for values in found))
+        told = ["undefined" if math.isnan(v := values[main.name]) else f"{v:.4f}" for values in found]
+        out.add_row(who, f"{int(size):,}", moved, *told)
         if args.save is not None:
             write_model(model, trained, Path(args.save, f"client-{client}.safetensors"))
     console.print(out)

@@ -68,8 +68,7 @@ class DeviceResults:
             result: EvaluationResult = tree.take(answer.upload, 0)
             if not (count := int(result.examples)):
                 return
-            values = values_of_sums(self.task, result.sums, count)
-            values |= {name: float(score) for name, score in result.scores.items()}
+            values = values_of_sums(self.task, result.sums, count, result.scores)
             before = "val_" if call.split == "val" else ""
             numbers = {before + name: _finite(value) for name, value in values.items()} | {before + "examples": count}
         else:

@@ -17,12 +17,16 @@ from fedloom.storage.output import as_csv
 
 @dataclass(frozen=True)
 class Interval:
-    """A mean difference over `count` pairs, and the ends of its interval."""
+    """A mean difference over `count` pairs, and the ends of its interval.
+
+    `most`: the largest difference that the measure can have.
+    """
 
     mean: float
     low: float
     high: float
     count: int
+    most: float = math.inf
 
     @property
     def has_width(self) -> bool:
@@ -30,8 +34,8 @@ class Interval:
         return self.high - self.low > 1e-9 * max(1.0, abs(self.mean))
 
     def text(self, show: Callable[[float], str]) -> str:
-        """Return a difference with its sign and its interval; one of all shares from -100 % to 100 % states nothing."""
-        if show is percent and self.low <= -1 and self.high >= 1:
+        """Return the difference with its sign and its interval; one of all values that there can be states nothing."""
+        if -self.low >= self.most <= self.high:
             return f"{signed(self.mean, show)} (no statement)"
         return f"{signed(self.mean, show)} [{show(self.low)}, {show(self.high)}]"
 

@@ -122,7 +122,8 @@ def paired_difference(
     if len(gaps) < 2 or any(map(math.isnan, gaps)) or (found := difference(gaps, noise)) is None:
         return None
     most = {"%": 1.0, "points": 2.0}.get(method.measures[name].unit, math.inf)
-    return Interval(found.mean, max(found.mean - found.half, -most), min(found.mean + found.half, most), found.pairs)
+    low, high = max(found.mean - found.half, -most), min(found.mean + found.half, most)
+    return Interval(found.mean, low, high, found.pairs, most)
 
 
 def _reading(run: Run, name: str, way: str, last_rounds: int) -> float:

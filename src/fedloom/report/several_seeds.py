@@ -332,11 +332,14 @@ class _Section(NamedTuple):
 
 
 def undefined(methods: Sequence[Method], name: str) -> str:
-    """Say for how many clients a measure has no value, at most; "" where all have one."""
+    """Say for how many clients a measure has no value, at most, and that a run has none; "" where all have one."""
     missing = f"{name}_undefined"
-    counts = [run.history.last(missing) for m in methods for run in m.counted_runs if run.history.has(missing)]
-    most = max((count for count in counts if not math.isnan(count)), default=0)
-    return f" Undefined for up to {most:g} clients of a run, which its mean leaves out." if most else ""
+    records = [run.history.metrics for m in methods for run in m.counted_runs]
+    newest = [found for of in records if (found := next((r for r in reversed(of) if name in r), None)) is not None]
+    lost = [r[name] is None for r in newest if missing in r]
+    most = max((r.get(missing, 0) for r in newest if r[name] is not None), default=0)
+    said = f" Undefined for up to {most:g} clients of a run, which its mean leaves out." if most else ""
+    return said + " Undefined at the end of a run where no client has it, or a model says nothing (NaN)." * any(lost)
 
 
 def no_better_than_chance(methods: Sequence[Method], measure: Measure) -> str:
