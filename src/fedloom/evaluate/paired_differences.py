@@ -66,35 +66,44 @@ def _fit(block: Block) -> tuple[list[Floats], int]:
     return [left[of_cell == i] for i in range(len(cells))], len(points) - int(rank)
 
 
-def false_alarms(blocks: Sequence[Block], draws: int = 200) -> float:
-    """Return the share of comparisons of equal cells that are called different, all pairs of each block.
+class FalseAlarms(NamedTuple):
+    """Shares of comparisons of equal cells that are called different: over all of their seeds, and over one alone."""
 
-    It is simulated: cells and seeds are those of the blocks of a table, all cells are equal, and each has noise of its
-    own, as large as what the fit leaves of it there.
+    several: float
+    one: float
+
+
+def false_alarms(blocks: Sequence[Block], draws: int = 200, seed: int = 0) -> FalseAlarms:
+    """Return how often equal cells are called different, all pairs of each of the blocks whose noise is pooled.
+
+    It is simulated: cells and seeds are those of the blocks, all cells are equal, and each has noise of its own, as
+    large as what the fit leaves of it there. A seed alone is one more than those that tell the noise.
     """
-    random, calls, pairs = np.random.default_rng(0), 0, 0
-    cells: list[tuple[list[float], list[list[Hashable]]]] = []
-    for block in blocks:
-        left, free = _fit(block)
-        points = sum(map(len, left))
-        own = {tuple(sorted(of.items(), key=str)): list(of) for of in block.values()}
-        if free:
-            cells.append(([float(np.sqrt(np.mean(v**2) * points / free)) for v in left], list(own.values())))
+    random, cells = np.random.default_rng(seed), [_noisy(block) for block in blocks]
+    calls, pairs = np.zeros(2), np.zeros(2)
     for _ in range(draws):
         made = [
-            {
-                i: dict(zip(s, random.normal(0, d, len(s)), strict=True))
-                for i, (d, s) in enumerate(zip(*of, strict=True))
-            }
-            for of in cells
+            {i: dict(zip(seeds, random.normal(0, d, len(seeds)), strict=True)) for i, (d, seeds) in enumerate(noisy)}
+            for noisy in cells
         ]
         noise = pooled(made)
-        for block in made:
-            for a, b in itertools.combinations(block.values(), 2):
-                found = difference([a[s] - b[s] for s in a.keys() & b.keys()], noise)
-                pairs += found is not None
-                calls += found is not None and found.sign != 0
-    return calls / max(pairs, 1)
+        for noisy, block in zip(cells, made, strict=True):
+            for i, j in itertools.combinations(range(len(noisy)), 2):
+                alone = random.normal(0, math.hypot(noisy[i][0], noisy[j][0]))
+                both = [block[i][s] - block[j][s] for s in block[i].keys() & block[j].keys()]
+                found = [difference(gaps, noise) for gaps in (both, [alone])]
+                pairs += [one is not None for one in found]
+                calls += [one is not None and one.sign != 0 for one in found]
+    return FalseAlarms(*(calls / np.maximum(pairs, 1)).tolist())
+
+
+def _noisy(block: Block) -> list[tuple[float, list[Hashable]]]:
+    """Return the deviation and the seeds of each cell with numbers of its own; none of a block that tells no noise."""
+    left, free = _fit(block)
+    own = {tuple(sorted(of.items(), key=str)): list(of) for of in block.values()}
+    points = sum(map(len, left))
+    deviations = [float(np.sqrt(np.mean(v**2) * points / free)) for v in left] if free else []
+    return list(zip(deviations, own.values(), strict=True)) if free else []
 
 
 def difference(gaps: Sequence[float], noise: Noise | None = None, level: float = 0.95) -> Difference | None:

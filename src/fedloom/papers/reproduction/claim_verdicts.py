@@ -15,23 +15,22 @@ from fedloom.papers import claims, recipes, reduced
 from fedloom.papers.reproduction.claims import FAILS, HOLDS, JUDGED, NOISE, NOT_RUN, SHORT, Claim, Finding
 from fedloom.papers.reproduction.recipe import UNKNOWN_STD, Recipe
 from fedloom.papers.reproduction.results import Result, read
-from fedloom.papers.reproduction.table_noise import LEAST_DF
 from fedloom.wording import some_of
 
 RULE = (
     "**Within noise**: the 95 % interval of the mean difference over the seeds that both have contains 0, by Student's "
     "t. The deviation is that of paired differences, pooled over the cells with several seeds of the column in which "
-    "the runs stand (of the row, where columns are compared; of the table, where fewer than "
-    f"{LEAST_DF} degrees of freedom are left), after the rounds that all of them have; or that of the pair, where it "
-    "is larger. With one seed it is the pooled one; where no cells tell it, the bound is twice the root of both "
-    f"squared deviations, the printed ones or {UNKNOWN_STD:g} point each, which nothing here has measured. A printed "
-    "gain holds where ours is no smaller (one-sided), a printed number where ours is equal (two-sided), both within "
-    "noise, ours and the printed one's, and in runs of the published length and settings alone; so does a claim that "
-    "names a length. Others are a **short run**. Two methods hardly differ where they are no further apart than the "
-    f"claim says, else {UNKNOWN_STD:g} point. What is yes or no of a run holds where it is so of every seed, and is "
-    "within noise where it is so of some. A claim over a variable is not judged until two of its values were run. A "
-    "claim fails where one of its comparisons that were run fails, is within noise where none fails and some are, and "
-    "holds otherwise; **so far**, where less than half of them could be judged."
+    "the runs stand (of the whole table, where that has none, or where columns are compared), after the rounds that "
+    "all of them have; or that of the pair, where it is larger. With one seed it is the pooled one; where no cells "
+    f"tell it, the bound is twice the root of both squared deviations, the printed ones or {UNKNOWN_STD:g} point each, "
+    "which nothing here has measured. A printed gain holds where ours is no smaller (one-sided), a printed number "
+    "where ours is equal (two-sided), both within noise, ours and the printed one's, and in runs of the published "
+    "length and settings alone; so does a claim that names a length. Others are a **short run**. Two methods hardly "
+    f"differ where they are no further apart than the claim says, else {UNKNOWN_STD:g} point. What is yes or no of a "
+    "run holds where it is so of every seed, and is within noise where it is so of some. A claim over a variable is "
+    "not judged until two of its values were run. A claim fails where one of its comparisons that were run fails, is "
+    "within noise where none fails and some are, and holds otherwise; **so far**, where less than half of them could "
+    "be judged."
 )
 _SHOWN = 3  # parts of a claim that are told in its row
 _COUNTED = {HOLDS: ("holds", "hold"), NOISE: ("within noise",) * 2, FAILS: ("fails", "fail")}

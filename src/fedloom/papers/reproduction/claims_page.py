@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
+from fedloom.evaluate.paired_differences import FalseAlarms
 from fedloom.papers import note
 from fedloom.papers.reproduction.claim_verdicts import RULE, ClaimVerdict, comparisons
 from fedloom.papers.reproduction.claims import JUDGED, NOT_RUN, SHORT, VERDICTS
@@ -23,13 +24,15 @@ run, and says how many these are: **bold** where all of them were, plain where a
 """
 
 
-def told(rates: Sequence[float]) -> str:
+def told(rates: Sequence[FalseAlarms]) -> str:
     """Say how often the rule calls equal methods different, by the rates of the columns with kept runs."""
-    low, high, mean = (f"{100 * rate:.1f}" for rate in (min(rates), max(rates), statistics.fmean(rates)))
+    several = [rate.several for rate in rates]
+    low, high, mean = (f"{100 * rate:.1f}" for rate in (min(several), max(several), statistics.fmean(several)))
+    one = f"{100 * statistics.fmean(rate.one for rate in rates):.1f}"
     return (
         f"**False alarms**: of comparisons of equal methods the rule calls {mean} % different, {low} to {high} % by "
-        "column. It is simulated on the cells and seeds of the kept runs, with noise of each cell's own. What "
-        "one seed decides by printed deviations is not among them."
+        f"column, and with one seed {one} %. It is simulated on the cells and seeds of the kept runs, with noise of "
+        "each cell's own. What one seed decides by the deviation of other columns or by printed ones is not among them."
     )
 
 
@@ -38,7 +41,7 @@ def source_record(title: str, judged: Sequence[ClaimVerdict]) -> dict[str, Any]:
     return {"title": title, "claims": [one.row() for one in judged], "comparisons": comparisons(judged)}
 
 
-def packed(sources: Mapping[str, Mapping[str, Any]], rates: Sequence[float]) -> str:
+def packed(sources: Mapping[str, Mapping[str, Any]], rates: Sequence[FalseAlarms]) -> str:
     """Return what the package carries: the rule, how often it is wrong, and the rows of each source, as JSON."""
     rule = f"{RULE} {told(rates)}".replace("**", "")
     return json.dumps({"rule": rule, "sources": sources}, indent=1, ensure_ascii=False) + "\n"
@@ -48,7 +51,7 @@ def as_markdown(
     judged: Mapping[str, Sequence[ClaimVerdict]],
     titles: Mapping[str, str],
     linked: Collection[str],
-    rates: Sequence[float],
+    rates: Sequence[FalseAlarms],
 ) -> str:
     """Return the page.
 

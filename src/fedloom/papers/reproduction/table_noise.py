@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import dataclasses
+import zlib
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from fedloom.evaluate.paired_differences import Block, Noise, false_alarms, pooled
+from fedloom.evaluate.paired_differences import Block, FalseAlarms, Noise, false_alarms, pooled
 from fedloom.papers import recipes, tables
 from fedloom.papers.reproduction.claims import Reading
 from fedloom.papers.reproduction.recipe import Recipe
 from fedloom.papers.reproduction.results import Folders, Result, read
 
 BySeed = Mapping[int, float]
-LEAST_DF = 3  # with fewer, Student's t takes a bound of 4 to 13 deviations
 
 
 def numbers(result: Result) -> BySeed:
@@ -24,9 +24,9 @@ def numbers(result: Result) -> BySeed:
 def noise_of(compared: Sequence[Result], of: Callable[[Result], BySeed] = numbers) -> Noise | None:
     """Return the deviation of the difference of two cells of one seed; None where no two cells tell it.
 
-    Cells of one column are compared as those of a column are, others as those of a row, in the number that is read of
-    the first. It is pooled over the cells of that column or row, since deviations differ tenfold between data sets; and
-    where these leave it fewer than `LEAST_DF` degrees of freedom, over the whole tables.
+    It is pooled over the cells of their column, since deviations differ tenfold between data sets; where no two of
+    these have several seeds, over the columns of the tables. Where columns are compared, cells of a row are, over all
+    rows of the tables. The number is that which is read of the first.
     """
     folders, asked = compared[0].folders, compared[0].recipe
     if folders is None:
@@ -35,24 +35,27 @@ def noise_of(compared: Sequence[Result], of: Callable[[Result], BySeed] = number
     by_place = len({at[:2] for at in stand}) == 1  # so a comparison that several tables have is the same in each
     cells = stand if by_place else named
     mine, across = tuple(dict.fromkeys(at[0] for at in cells)), len({at[1] for at in cells}) > 1
-    here = cells[0][1 + across]
+    here = None if across else cells[0][1]
     key = (by_place, mine, across, here, asked.measure, asked.reading, of)
     if key not in folders.noises:
         groups = _groups(folders, mine, by_place, across, asked.measure, asked.reading)
         near = pooled(_block(found, of) for (there, _), found in groups.items() if there == here)
-        enough = near is not None and near.df >= LEAST_DF
-        folders.noises[key] = near if enough else pooled(_block(found, of) for found in groups.values())
+        folders.noises[key] = near or pooled(_block(found, of) for found in groups.values())
     return folders.noises[key]
 
 
-def false_alarms_of(table: str, folder: Path) -> list[float]:
+def false_alarms_of(table: str, folder: Path) -> list[FalseAlarms]:
     """Return how often the rule calls equal cells different (`false_alarms`), of each column that tells its noise."""
     asked = next(iter(recipes(table)))
     groups = _groups(Folders((folder,), None), (table,), True, False, asked.measure, asked.reading)
     by_column: dict[str, list[Block]] = {}
     for (column, _), cells in groups.items():
         by_column.setdefault(column, []).append(_block(cells, numbers))
-    return [false_alarms(blocks) for blocks in by_column.values() if pooled(blocks)]
+    return [
+        false_alarms(blocks, seed=zlib.crc32(f"{table}/{column}".encode()))  # of its own: else all err alike
+        for column, blocks in by_column.items()
+        if pooled(blocks)
+    ]
 
 
 def _place(r: Recipe) -> tuple[str, str, str]:
