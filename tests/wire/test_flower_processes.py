@@ -207,7 +207,7 @@ def test_a_supernode_finds_our_client_app_and_no_other_program(tmp_path: Path, s
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("ApiError:2001", "its key is not registered"),
+        ("ApiError:2001", "its key was removed or never registered"),
         ("[code: 2004] Failed to activate SuperNode", "or its last connection was cut off"),
         ("boom", "the connection to the server ended, trying again"),
     ],

@@ -111,7 +111,7 @@ class NatsManager(ThreadedManager):
         self.registered: Callable[[], Collection[str]] | None = None  # names of the keys that may connect
         self.flooded: Callable[[str], object] = lambda name: None  # called with a device that sends too much unasked
         self._unasked: dict[str, tuple[float, float]] = {}  # how much more of that is taken, by name, and when it was
-        self._is_denied = False  # whether nats-server has said that a subject is another device's
+        self._denied = asyncio.Event()  # set once nats-server has said that a subject is another device's
         self._due = Counter[int]()  # answers that a rank owes: more than these are not taken
         self._queues: dict[int, asyncio.Queue[bytes | None]] = {}
         self._tasks: list[Future[None]] = []
@@ -193,7 +193,8 @@ class NatsManager(ThreadedManager):
         """Keep in mind that a subject is another device's; whatever else is lost later ends its session."""
         if not hasattr(self, "_nats"):  # else the server would try to connect for ever
             raise error
-        self._is_denied |= _DENIED in str(error).lower()
+        if _DENIED in str(error).lower():
+            self._denied.set()
 
     async def _open(self) -> None:
         self._nats = await self.door.connect(self._note)
@@ -202,10 +203,13 @@ class NatsManager(ThreadedManager):
         else:
             session = _Session(f"{UP}.{self.door.name}", secrets.token_hex(16))
             await self._nats.subscribe(f"{DOWN}.{self.door.name}.{session.id}", cb=self._take_piece)
-            await self._nats.flush()
-            if self._is_denied:
+            greeting, denied = (asyncio.ensure_future(each) for each in (self._greet(session), self._denied.wait()))
+            await asyncio.wait((greeting, denied), return_when=asyncio.FIRST_COMPLETED)
+            if self._denied.is_set():
+                greeting.cancel()
                 raise SettingError(_OTHER_NAME.format(name=self.door.name))
-            await self._greet(session)
+            denied.cancel()
+            await greeting
             self._begin(0, session)
 
     async def _greet(self, session: _Session) -> None:
