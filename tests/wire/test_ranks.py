@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import sys
 import threading
 import tracemalloc
@@ -21,8 +22,10 @@ from fedloom import RunSettings, models, run
 from fedloom.algorithms import FedAvg, Scaffold
 from fedloom.cli.main import main
 from fedloom.core.errors import RankError, SettingError
+from fedloom.engines.engine_options import Options
 from fedloom.engines.loop import Loop
 from fedloom.engines.runtime import Runtime
+from fedloom.tasks import Classification
 from fedloom.testing.compare import same
 from fedloom.testing.in_process import InProcess
 from fedloom.wire import communication, launched, over_gloo, over_mpi, ranks as wire_ranks
@@ -270,6 +273,22 @@ def test_ranks_with_other_weights_to_start_from_run_another_job() -> None:
     assert about(mlp) == about(mlp)  # of the seed
 
 
+def test_ranks_with_another_task_other_measures_or_another_bound_run_another_job() -> None:
+    class Softly(Classification):
+        """A task that says nothing of itself: it is told by its class, and not by its address."""
+
+        __repr__ = object.__repr__
+
+    def about(bound: str = "none", task: Any = None, measures: tuple[str, ...] = ()) -> str:
+        task = Classification() if task is None else task
+        people = dataclasses.replace(population(), task=task, measures=measures)
+        return Gloo(people, FedAvg(local=LOCAL), Options(bound=bound))._job_digest()
+
+    jobs = [about(), about("refuse:5"), about(task=Softly()), about(measures=("macro_f1",))]
+    assert len(set(jobs)) == 4
+    assert about(task=Softly()) == jobs[2]
+
+
 def test_a_rank_with_another_backbone_is_refused() -> None:
     """Frozen tensors are in no message, so nothing but this comparison tells who computes with others."""
 
@@ -287,7 +306,7 @@ def test_a_rank_with_another_backbone_is_refused() -> None:
     assert one.ranks == [1]
     one.close()
     one.wires = InProcess([rank(alike), rank(other)])
-    with pytest.raises(SettingError, match=r"two differ in .* networks or initial weights"):
+    with pytest.raises(SettingError, match=r"two differ in .* networks, initial weights or bound"):
         one.open()
 
 

@@ -6,6 +6,7 @@ import contextlib
 import hashlib
 import json
 import os
+import re
 import time
 from dataclasses import replace
 from typing import Any, ClassVar
@@ -23,6 +24,7 @@ from fedloom.wire.processes import Processes, threads
 from fedloom.wire.service import Service
 
 COMING = 1800.0  # seconds for all ranks to connect and to name their job
+_ADDRESS = re.compile(" at 0x[0-9a-f]+")  # of an object whose class says nothing else of it
 HEAD = b"#"  # first byte of an answer that names a rank's job
 # Variables with the number of a rank on its host, of torchrun, Open MPI, MPICH and Slurm.
 _LOCAL = ("LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID", "SLURM_LOCALID")
@@ -181,7 +183,8 @@ class Ranks(Processes):
     def _job_digest(self) -> str:
         """Return a digest of everything that must be the same at all ranks."""
         p = self.population
-        digest = hashlib.sha256(repr((self.algorithm, p.seed, str(p.dtype), p.assignment)).encode())
+        chosen = (self.algorithm, p.seed, str(p.dtype), p.assignment, p.task, p.measures, self.options.bound)
+        digest = hashlib.sha256(_ADDRESS.sub("", repr(chosen)).encode())
         for name in p.models:
             digest.update(f"{name} {self.runtime.digest(name)}".encode())
         for part in (p.federation.partition, p.federation.local_val, p.federation.local_test):
@@ -221,6 +224,6 @@ def own_device(device: torch.device) -> torch.device:
 def _check_same_job(job: str, other_job: str) -> None:
     if other_job != job:
         raise SettingError(
-            "all ranks must run the same job, and two differ in algorithm, seed, data, networks or initial weights: "
-            "launch them with the same arguments on the same files"
+            "all ranks must run the same job, and two differ in algorithm, task, seed, data, networks, initial weights "
+            "or bound: launch them with the same arguments on the same files"
         )
