@@ -28,17 +28,8 @@ PER_CLIENT = "clients.jsonl"  # where that is asked for
 MAY_DIFFER = {f"run.{name}" for name in may_differ(RunSettings, "resumed")}
 # of a manifest, what does not make a run; `chained` is written no longer
 BESIDE = {
-    "format",
-    "versions",
-    "engine_reason",
-    "documents",
-    "chained",
-    "shared",
-    "branch",
-    "start",
-    "front",
-    "code",
-    "chance",
+    *("format", "versions", "engine_reason", "documents", "chained", "shared", "branch", "start"),
+    *("front", "code", "chance"),
 }
 _ANY = 1 << 62
 _INDEX = re.compile(r"([0-9]{8,})\.json")
