@@ -419,6 +419,7 @@ def test_other_numbers_and_words_among_gaps(tmp_path: Path) -> None:
     np.testing.assert_array_equal(made.frame["n"], [1, np.nan, np.nan, 4])
     assert made.frame["w"].isna().tolist() == [False, False, True, True]
     assert Gaps.of("k.A.").word("-999") is None
+    assert Gaps.of(None) == Gaps.of(()) == Gaps()
     assert Gaps.of(["-999", "x"]).word("x9") is None
 
 

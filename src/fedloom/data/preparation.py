@@ -44,7 +44,7 @@ class Gaps:
     @classmethod
     def of(cls, given: Any) -> Gaps:
         """Make gaps of what a caller of `read_csv` names: one or several words or numbers."""
-        several = [given] if isinstance(given, str | Number) else given
+        several = () if given is None else [given] if isinstance(given, str | Number) else given
         return cls(frozenset(map(spelt, several)))
 
     def word(self, cell: str, number: Callable[[str], float] = float) -> str | None:
