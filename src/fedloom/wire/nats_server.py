@@ -86,8 +86,10 @@ def configuration(host: str, port: int, keys: Mapping[str, str], certificate: tu
 def _user(name: str, key: str) -> str:
     """Return an entry of the configuration: publish to one subject, listen to one, answer what was asked."""
     publish, listen = (f"{DOWN}.>", f"{UP}.*") if name == SERVER else (f"{UP}.{name}", f"{DOWN}.{name}.*")
+    # What it may answer is forgotten when nats-server reads its configuration anew, so the server may answer anybody.
+    answers = ', "_INBOX.>"' if name == SERVER else ""
     return (
-        f"{{ nkey: {key}, permissions: {{ publish: {_text(publish)}, "
+        f"{{ nkey: {key}, permissions: {{ publish: [{_text(publish)}{answers}], "
         f"subscribe: [{_text(listen)}, {_text(f'_INBOX.{name}.>')}], allow_responses: true }} }}"
     )
 
