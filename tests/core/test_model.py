@@ -450,7 +450,7 @@ OWN = {
     "unseeded": lambda shape: np.random.default_rng().random(shape),
     "of torch": lambda shape: torch.rand(shape, generator=SHARED),
     "the system's": lambda shape: np.frombuffer(os.urandom(shape[0] * shape[1]), np.uint8).reshape(shape) / 255,
-    "the clock": lambda shape: np.full(shape, time.perf_counter()),
+    "the clock": lambda shape: np.full(shape, time.perf_counter_ns() % 10**6),
     "a count": lambda shape: np.full(shape, float(next(COUNT))),
 }
 SHARED, COUNT = torch.Generator().manual_seed(0), itertools.count()

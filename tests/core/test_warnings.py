@@ -52,6 +52,9 @@ def test_warnings_name_the_line_that_led_to_them(led_to: Callable[[], object]) -
         assert first <= warning.lineno < first + len(lines)
 
 
+OF_DATA = ("adapters", "columns", "folders", "formats", "partition", "preparation", "sites", "targets")
+
+
 def test_nothing_else_warns() -> None:
     """What calls `warnings.warn` itself has to know how many calls it stands below a person's line, as the room of data
     does, which nothing of the core may help.
@@ -60,5 +63,5 @@ def test_nothing_else_warns() -> None:
     calling = [p for p in package.rglob("*.py") if re.search(r"\bwarnings\.warn\(", p.read_text(encoding="utf-8"))]
     assert set(calling) == {
         Path(errors.__file__),
-        *(package / "data" / f"{n}.py" for n in ("columns", "partition", "sites", "targets")),
+        *(package / "data" / f"{n}.py" for n in OF_DATA),
     }

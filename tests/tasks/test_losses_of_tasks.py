@@ -163,7 +163,7 @@ class Keyed(fl.Classification):
 def test_a_loss_that_draws_random_numbers_is_named_as_one() -> None:
     settings = fl.RunSettings(rounds=1, cohort_size=2)
     with pytest.raises(
-        fl.SettingError, match=r"Mixed draws random numbers that no seed governs.* core.random.normal\("
+        fl.SettingError, match=r"Mixed draws random numbers that no seed governs.* fedloom\.core\.random\.normal\("
     ):
         fl.run(fl.FedAvg(), federation(), lambda: torch.nn.Linear(3, 3), settings, task=Mixed(), progress=False)
     fl.run(fl.FedAvg(), federation(), lambda: torch.nn.Linear(3, 3), settings, task=Keyed(), progress=False)

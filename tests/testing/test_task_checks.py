@@ -10,6 +10,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch.fx.experimental.proxy_tensor import get_proxy_mode
 
 import fedloom as fl
 from fedloom.algorithms.shared.ldam import LDAM
@@ -361,14 +362,20 @@ class Branches(Counts):
         return loss if loss > 3 else 2 * loss - 3
 
 
+@wrong("engines_agree", "a traced run trains otherwise than the loop")
+class KnowsThatItIsTraced(Counts):
+    def loss(self, logits: Tensor, batch: Batch) -> Tensor:
+        return super().loss(logits, batch) * (1 if get_proxy_mode() is None else 2)
+
+
 CALLS: list[int] = []
 
 
-@wrong("engines_agree", "a traced run trains otherwise than the loop")
+@wrong("engines_agree", "a stacked run trains otherwise than the loop")
 class CountsCalls(Counts):
     def loss(self, logits: Tensor, batch: Batch) -> Tensor:
         CALLS.append(1)
-        return super().loss(logits, batch) * (1 + len(CALLS) % 2)
+        return super().loss(logits, batch) * (1 + len(CALLS) / 1000)
 
 
 @pytest.mark.parametrize(("check", "message", "kind"), WRONG, ids=[kind.__name__ for *_, kind in WRONG])
