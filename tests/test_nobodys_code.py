@@ -27,6 +27,7 @@ from fedloom.device import Membership
 from fedloom.experiments import catalogue
 from fedloom.experiments.named_code import named_code
 from fedloom.storage import files
+from fedloom.wire.registration import versions
 
 HOSTILE = (
     "evil:", "evil:1", "evil:network:x", "evil:network", ":evil", "evil:a.b", "evil: network", "evil :network",
@@ -107,7 +108,10 @@ def test_a_device_and_a_server(name: str, device: Membership) -> None:
     for key in PLACES:
         described = nested(key, name)
         decided = key in ("model", "task", "algorithm") or (key == "dense.generator" and is_python_name(name))
-        for told in (lambda d: device(json.dumps({"run": "a" * 32, "settings": d}).encode()), settings_of):
+        for told in (
+            lambda d: device(json.dumps({"run": "a" * 32, "versions": versions(), "settings": d}).encode()),
+            settings_of,
+        ):
             with pytest.raises(SettingError) if decided else suppress(ValueError):
                 told(described)
 

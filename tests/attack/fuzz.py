@@ -540,6 +540,7 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=SECONDS, help="of computing that a case may take")
     args = parser.parse_args()
     warnings.simplefilter("error")
+    warnings.filterwarnings("ignore", ".*one word has one spelling")  # a table is read, and its author told
     torch.set_num_threads(1)
     formats.LIMIT = LIMIT
     folders.memory = lambda: LIMIT  # type: ignore[attr-defined]

@@ -594,7 +594,10 @@ def test_a_damaged_data_file(content: bytes, capsys: pytest.CaptureFixture[str],
             {"x_train": np.full((30, 8, 8), np.nan), "x_test": np.ones((30, 8, 8))},
             "x must be finite, got 30 examples with NaN or infinity",
         ),
-        ({"x_test": np.ones((30, 9, 9), np.uint8)}, "test examples must have the shape of the training examples"),
+        (
+            {"x_test": np.ones((30, 9, 9), np.uint8)},
+            "rows of x_train and x_test must have one shape, got (8, 8) and (9, 9)",
+        ),
     ],
 )
 def test_arrays_that_are_no_examples(

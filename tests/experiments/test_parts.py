@@ -23,13 +23,20 @@ from fedloom.experiments.parts import parts, with_parts
 from fedloom.experiments.settings_file import flat, read_settings
 from fedloom.experiments.trials import Sweep
 
+FORMS = {
+    "clients.attack": "labels",
+    "clients.attackers": "0.25",
+    "run.aggregator": "median",
+    "run.bound": "clip:sent:2",
+}
+
 
 def others(value: Any, kind: Any, key: str) -> list[Any]:
     """Values unlike a default, likely ones first."""
     if key.endswith("optimiser"):
         return ["adam" if value == "sgd" else "sgd"]
-    if key in (forms := {"clients.attack": "labels", "clients.attackers": "0.25", "run.aggregator": "median"}):
-        return [forms[key]]
+    if key in FORMS:
+        return [FORMS[key]]
     several = [k for k in get_args(kind) if k is not type(None)]
     if get_origin(kind) is Literal:
         return [k for k in several if k != value]

@@ -77,7 +77,10 @@ def other_backbones(kind: type[Ranks]) -> None:
     if rank == 1:  # whose backbone is that of rank 0
         engine.serve()
         return
-    with pytest.raises(SettingError, match=r"differ in .* networks, initial weights or bound"), contextlib.closing(engine):
+    with (
+        pytest.raises(SettingError, match=r"differ in .* networks, initial weights or bound"),
+        contextlib.closing(engine),
+    ):
         engine.serve() if rank else engine.open()
 
 

@@ -135,8 +135,11 @@ class History:
         folder = files.path_of(directory)
         metrics, timing = reading.metrics(folder), reading.timing(folder)
         settings, manifest = reading.mapping(folder / "settings.json"), reading.mapping(folder / "manifest.json")
+        nothing = ""  # proves it, and nothing has to
         if of_a_run := "format" in manifest:
             manifest = reading.manifest(folder)
+        elif not files.exists(folder / "manifest.json") and files.exists(folder / "checkpoints"):
+            nothing = "its manifest.json, which names the digests of all else, is not here"
 
         def fact(name: str) -> str:
             return str(manifest.get(name) or settings.get(name) or "")
@@ -151,7 +154,7 @@ class History:
             settings=settings,
             manifest=manifest,
             federation=reading.federation(folder / "federation.json"),
-            unproved=unproved(folder, manifest, metrics) if of_a_run else "",
+            unproved=unproved(folder, manifest, metrics) if of_a_run else nothing,
         )
 
     def __repr__(self) -> str:
