@@ -37,6 +37,7 @@ from fedloom.experiments.experiment import Experiment
 from fedloom.storage.files import digest
 from fedloom.testing.in_process import DevicesInProcess
 from fedloom.wire.reception import _read_registration
+from fedloom.wire.registration import versions
 from fedloom.wire.service import request_bytes
 from fedloom.wire.start import Start
 from fedloom.wire.transport import pack, part, seal, unpack, unseal, with_checksum
@@ -141,8 +142,8 @@ def read_own_answer(data: bytes, _: Path) -> None:
 
 
 SOUND = {
-    "id": "a" * 32, "train": [3, 4], "test": [1, 1], "val": [0, 0], "shape": [4], "dtype": "float32", "model": "",
-    "classes": [], "columns": [],
+    "id": "a" * 32, "versions": versions(), "train": [3, 4], "test": [1, 1], "val": [0, 0], "shape": [4],
+    "dtype": "float32", "model": "", "classes": [], "columns": [],
 }  # fmt: skip
 
 
@@ -155,8 +156,8 @@ def registration(rng: Random) -> bytes:
 
 
 def read_registration(data: bytes, _: Path) -> None:
-    found = _read_registration(data)
-    assert sum(found.capped(100).train) <= 100, "too many examples count"
+    found = _read_registration(data)[0]
+    assert sum(found.with_cap(100).train) <= 100, "too many examples count"
 
 
 # ---- what a server says to a device before it asks
@@ -223,7 +224,7 @@ def handed_over(rng: Random) -> list[bytes]:
 def welcome(rng: Random) -> list[bytes]:
     """Settings and a welcome, of which something is wrong, or a start that follows a sound welcome."""
     settings = json.loads(json.dumps(rng.choice(ALGORITHMS)))
-    first = {"run": "a" * 32, "settings": settings}
+    first = {"run": "a" * 32, "versions": versions(), "settings": settings}
     second: dict[str, Any] = {"client": 1, "model": "logistic", "token": "t" * 32}
     if rng.random() < 0.5:
         second["start"] = True
