@@ -172,5 +172,5 @@ class Both(fl.Optimiser):
 
     @property
     def _own(self) -> int:
-        """How much of the state is the first one's."""
+        """Return how much of the state is the first one's."""
         return len(self.first.init([torch.empty(0)] * self.count))

@@ -33,7 +33,7 @@ def choose_threads(
        many as PyTorch takes.
 
     Threads of small products wait for each other at each of some 70 operations of a lock-step. On quiet cores two gain
-    little; where one core has other work, each of these waits may last until the scheduler's next turn.
+    a tenth to a half; where one core has other work, each of these waits may last until the scheduler's next turn.
     """
     if population.device.type != "cpu" or not issubclass(kind, Loop | Stacked) or algorithm.server_trains:
         return None
