@@ -55,7 +55,7 @@ class ReplayedRound:
         algorithm, name = job.algorithm, run.model_name
         models = job.population.models
         start, after = (algorithm.global_models(s, models).get(name) for s in (replay.before, replay.after))
-        if start is None or after is None or algorithm.pooled:
+        if start is None or after is None or job.trainees.in_one_place:
             raise SettingError(
                 f"{type(algorithm).__name__} has no global model that clients train from, which this compares with"
             )

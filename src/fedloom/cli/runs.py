@@ -79,7 +79,7 @@ def replay(args: argparse.Namespace, console: Terminal) -> int:
         start = job.algorithm.global_models(replayed.before, p.models).get(name)
         moved = "-" if start is None else f"{float((trained.params - start.params).sq_norm()) ** 0.5:.4f}"
         found = [] if test is None else measured([evaluate_rows(model, trained, p.task, (main.name,), test)], p.task)
-        who, size = ("all", sizes.sum()) if job.algorithm.pooled else (str(client), sizes[client])
+        who, size = ("all", sizes.sum()) if job.trainees.in_one_place else (str(client), sizes[client])
         told = ["undefined" if math.isnan(v := values[main.name]) else f"{v:.4f}" for values in found]
         out.add_row(who, f"{int(size):,}", moved, *told)
         if args.save is not None:

@@ -189,8 +189,8 @@ class Evaluation:
 
     def of_training(self, server: dict[str, Any], round: int) -> Record:
         """Return the mean loss over all training examples of the panel, each client's by its personal model."""
-        panel = [0] if self.algorithm.pooled else self.panel  # pooled examples are those of one client
-        results = self.engine.evaluate(server, panel, round, "all").values()
+        holders = self.engine.population.holders(self.panel)
+        results = self.engine.evaluate(server, holders, round, "all").values()
         rows, total = sum(int(of.trained) for of in results), sum(float(of.train_loss) for of in results)
         return {"personal_train_loss": per_row(total, rows)}
 
@@ -231,13 +231,10 @@ class Evaluation:
 
         Examples that arrive later, or have left, count too.
         """
-        federation = self.population.federation
-        if self.algorithm.pooled:
-            counts = federation.counts()
-        else:
-            y, classes = self.population.at(round).train.y, federation.num_classes
-            rows = [y[federation.partition.rows(k)].cpu().numpy() for k in cohort]
-            counts = np.array([np.bincount(r, minlength=classes) for r in rows])
+        federation, owners = self.population.federation, self.engine.population.owners(cohort)
+        y, classes = self.population.at(round).train.y, federation.num_classes
+        rows = [y[federation.partition.rows(k)].cpu().numpy() for k in owners]
+        counts = np.array([np.bincount(r, minlength=classes) for r in rows])
         shares: npt.NDArray[np.float64] = counts / counts.sum(1, keepdims=True)
         return shares
 
@@ -298,7 +295,7 @@ class Evaluation:
         """
         if (name, kind) not in self._held or self.population.federation.drift is not None:
             p = self.population
-            members = [k for k in self.panel if self.algorithm.pooled or p.assignment[k] == name]
+            members = [k for k in self.panel if self.engine.population.architecture(k) == name]
             rows = [partition.rows(k) for k in members]
             ends = [int(n) for n in np.cumsum([0, *map(len, rows)])]
             examples = p.seen_by(name, round).train.select(np.concatenate(rows)) if ends[-1] else None

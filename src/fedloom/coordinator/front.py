@@ -104,7 +104,7 @@ def _hindrance(job: Plan, engine: Engine) -> str | None:
         return "since steps are compiled"
     if options.bf16:
         return "since training is in bfloat16"
-    if len(job.population.models) > 1 and job.algorithm.pooled:
+    if len(job.population.models) > len(engine.population.models):
         return f"since {algorithm.__name__} trains one of several architectures"
     if len(job.population.models) > 1 and job.federation.public is not None:
         return "since several architectures are given the same public examples"
@@ -172,7 +172,7 @@ class _Choice:
     def _passes(self) -> int:
         """Return about how many examples the network is computed for in a run."""
         s, f, local = self.job.settings, self.before.federation, self.engine.algorithm.training
-        size = f.partition.sizes.sum() if self.job.algorithm.pooled else f.partition.sizes.mean()
+        size = self.engine.population.sizes.mean()
         trained = self.cohort * (local.batch_size * local.steps if local.steps else size * local.epochs)
         tested = 0 if f.test is None else len(f.test)
         return int(s.rounds * (trained * self.before.members[self.name] / self.before.num_clients + tested))
@@ -238,17 +238,18 @@ class _Choice:
     def _widths(self) -> set[int]:
         """Return the numbers of rows of the batches of a run."""
         job, p = self.job, self.before
-        f, pooled = p.federation, self.job.algorithm.pooled
+        trained = self.engine.population
+        f = trained.federation
         held = [part for part in (f.local_test, f.local_val) if part is not None]
         parts = [*(f.at(t).partition for t in range(job.settings.rounds if f.arrives else 1)), *held]
-        sizes = {int(n) for part in parts for n in ([part.sizes.sum()] if pooled else part.sizes) if n}
+        sizes = {int(n) for part in parts for n in part.sizes if n}
         sizes |= set() if f.public is None else {len(f.public)}
         planned = _batch_sizes(job.algorithm)
         widths = {min(most, n if n < 1 else padded(n)) for most in {*planned, _AT_A_TIME} for n in sizes}
         if f.public is not None:
             widths |= {min(most, len(f.public)) for most in planned}
-        panel = panel_of(p, job.settings.panel, job.new)
-        evaluated = [int(part.sizes.sum() if pooled else part.sizes[panel].sum()) for part in held]
+        panel = list(trained.holders(panel_of(p, job.settings.panel, job.new)))
+        evaluated = [int(part.sizes[panel].sum()) for part in held]
         for n in [*evaluated, *([] if f.test is None else [len(f.test)])]:
             widths |= {min(n, 500), n % 500}
         if self.engine.stacked:  # which has lock-steps of narrow clients

@@ -14,6 +14,7 @@ from fedloom.coordinator.newcomers import NewClients, no_training_rows
 from fedloom.coordinator.sampler import Arriving, DeviceSampler, FixedList
 from fedloom.coordinator.settings import RunSettings
 from fedloom.coordinator.task_targets import check_targets, check_validation, target_moments
+from fedloom.coordinator.trainees import Trainees, trainees
 from fedloom.core.aggregators import aggregator
 from fedloom.core.algorithm import Algorithm
 from fedloom.core.errors import SettingError
@@ -77,9 +78,7 @@ class Plan:
                 f"cohort_size = {settings.cohort_size} is larger than the federation of {there} clients; "
                 f"set cohort_size <= {there} (--cohort {there} asks all of them)"
             )
-        if not algorithm.pooled:
-            asked = there if algorithm.full_participation else settings.cohort_size
-            aggregator(settings.aggregator).check(asked)
+        aggregator(self.trainees.aggregator).check(self.trainees.cohort_size)
         if algorithm.needs_sums and settings.aggregator != "mean":
             raise SettingError(
                 f"{type(algorithm).__name__} adds up what clients report, and aggregator = {settings.aggregator!r} "
@@ -88,22 +87,12 @@ class Plan:
         if self.attack is not None:
             self.attack.check(federation)
         if self.new is not None:
-            if algorithm.pooled:
-                raise SettingError(
-                    f"{type(algorithm).__name__} trains on the examples of all clients, so none can be held out: "
-                    f"leave new clients out, got {self.new.clients}"
-                )
             self.new.check(federation, settings.cohort_size)
         new = [] if self.new is None else self.new.ids(federation.num_clients)
         no_training_rows(federation, new)
         self._check_list(new)
         if federation.changes:
             self._check_changes()
-        if algorithm.pooled and algorithm.personalises:
-            raise SettingError(
-                f"{type(algorithm).__name__} trains one model for all, which no client can have parts of: "
-                "use shared = '*' and buffers = 'average'"
-            )
         watched = monitored(settings.monitor, self.measures)
         settings.check_target(watched)
         if settings.target is not None or settings.patience is not None:
@@ -128,12 +117,7 @@ class Plan:
 
     def _check_changes(self) -> None:
         """Raise SettingError where data change, and the run has something that needs the same data in every round."""
-        federation, kind = self.federation, type(self.algorithm).__name__
-        if self.algorithm.pooled:
-            raise SettingError(
-                f"{kind} trains on the examples of all clients as one, and by data.arrives and data.drift each client "
-                "has its own in a round: leave both out, or take another algorithm"
-            )
+        federation = self.federation
         if self.settings.per_client and federation.drift is not None:
             raise SettingError(
                 "per_client compares a client's models of several rounds on the same examples, and data.drift makes "
@@ -174,6 +158,14 @@ class Plan:
                     f"the sampler lists client {last} for round {t + 1}, and there are the clients 0..{there - 1} by "
                     "then: list others"
                 )
+
+    @functools.cached_property
+    def trainees(self) -> Trainees:
+        """Who trains: the clients, or one in their place."""
+        return trainees(
+            self.algorithm, self.federation, self.settings, sampler=self.sampler, faults=self.faults,
+            attack=self.attack, new=self.new,
+        )  # fmt: skip
 
     @functools.cached_property
     def population(self) -> Population:

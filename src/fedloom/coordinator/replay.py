@@ -110,8 +110,8 @@ class RoundReplay:
             SettingError: the algorithm trains for a number of steps or several times a round: it has no such epochs.
                 Or clients know how long a round is (`ScheduledLoss`): fewer epochs are not the first of them.
         """
-        local = self.job.algorithm.local
-        if local.steps is not None or self.job.algorithm.pooled:
+        local = self.job.trainees.algorithm.local
+        if local.steps is not None:
             raise SettingError(
                 f"accuracy by local epoch needs clients that train in epochs, got local.steps = {local.steps}; "
                 "use a run with local.epochs"
@@ -128,7 +128,7 @@ class RoundReplay:
             SettingError: clients train on the data of others, or several times a round, or know how long it is.
         """
         local = self.job.algorithm.local
-        if self.job.algorithm.pooled:
+        if self.job.trainees.in_one_place:
             raise SettingError(f"{type(self.job.algorithm).__name__} has no clients that train on their own")
         return self._again(round, [{**settings, "local": replace(local, steps=s)} for s in steps])
 

@@ -13,7 +13,7 @@ from fedloom.engines.norms import LEAST
 from fedloom.engines.round_traffic import Traffic
 
 
-def of_traffic(traffic: Traffic, clients: Sequence[int], *, pooled: bool) -> Record:
+def of_traffic(traffic: Traffic, clients: Sequence[int]) -> Record:
     """Return what a record says of a round that was just computed with these clients, before anything is evaluated."""
     failed = {str(f.client): f.reason for f in traffic.failed}
     exchanges: dict[str, list[int]] = {k: [] for k in failed}
@@ -31,10 +31,9 @@ def of_traffic(traffic: Traffic, clients: Sequence[int], *, pooled: bool) -> Rec
         "train_loss": mean(losses),
         **({"server_loss": mean(traffic.server_losses.values())} if traffic.server_losses else {}),
         **traffic.noted,
-        # where everything is in one place, nothing travels
-        "bytes_down": 0 if pooled else sum(traffic.down.values()),
-        "bytes_up": 0 if pooled else sum(traffic.up.values()),
-        **({} if pooled else {f"bytes_{k}": n for k, n in sorted(traffic.kinds.items()) if n}),
+        "bytes_down": sum(traffic.down.values()),
+        "bytes_up": sum(traffic.up.values()),
+        **{f"bytes_{k}": n for k, n in sorted(traffic.kinds.items()) if n},
     }
 
 

@@ -32,7 +32,6 @@ from fedloom.engines.engine import Engine
 from fedloom.engines.engine_options import Options
 from fedloom.engines.faults import FaultsInWords
 from fedloom.engines.norms import Norms
-from fedloom.engines.population import pooled
 from fedloom.evaluate.measure import Measure, monitored
 from fedloom.wire.devices import Devices
 
@@ -49,17 +48,11 @@ class Coordinator:
     def __init__(self, job: Plan, files: RunDirectory | None = None, *, trains: bool = True) -> None:
         self.job, self.population, self.settings = job, job.population, job.settings
         self.sampler = job.sampler or Uniform(job.settings.seed)
-        population, algorithm, settings = job.population, job.algorithm, job.settings
-        self.cohort_size, trained = settings.cohort_size, population
-        if algorithm.pooled:  # as many steps a round as a cohort takes
-            local, share = algorithm.local, self.cohort_size / population.num_clients
-            by_epochs = round(local.epochs * share * float((-(-population.sizes // local.batch_size)).sum()))
-            steps = local.steps * self.cohort_size if local.steps else by_epochs
-            algorithm = replace(algorithm, local=replace(local, steps=max(1, steps)))
-            trained, self.cohort_size = pooled(population), 1
-        elif algorithm.full_participation:
-            self.cohort_size = population.num_clients
-        self.algorithm, self.trained = algorithm, trained
+        population, settings = job.population, job.settings
+        who = self.trainees = job.trainees
+        self.algorithm, self.cohort_size = who.algorithm, who.cohort_size
+        algorithm, trained = who.algorithm, who.population(population)
+        self.trained = trained
         stored: Mapping[str, Any] = {} if files is None else files.manifest()
         fixed = stored.get("fixed", {})
         kind, reason = choose(stored.get("engine", settings.engine), trained, algorithm.training, self.cohort_size)
@@ -77,19 +70,18 @@ class Coordinator:
             compilation=form,
             chunks=fixed.get("chunks"),
             absent=None if job.new is None else partial(job.new.absent, population.num_clients),
-            # what is in one place is not lost on the way
-            faults=None if algorithm.pooled or job.faults is None else FaultsInWords(job.faults),
-            attack=None if algorithm.pooled else job.attack,  # what is in one place is as it was collected
-            aggregator="mean" if algorithm.pooled else settings.aggregator,
+            faults=None if who.faults is None else FaultsInWords(who.faults),
+            attack=who.attack,
+            aggregator=who.aggregator,
             counts_states=settings.stateless,
-            evaluates_trained=settings.per_client and not algorithm.pooled,
+            evaluates_trained=who.per_client,
         )
         self.engine: Engine = kind(trained, algorithm, options)
         examples, self.fronts = population, dict[str, str]()
         if trains:
             examples, self.fronts = settled(job, self.engine, self.cohort_size, self.num_threads)
         if examples is not population:
-            self.trained = pooled(examples) if algorithm.pooled else examples
+            self.trained = who.population(examples)
             chunks = self.engine.fixed().get("chunks")  # of a GPU's free memory, which the outputs now share
             self.engine = kind(self.trained, algorithm, replace(options, chunks=chunks))
         if options.attack is not None and (others := poisoned(self.trained, options.attack)) is not self.trained:
@@ -192,7 +184,7 @@ class Coordinator:
         clients, _ = self.accepting(self._round)
         self._server = self.engine.round(self._server, clients, self._round)
         self._round += 1
-        return clients, plain(of_traffic(self.engine.traffic, clients, pooled=self.algorithm.pooled))
+        return clients, plain(of_traffic(self.engine.traffic, clients))
 
     def run(self, files: RunDirectory | None, on_start: OnHistory | None, on_round: OnHistory | None) -> History:
         """Run all rounds that remain, and return what was measured. `files`: where it is written; None: nowhere."""
@@ -254,7 +246,7 @@ class Coordinator:
         clock.lap("train")
         self._warn_if_nothing_is_aggregated(clients)
         done = t + 1
-        record: Record = {"round": done, **of_traffic(self.engine.traffic, clients, pooled=self.algorithm.pooled)}
+        record: Record = {"round": done, **of_traffic(self.engine.traffic, clients)}
         record |= {"declined": declined} if settings.spares else {}
         record.update(self.evaluation.of_threshold(server, t))
         record.update(self.evaluation.of_global(server, clients, self.history, t))
@@ -311,7 +303,7 @@ class Coordinator:
 
     def _each(self, record: Record, server: dict[str, Any], round: int) -> Record:
         """Return what is measured of each client after `round`, if that is asked for; add its means to `record`."""
-        if not self.settings.per_client or self.algorithm.pooled:
+        if not self.trainees.per_client:
             return {}
         each, means = self.per_client.each(server, round)
         record.update(means)
@@ -328,21 +320,20 @@ class Coordinator:
 
     def cohort(self, round: int) -> list[int]:
         """Return who is asked in a round; with spares, who may be asked, in the order in which places are given."""
-        if self.algorithm.pooled:
-            return [0]
         n = self.trained.num_clients
         sizes, new = self.trained.at(round).partition.sizes, self.job.new
         late = {*self.engine.removed(), *(() if new is None else new.absent(n, round))}
         count = min(self.cohort_size + self.settings.spares, n - len(late))
         if self.algorithm.full_participation:
             return [k for k in range(n) if k not in late]
-        if late and type(self.sampler) in SYMMETRIC:  # of the others alone it draws as many at once
+        sampler = self.trainees.sampler
+        if late and type(sampler) in SYMMETRIC:  # of the others alone it draws as many at once
             others = np.setdiff1d(np.arange(n), sorted(late))
-            return [int(others[k]) for k in self.sampler(round, sizes[others], count)]
-        clients = [int(k) for k in self.sampler(round, sizes, count)]
+            return [int(others[k]) for k in sampler(round, sizes[others], count)]
+        clients = [int(k) for k in sampler(round, sizes, count)]
         most = max(count, len(clients))  # a sampler may name more
         if late and len(clients) == count:  # those who have not joined need others in their places
-            clients = [int(k) for k in self.sampler(round, sizes, count + len(late))]
+            clients = [int(k) for k in sampler(round, sizes, count + len(late))]
         if len(set(clients)) < len(clients) or not all(0 <= k < n for k in clients):
             raise ValueError(f"a sampler must name distinct clients of 0..{n - 1}, got {clients} in round {round + 1}")
         return [k for k in clients if k not in late][:most]

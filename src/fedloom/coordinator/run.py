@@ -56,14 +56,15 @@ class Job(Plan):
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # whoever runs it is warned then
             tried = {name: try_model(model, self) for name, model in self.population.models.items()}
-            Coordinator(self, trains=False).engine.init()
+            trained = (coordinator := Coordinator(self, trains=False)).trained
+            coordinator.engine.init()
         people = self.population
         check_plausible(self.federation, people.models.values(), people.task, people.measures[0], people.dtype)
         for name, found in tried.items():
             _warn_of_attributes(self.population.models[name].name, found.adding_up)
         if alone := [name for name, found in tried.items() if not found.alone]:
-            sizes = self.population.sizes[np.isin(self.population.assignment, alone)]
-            check_batches_of_one(sizes.sum(keepdims=True) if self.algorithm.pooled else sizes, self.algorithm.local)
+            sizes = trained.sizes[np.isin(trained.assignment, alone)]
+            check_batches_of_one(sizes, self.algorithm.local)
         return True
 
     @enough_memory()

@@ -34,7 +34,7 @@ class Engine(ServerSide):
 
         `self.traffic` then tells of this round.
         """
-        self.traffic = Traffic()
+        self.traffic = Traffic(travels=self.population.travels)
         self.states.version = round + 1
         cohort = AskedCohort(self, tuple(sorted(map(int, clients))), round)  # its order carries no meaning
         groups = {"": cohort} if self.algorithm.mixed else {str(g.architecture): g for g in cohort.groups}

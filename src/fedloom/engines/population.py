@@ -100,6 +100,20 @@ class Population:
         """Training examples of each client in all rounds, [N]."""
         return self.federation.partition.sizes
 
+    travels = True  # whether anything is sent: clients and server are apart
+
+    def holders(self, clients: Sequence[int]) -> Sequence[int]:
+        """Return who holds the examples of some clients of the federation: these clients."""
+        return clients
+
+    def owners(self, clients: Sequence[int]) -> Sequence[int]:
+        """Return whose examples some of these clients hold: their own."""
+        return clients
+
+    def architecture(self, client: int) -> str:
+        """Return the name of the model that a client of the federation is evaluated by."""
+        return self.assignment[client]
+
     def at(self, round: int) -> Federation:
         """Return the federation of a round, from 0."""
         return self.federation.at(round, self.first)
@@ -251,16 +265,37 @@ class Population:
         )
 
 
-def pooled(population: Population) -> Population:
-    """Return a population with the same examples in the hands of one client, with the first model."""
-    name = next(iter(population.models))
-    return Population(
-        federation=population.federation.pooled(),
-        models={name: population.models[name]},
-        task=population.task,
-        seed=population.seed,
-        device=population.device,
-        dtype=population.dtype,
-        measures=population.measures,
-        headline=population.headline,
-    )
+@dataclass(frozen=True, eq=False)
+class Pooled(Population):
+    """Population of one client, with the first model, that holds the examples of all clients of a federation.
+
+    `num_owners`: how many these are.
+    """
+
+    num_owners: int = 1
+    travels = False
+
+    @classmethod
+    def of(cls, clients: Population) -> Pooled:
+        """Put the examples of all clients of a population into the hands of one."""
+        name = next(iter(clients.models))
+        return cls(
+            federation=clients.federation.pooled(),
+            models={name: clients.models[name]},
+            task=clients.task,
+            seed=clients.seed,
+            device=clients.device,
+            dtype=clients.dtype,
+            measures=clients.measures,
+            headline=clients.headline,
+            num_owners=clients.num_clients,
+        )
+
+    def holders(self, clients: Sequence[int]) -> Sequence[int]:
+        return (0,)
+
+    def owners(self, clients: Sequence[int]) -> Sequence[int]:
+        return range(self.num_owners)
+
+    def architecture(self, client: int) -> str:
+        return self.assignment[0]

@@ -18,6 +18,7 @@ from fedloom.engines.message import EvaluationResult
 class Traffic:
     """Record of what one round moved and lost."""
 
+    travels: bool = True  # whether bytes are counted: where everything is in one place, none travel
     asked: set[int] = field(default_factory=set)  # clients; nobody in a round of the server alone
     down: Counter[int] = field(default_factory=Counter)  # bytes by client
     up: Counter[int] = field(default_factory=Counter)
@@ -35,6 +36,8 @@ class Traffic:
 
     def count(self, way: Literal["down", "up"], clients: Sequence[int], each: Sequence[Counter[str]]) -> None:
         """Add what each of some clients was sent or has sent, by kind."""
+        if not self.travels:
+            return
         total = self.down if way == "down" else self.up
         for k, kinds in zip(clients, each, strict=True):
             total[k] += kinds.total()
