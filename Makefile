@@ -23,13 +23,13 @@ help:
 	@echo "make lint   format, lint, types"
 	@echo "make docs   the documentation site in build/site, strictly: a link that leads nowhere fails (a minute with the installation)"
 	@echo "make docs-version  these pages as those of this version, beside earlier ones, in the branch gh-pages; pushes nothing"
-	@echo "make release  sdist and wheel of HEAD in dist/, the wheel tried in an empty environment without network; publishes nothing"
+	@echo "make release  sdists and wheels of HEAD in dist/, fedloom's and fedloom-papers', the wheels tried in an empty environment without network; publishes nothing"
 	@echo "make bench  speed, as ratios in one run (minutes)"
 	@echo "make screenshots  the page of results in a real browser, its size and seconds; RUNS='runs/two' for your own"
 
-$(STAMP): pyproject.toml constraints.txt
+$(STAMP): pyproject.toml papers/pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python $(PIP) --editable ".[dev]"
+	$(BIN)/python $(PIP) --editable ".[dev]" --editable papers
 	@touch $(STAMP)
 
 # Not compiled, which takes longer than all the rest: a run imports a small part of it, and compiles that.

@@ -15,9 +15,10 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests/mutants"))
 
-from mutants import chosen
+from mutants import chosen, source_of, test_of
 
 ROOT = Path(__file__).resolve().parent.parent
+SOURCES, TESTS = ("src", "papers/src"), ("tests", "papers/tests")
 MANY = 12  # files of tests that import a file, above which they concern it no more than others do
 
 
@@ -27,9 +28,11 @@ def steps(name: str) -> list[list[str]]:
     Raises:
         LookupError: there is no such file in the library.
     """
-    sources = sorted(str(p.relative_to(ROOT)) for p in (ROOT / "src").rglob(f"{name}.py"))
+    sources = sorted(str(p.relative_to(ROOT)) for p in below(SOURCES, f"{name}.py"))
     if not sources:
-        raise LookupError(f"there is no {name}.py below src: FILE is the name of a file without .py, such as moon")
+        raise LookupError(
+            f"there is no {name}.py below src or papers/src: FILE is the name of a file without .py, such as moon"
+        )
     tests = concerning(name, sources)
     python, both = sys.executable, [*sources, *tests]
     found = [
@@ -53,24 +56,31 @@ def concerning(name: str, sources: Sequence[str], *, users: bool = True) -> list
     Those of its name, those that its wrong edits name, and those that import it, unless many do; where there is none,
     those that concern its users, the files that import it, or else all of its room.
     """
-    tests = ROOT / "tests"
-    inside = [source.removeprefix("src/fedloom/") for source in sources]
-    named = (test for edit in chosen([name]) if edit.file in inside for test in edit.tests)
-    found = {*tests.rglob(f"test_{name}.py"), *(tests / test.partition("::")[0] for test in named)}
-    importing = importers(sources, tests.rglob("test_*.py"))
+    edits = [edit for edit in chosen([name]) if str(source_of(edit.file, ROOT).relative_to(ROOT)) in sources]
+    named = {test_of(test.partition("::")[0]) for edit in edits for test in edit.tests}
+    found = {*below(TESTS, f"test_{name}.py"), *named}
+    importing = importers(sources, below(TESTS, "test_*.py"))
     if len(importing) <= MANY:
         found.update(importing)
     if not found and users:
-        above = importers(sources, (ROOT / "src").rglob("*.py"))
+        above = importers(sources, below(SOURCES, "*.py"))
         each = (concerning(p.stem, [str(p.relative_to(ROOT))], users=False) for p in above)
-        rooms = ((tests / p).parent.glob("test_*.py") for p in inside)  # of what a room loads by its name
+        places = (re.sub(r"^(papers/)?src/\w+", r"\1tests", source) for source in sources)
+        rooms = ((ROOT / place).parent.glob("test_*.py") for place in places)  # of what a room loads by its name
         return sorted({t for ts in each for t in ts} or {str(p.relative_to(ROOT)) for room in rooms for p in room})
     return sorted(str(p.relative_to(ROOT)) for p in found)
 
 
+def below(folders: Sequence[str], pattern: str) -> list[Path]:
+    """Return the files below some folders whose names are like a pattern."""
+    return [path for folder in folders for path in (ROOT / folder).rglob(pattern)]
+
+
 def importers(sources: Sequence[str], files: Iterable[Path]) -> list[Path]:
     """Return which of some files import one of these sources, or name it as code does that is loaded when asked for."""
-    modules = [source.removeprefix("src/").removesuffix(".py").removesuffix("/__init__") for source in sources]
+    modules = [
+        re.sub(r"^(papers/)?src/", "", source).removesuffix(".py").removesuffix("/__init__") for source in sources
+    ]
     dotted = [module.replace("/", ".") for module in modules]
     words = [re.escape(module) for module in dotted]
     words += [rf"{re.escape(m.rpartition('.')[0])} import [^\n]*\b{m.rpartition('.')[2]}" for m in dotted]

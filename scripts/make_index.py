@@ -25,13 +25,13 @@ from typing import Any, Literal, get_args, get_origin
 
 from pydantic import TypeAdapter
 
-from fedloom import papers
 from fedloom.algorithms import ALGORITHMS, FAMILIES
 from fedloom.analyses import ANALYSES
 from fedloom.coordinator.settings import RunSettings
 from fedloom.core.aggregators import AGGREGATORS
 from fedloom.core.averaging import Averaging
 from fedloom.core.choices import field_types, grids, settable, without_none
+from fedloom.core.entry_points import ANALYSES as OFFERED, offers
 from fedloom.core.optimiser import SGD, Adam, Local, Optimiser
 from fedloom.core.setting import flag_of, sentences
 from fedloom.data.sources import SOURCES
@@ -109,7 +109,7 @@ def index() -> dict[str, Any]:
         "aggregators": list(AGGREGATORS),
         "models": {name: _network(network) for name, network in MODELS.items()},
         "tasks": list(TASKS),
-        "analyses": ["all", *papers.analyses()],
+        "analyses": ["all", *ANALYSES],
         "measures": TUNABLE,
         "validation": VALIDATION,
     }
@@ -279,13 +279,13 @@ def runs_page(text: str) -> str:
 
 def analyses_page(text: str) -> str:
     """Return docs/analyses.md with its tables of analyses made anew."""
-    every = papers.analyses()
+    offered = offers(OFFERED)
     rows = [(f"`{name}`", _whole(measure)) for name, measure in ANALYSES.items()]
     text = _with_table(text, ("name", "what it measures"), rows)
     own = [
-        (f"`{name}`", measure.__module__.split(".")[2], _whole(measure))
-        for name, measure in every.items()
-        if name not in ANALYSES
+        (f"`{name}`", offer.value.split(".")[1], _whole(offer.load()))
+        for name, offer in offered.items()
+        if offer.value.startswith("fedloom_papers.")
     ]
     return _with_table(text, ("name", "study", "what it measures"), own)
 
@@ -374,7 +374,8 @@ def _family(family: str, names: Sequence[str]) -> str:
 def linked(text: str, name: str) -> str:
     """Return what the file of an algorithm says, with links to the other algorithms and pages that it names."""
     text = re.sub(r"`(\w+)`", lambda m: f"[{m[0]}](#{m[1]})" if m[1] in {*ALGORITHMS} - {name} else m[0], text)
-    return re.sub(r"\bdocs/([\w-]+\.md)", r"[docs/\1](\1)", text)
+    text = re.sub(r"(?<!/)\bdocs/([\w-]+\.md)", r"[docs/\1](\1)", text)
+    return re.sub(r"\bpapers/docs/([\w-]+\.md)", r"[papers/docs/\1](../papers/docs/\1)", text)
 
 
 def _method(name: str, places: dict[tuple[Any, ...], str]) -> str:

@@ -1,9 +1,9 @@
-"""Make what is said of kept runs: the pages of tables, their index, and docs/claims.md with what the package has of it.
+"""Make what is said of kept runs: the pages of tables, their index, and claims.md with what the package has of it.
 
     python scripts/make_results.py
 
 To be run where results were exported or what is said of them has changed;
-`tests/papers/reproduction/test_kept_results.py` says when.
+`papers/tests/reproduction/test_kept_results.py` says when.
 """
 
 from __future__ import annotations
@@ -11,25 +11,25 @@ from __future__ import annotations
 from collections import Counter
 from pathlib import Path
 
-from fedloom.cli.claims import RECORD
-from fedloom.papers import STUDIES, recipes, study, tables, title
-from fedloom.papers.reproduction import kept
-from fedloom.papers.reproduction.claim_verdicts import verdicts
-from fedloom.papers.reproduction.claims_page import as_markdown, packed, source_record
-from fedloom.papers.reproduction.results_page import kind, pages, shown
-from fedloom.papers.reproduction.table_noise import false_alarms_of
+from fedloom_papers import STUDIES, recipes, study, tables, title
+from fedloom_papers.commands.show_claims import RECORD
+from fedloom_papers.reproduction import kept
+from fedloom_papers.reproduction.claim_verdicts import verdicts
+from fedloom_papers.reproduction.claims_page import as_markdown, packed, source_record
+from fedloom_papers.reproduction.results_page import kind, pages, shown
+from fedloom_papers.reproduction.table_noise import false_alarms_of
 
 ROOT = Path(__file__).parents[1]
-KEPT = ROOT / "docs" / "results"
+KEPT = ROOT / "papers" / "docs" / "results"
 TARGET = KEPT / "README.md"
-CLAIMS = ROOT / "docs" / "claims.md"
+CLAIMS = ROOT / "papers" / "docs" / "claims.md"
 HEAD = """# Kept results
 
 No table of a paper has been reproduced whole. These are the runs that were made, most of them shorter than published
-or on less data; [what holds](../claims.md) has the verdict on each claim, [papers](../papers.md)
+or on less data; [what holds](../claims.md) has the verdict on each claim, [papers](../../../docs/papers.md)
 what is known of each source. A cell is a method in a column of its table; what each came to is on the page of the
 table. The runs themselves, with settings and all numbers by round, are in `runs.jsonl.gz` beside it:
-`fedloom reproduce TABLE --known docs/results/PAPER` counts them as done.
+`fedloom reproduce TABLE --known papers/docs/results/PAPER` counts them as done.
 
 | paper | table | what | cells with runs | rounds (ours of published) | seeds | verdicts of cells |
 |---|---|---|---|---|---|---|

@@ -2,10 +2,10 @@
 
     python scripts/make_site.py [FOLDER]      FOLDER: build/pages, where mkdocs.yml looks for them
 
-Written are README.md as the home page, the pages of docs/ and the notes at the root; a page for each algorithm (its
-section of docs/algorithms.md, the facts that its class declares, the rows of docs/papers.md that test it, its row of
-docs/results/sixteen.csv); pages of the public names, by the stub; and a page with the text of each file that another
-page links to, so that no link leaves the version that is read. Nothing of fedloom is imported.
+Written are README.md as the home page, the pages of docs/ and papers/docs/, and the notes at the root; a page for each
+algorithm (its section of docs/algorithms.md, the facts that its class declares, the rows of docs/papers.md that test
+it, its row of docs/results/sixteen.csv); pages of the public names, by the stub; and a page with the text of each file
+that another page links to, so that no link leaves the version that is read. Nothing of fedloom is imported.
 """
 
 from __future__ import annotations
@@ -56,12 +56,12 @@ class Site:
             return f"algorithms/{anchor}.md", ""
         if name in AT_ROOT:
             return AT_ROOT[name], anchor
-        if name.startswith("docs/") and path.suffix == ".md":
-            return name.removeprefix("docs/").replace("README.md", "index.md"), anchor
+        inside = re.sub(r"^(papers/)?docs/", "", name)
+        if inside != name and path.suffix == ".md":
+            return inside.replace("README.md", "index.md"), anchor
         if path.suffix in (".svg", ".png"):
-            place = name.removeprefix("docs/")
-            self.files[place] = path
-            return place, ""
+            self.files[inside] = path
+            return inside, ""
         page = path.suffix == ".md"
         place = f"source/{name}" if page else f"source/{name}.md"
         self.wanted[place] = path
@@ -154,6 +154,7 @@ def tests_of(name: str, title: str) -> list[str]:
         if title in named or f"/test_{name}.py" in cells[5]:
             numbers, agrees, by, _, tests = cells[1:]
             links = re.sub(r"`([\w/]+\.py)(::\w+)`", r"[`\1\2`](../tests/\1)", tests)
+            links = links.replace("(../tests/papers/", "(../papers/tests/")
             found.append(f"| {numbers} | {agrees} | {by} | {links} |\n")
     return found
 
@@ -328,7 +329,8 @@ def text_of(path: Path) -> str:
 def site() -> Site:
     """Return all pages and pictures of the site."""
     made = Site()
-    sources = [*(ROOT / "docs").rglob("*.md"), *(ROOT / name for name in AT_ROOT)]
+    pages = [*(ROOT / "docs").rglob("*.md"), *(ROOT / "papers/docs").rglob("*.md")]
+    sources = [*pages, *(ROOT / name for name in AT_ROOT)]
     for source in sorted(sources):
         if source.name != "algorithms.md" and source.exists():
             made.add(source)

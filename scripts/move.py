@@ -4,7 +4,7 @@
 
 A line of TABLE is one change; `#` begins a comment:
 
-    core/files.py -> storage/files.py            a file of src/fedloom, or below tests/: tests/core/test_files.py -> ...
+    core/files.py -> storage/files.py            a file of src/fedloom, or below tests/ or papers/
     fedloom.report.analyse -> fedloom.analyses.analyse    a name that another package exports: where it is imported
     epitaph => exit_reason                       a word, wherever it stands whole in code, tests, edits and docs
 
@@ -37,7 +37,7 @@ def read_table(text: str) -> tuple[Table, Table]:
     moves, words = Table(), Table()
     for line in filter(None, (line.partition("#")[0].strip() for line in text.splitlines())):
         if found := re.fullmatch(r"(\S+\.py) -> (\S+\.py)", line):
-            old, new = (p if p.startswith("tests/") else PACKAGE + p for p in found.groups())
+            old, new = (p if p.startswith(("tests/", "papers/")) else PACKAGE + p for p in found.groups())
             moves[old] = new
         elif found := re.fullmatch(r"(fedloom[\w.]+) -> (fedloom[\w.]+)", line):
             moves[found[1]] = found[2]
@@ -109,7 +109,7 @@ def main(table: str) -> None:
     listed = subprocess.run(["git", "ls-files"], cwd=ROOT, check=True, capture_output=True, text=True).stdout
     for name in listed.splitlines():
         path = ROOT / name
-        kept = name.startswith("docs/results/") and path.suffix != ".md"  # what runs have written
+        kept = "docs/results/" in name and path.suffix != ".md"  # what runs have written
         if path.suffix not in TEXTS or kept or name.startswith(NEVER) or path == Path(__file__).resolve():
             continue
         before = path.read_text(encoding="utf-8")

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fedloom import analyses, papers
+from fedloom import analyses
 from fedloom.analyses import AnalysedRun
 from fedloom.analyses.analysis_result import AnalysisResult
 from fedloom.cli.main import main
@@ -56,8 +56,8 @@ def _number(text: str) -> float | str:
 
 
 def analyse(run: AnalysedRun, name: str, folder: Path) -> tuple[AnalysisResult, list[Path]]:
-    """As the command does: with the analyses of all studies."""
-    return analyses.analyse(run, name, folder, papers.analyses())
+    """As the command does: with those that other packages offer."""
+    return analyses.analyse(run, name, folder, analyses.every())
 
 
 def written(run: AnalysedRun, name: str, folder: Path, table: str | None = None) -> list[dict[str, Any]]:

@@ -11,6 +11,8 @@ from pathlib import Path
 from conftest import GOLDEN
 
 TESTS = Path(__file__).parent
+PAPERS = TESTS.parent / "papers/tests"
+SHARED = TESTS.parent / "conftest.py"
 FILES = {
     str(path.relative_to(GOLDEN)).removesuffix(".npz"): path
     for path in sorted(GOLDEN.glob("*/*"))
@@ -31,17 +33,18 @@ def definitions(path: Path) -> dict[str, ast.stmt | tuple[Path, str]]:
             targets = node.targets if isinstance(node, ast.Assign) else [node.target]
             found |= {n.id: node for t in targets for n in ast.walk(t) if isinstance(n, ast.Name)}
         elif isinstance(node, ast.ImportFrom) and node.module:
-            homes = [folder / f"{node.module}.py" for folder in (path.parent, TESTS)]
+            homes = [folder / f"{node.module}.py" for folder in (path.parent, TESTS, PAPERS, SHARED.parent)]
             home = next((h for h in homes if h.exists()), None)
             found |= {a.asname or a.name: (home, a.name) for a in node.names if home}
     return found
 
 
 def functions() -> list[str]:
-    """All test functions, as `algorithms/test_golden.py::test_ntd_loss`."""
+    """All test functions, as `algorithms/test_golden.py::test_ntd_loss`; of fedloom-papers `papers/...`."""
     return [
-        f"{path.relative_to(TESTS)}::{name}"
-        for path in sorted(TESTS.rglob("test_*.py"))
+        f"{start}{path.relative_to(folder)}::{name}"
+        for start, folder in (("", TESTS), ("papers/", PAPERS))
+        for path in sorted(folder.rglob("test_*.py"))
         for name, node in definitions(path).items()
         if isinstance(node, ast.FunctionDef) and name.startswith("test_")
     ]
@@ -51,7 +54,9 @@ def functions() -> list[str]:
 def _nodes(test: str) -> tuple[list[ast.AST], bool]:
     """All nodes of a test, of what its module and the helpers beside it define for it; whether it calls `golden`."""
     file, _, function = test.partition("::")
-    waiting, seen, reads, nodes = [(TESTS / file, function)], set(), False, list[ast.AST]()
+    inside = file.removeprefix("papers/")
+    path = TESTS / file if inside == file else PAPERS / inside
+    waiting, seen, reads, nodes = [(path, function)], set(), False, list[ast.AST]()
     while waiting:
         path, name = waiting.pop()
         if (path, name) in seen:
@@ -59,8 +64,8 @@ def _nodes(test: str) -> tuple[list[ast.AST], bool]:
         seen.add((path, name))
         what = definitions(path).get(name)
         if isinstance(what, tuple):
-            reads |= what == (TESTS / "conftest.py", "golden")
-            waiting += [what] if what[0].name != "conftest.py" else []
+            reads |= what == (SHARED, "golden")
+            waiting += [what] if what[0] != SHARED else []
         elif what is not None:
             inside, names = _inside(path, name)
             nodes += inside

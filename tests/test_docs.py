@@ -20,7 +20,8 @@ from fedloom.experiments.experiment import Experiment
 from fedloom.wording import install
 
 ROOT = Path(__file__).parents[1]
-PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
+PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("papers/**/*.md")])
+SOURCES = sorted([*(ROOT / "src").rglob("*.py"), *(ROOT / "papers/src").rglob("*.py")])
 _RUNNABLE = re.compile(r"<!-- runnable -->\n```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 _LINK = re.compile(r"(?<!!)\[[^\]]+\]\(([^)\s]+)\)")
 _SHOWN = re.compile(
@@ -149,7 +150,7 @@ def test_links_lead_somewhere(page: Path) -> None:
 
 
 def test_paths_that_pages_name_exist() -> None:
-    pattern = re.compile(r"`((?:src|tests|docs|scripts|benchmarks)/[\w./-]+\.\w+)`")
+    pattern = re.compile(r"`((?:src|tests|docs|papers|scripts|benchmarks)/[\w./-]+\.\w+)`")
     for page in PAGES:
         for path in pattern.findall(page.read_text(encoding="utf-8")):
             assert (ROOT / path).exists(), f"{page.name} names {path}, which does not exist"
@@ -207,9 +208,7 @@ def test_public_names_have_docstrings(name: str) -> None:
 def test_private_parts_of_pytorch_are_listed() -> None:
     private = re.compile(r"\b(?:torch|nn)(?:\.\w+)*?\.(_[a-zA-Z]\w*)|from torch[.\w]* import (_\w+)|, (_[a-z_]+)=")
     used = {
-        next(filter(None, found))
-        for path in (ROOT / "src").rglob("*.py")
-        for found in private.findall(path.read_text(encoding="utf-8"))
+        next(filter(None, found)) for path in SOURCES for found in private.findall(path.read_text(encoding="utf-8"))
     }
     assert {"_pytree", "_ConvNd", "_internal"} <= used
     listed = (ROOT / "docs" / "design.md").read_text(encoding="utf-8").partition("**Private parts of PyTorch**")[2]
@@ -228,9 +227,7 @@ def test_pages_stand_on_their_own() -> None:
 def test_extras_are_installed_from_the_folder_everywhere() -> None:
     """No index has fedloom, so `pip install fedloom` would install whatever somebody registers under that name."""
     pages = [page for page in PAGES if page.name != "CHANGELOG.md"]
-    texts = [
-        p.read_text(encoding="utf-8") for p in (*pages, *(ROOT / "src").rglob("*.py"), *ROOT.glob("examples/*.ipynb"))
-    ]
+    texts = [p.read_text(encoding="utf-8") for p in (*pages, *SOURCES, *ROOT.glob("examples/*.ipynb"))]
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     for text in texts:
         assert re.findall(r"pip install [\"'\\]*fedloom\b|fedloom\[\w+\]", text) == []

@@ -1,4 +1,7 @@
-"""Imports point downwards only, so that every layer can be read without those above it."""
+"""Imports point downwards only, so that every layer can be read without those above it.
+
+fedloom-papers stands above all of them, and nothing in fedloom knows it.
+"""
 
 from __future__ import annotations
 
@@ -7,12 +10,12 @@ import re
 from pathlib import Path
 
 import fedloom
+import fedloom_papers
 
-SOURCE = Path(fedloom.__file__).parent
+SOURCE, PAPERS = Path(fedloom.__file__).parent, Path(fedloom_papers.__file__).parent
 LAYERS = [  # top first; those on one line may not import each other
     {"cli"},
     {"testing"},
-    {"papers"},
     {"analyses"},
     {"report"},
     {"device"},
@@ -44,7 +47,8 @@ def imports(path: Path, source: str) -> list[tuple[int, str]]:
 
     An algorithm may `import fedloom as fl`, as a user's does: `fl.Client` is an import of where it is defined.
     """
-    package = ["fedloom", *path.relative_to(SOURCE).parts[:-1]]
+    root = PAPERS if path.is_relative_to(PAPERS) else SOURCE
+    package = [root.name, *path.relative_to(root).parts[:-1]]
     found = []
     nodes = list(ast.walk(ast.parse(source)))
     for node in nodes:
@@ -64,12 +68,12 @@ def imports(path: Path, source: str) -> list[tuple[int, str]]:
 def violations(path: Path, source: str) -> list[str]:
     """Imports of this file that do not point downwards."""
     mine = layer_of(".".join(["fedloom", *path.relative_to(SOURCE).with_suffix("").parts]))
-    if mine in (None, "__init__", "__main__"):
-        return []
-    bad = []
+    bad = list[str]()
     for line, module in imports(path, source):
         theirs = layer_of(module) if module != "fedloom" else "the package itself"
-        if theirs is None or theirs == mine or theirs == "__version__":
+        if module.partition(".")[0] == PAPERS.name:
+            bad.append(f"{path.relative_to(SOURCE.parent)}:{line}: imports {module}")
+        if mine in (None, "__init__", "__main__") or theirs in (None, mine, "__version__"):
             continue
         if theirs not in DEPTH or DEPTH[theirs] <= DEPTH[mine]:
             bad.append(f"{path.relative_to(SOURCE.parent)}:{line}: {mine} imports {module}")
@@ -87,13 +91,14 @@ def test_imports_point_downwards() -> None:
 
 
 def test_studies_do_not_know_each_other() -> None:
-    rooms = {p.name for p in (SOURCE / "papers").iterdir() if (p / "__init__.py").exists()} - {"reproduction"}
+    rooms = {*fedloom_papers.STUDIES}
     found = [
-        f"{path.relative_to(SOURCE)}:{line} imports {module}"
-        for path in sorted((SOURCE / "papers").rglob("*.py"))
+        f"{path.relative_to(PAPERS)}:{line} imports {module}"
+        for path in sorted(PAPERS.rglob("*.py"))
         for line, module in imports(path, path.read_text(encoding="utf-8"))
-        if module.startswith("fedloom.papers.") and module.split(".")[2] in rooms - {path.parent.name}
+        if module.startswith("fedloom_papers.") and module.split(".")[1] in rooms - {path.parent.name}
     ]
+    assert {p.name for p in PAPERS.iterdir() if (p / "__init__.py").exists()} == {*rooms, "commands", "reproduction"}
     assert not found, "what two papers share belongs to the library:\n" + "\n".join(found)
 
 
@@ -111,7 +116,7 @@ def test_the_test_sees_what_it_should() -> None:
     path = SOURCE / "core" / "tree.py"
     for line in (
         "from fedloom.engines.loop import Loop",
-        "from fedloom.papers.fedntd import STUDY",
+        "from fedloom_papers.fedntd import STUDY",
         "import fedloom.engines",
         "from fedloom import engines",
         "from fedloom import run",
@@ -133,5 +138,6 @@ def test_the_test_sees_what_it_should() -> None:
     for line in ("fl.run", "fl.Sweep", "fl.coordinator.Job"):
         assert violations(moon, f"import fedloom as fl\n{line}"), line
     assert violations(moon, "import fedloom")
-    assert violations(SOURCE / "report" / "page.py", "from fedloom.papers import find")
-    assert violations(SOURCE / "report" / "page.py", "from fedloom.papers.reproduction import Recipe")
+    assert violations(SOURCE / "report" / "page.py", "from fedloom_papers import find")
+    assert violations(SOURCE / "report" / "page.py", "from fedloom_papers.reproduction import Recipe")
+    assert violations(SOURCE / "__main__.py", "import fedloom_papers")

@@ -15,10 +15,10 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
+from conftest import golden
 from torch import Tensor
 from torch.func import grad, vmap
 
-from conftest import golden
 from fedloom import RunSettings, run as fedloom_run, verify
 from fedloom.algorithms import FedMeta
 from fedloom.coordinator.directory import RunDirectory, identity

@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 
 import fedloom
+import fedloom_papers
 
-SOURCE = Path(fedloom.__file__).parent
+SOURCES = [Path(package.__file__).parent for package in (fedloom, fedloom_papers)]
 SHARED = {  # name: why more than one module or package has it
     "__init__": "what a package says of itself",
     "cohort": "what an algorithm calls, and how an engine answers it",
@@ -28,11 +29,12 @@ SHARED = {  # name: why more than one module or package has it
 def places() -> dict[str, list[str]]:
     """Where in the package each name of a module or of a package stands."""
     found: dict[str, list[str]] = defaultdict(list)
-    for path in sorted(SOURCE.rglob("*.py")):
-        where = path.relative_to(SOURCE)
-        found[path.stem].append(str(where))
-        if path.stem == "__init__" and where.parts[:-1]:
-            found[path.parent.name].append(str(where.parent))
+    for source in SOURCES:
+        for path in sorted(source.rglob("*.py")):
+            where = path.relative_to(source)
+            found[path.stem].append(str(where))
+            if path.stem == "__init__" and where.parts[:-1]:
+                found[path.parent.name].append(str(where.parent))
     return found
 
 
@@ -49,8 +51,8 @@ def test_names_that_are_shared_still_are() -> None:
 @pytest.mark.slow
 def test_no_module_only_hands_on_names_of_another() -> None:
     """A package's `__init__` may; a module that defines nothing is a second name for what stands elsewhere."""
-    for path in sorted(SOURCE.rglob("*.py")):
+    for path in sorted(p for source in SOURCES for p in source.rglob("*.py")):
         if path.stem not in ("__init__", "__main__"):
             body = ast.parse(path.read_text(encoding="utf-8")).body
             own = [n for n in body if not isinstance(n, ast.Import | ast.ImportFrom | ast.Expr)]
-            assert own, f"{path.relative_to(SOURCE)} defines nothing"
+            assert own, f"{path} defines nothing"

@@ -82,7 +82,7 @@ def private(code: str) -> list[str]:
 
 
 def test_documentation_and_examples_use_public_names_only() -> None:
-    pages = [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")]
+    pages = [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("papers/docs/*.md")]
     blocks = {
         f"{page.name}, block {number}": code
         for page in pages

@@ -10,10 +10,10 @@ import torch
 import torch.nn.functional as F
 from common_rounds import EXACT, MODEL, assert_evaluated, begun, local_of, rounds, sampled, step_of, watched, weights_of
 from common_runs import PEOPLE, flatten as flat
+from conftest import golden
 from torch import nn
 from torch.func import grad_and_value
 
-from conftest import golden
 from fedloom.algorithms import APFLDeng
 from fedloom.algorithms.apfl_deng import Own
 from fedloom.core.errors import SettingError

@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from conftest import golden
 from torch import Tensor, nn
 
-from conftest import golden
 from fedloom.algorithms import FedAvg
 from fedloom.algorithms.apfl_deng import APFLDeng
 from fedloom.algorithms.apfl_ni import STARTS, APFLNi, Own, Server

@@ -12,12 +12,12 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
+from conftest import golden
 from torch import Tensor, nn
 from torch.func import grad
 
 import fedloom as fl
 from colours import LOCAL, federation, job, mlp, one_shot, rounds, skewed
-from conftest import golden
 from fedloom.algorithms.dense import DENSE, Synthesis, generator_losses
 from fedloom.algorithms.shared.one_shot import Teachers
 from fedloom.algorithms.shared.synthetic import as_bytes

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 import torch
 from common_runs import PEOPLE, Followed, Net, close, flatten, local
+from conftest import golden
 from plain_runs import other
 
-from conftest import golden
 from fedloom.algorithms import Ditto, FedAvg
 from fedloom.core import tree
 from fedloom.core.optimiser import SGD, Local

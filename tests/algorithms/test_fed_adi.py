@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from conftest import golden
 from torch import Tensor
 from torch.func import grad
 
 from colours import LOCAL, federation, one_shot, rounds
-from conftest import golden
 from fedloom.algorithms.fed_adi import FedADI, inversion_losses, jensen_shannon, rolled, total_variation
 from fedloom.algorithms.shared.one_shot import Teachers
 from fedloom.algorithms.shared.synthetic import as_bytes

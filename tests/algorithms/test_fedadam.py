@@ -10,8 +10,8 @@ import pytest
 import torch
 from common_rounds import EXACT, assert_evaluated, begun, local_of, rounds, sampled, watched, weights_of
 from common_runs import flatten as flat
-
 from conftest import golden
+
 from fedloom.algorithms import FedAdagrad, FedAdam, FedAvg, FedPer, FedProx, FedYogi, LGFedAvg
 from fedloom.algorithms.fedadagrad import ServerAdagrad
 from fedloom.algorithms.fedadam import ServerAdam

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
+from conftest import golden
 from torch import Tensor, nn
 
-from conftest import golden
 from fedloom.algorithms.fedalign import FedAlign, sigma, transmitting
 from fedloom.core.errors import SettingError
 from fedloom.core.model import Model

@@ -6,10 +6,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+from conftest import golden
 from quadratics import after, quadratics
 from trajectory import flat, setting, unflat
 
-from conftest import golden
 from fedloom.algorithms import FedAvgM
 from fedloom.algorithms.fedavgm import Server
 from fedloom.core.errors import SettingError, SettingWarning

@@ -8,9 +8,9 @@ import pytest
 import torch
 import torch.nn.functional as F
 from common_runs import PEOPLE, Followed, Net, close, flatten, local, of_head
+from conftest import golden
 from plain_runs import other
 
-from conftest import golden
 from fedloom.algorithms import FedBABU
 from fedloom.core.errors import SettingError
 from fedloom.core.optimiser import SGD, Local

@@ -7,10 +7,10 @@ from typing import Any
 import numpy as np
 import pytest
 from common_runs import PEOPLE, FedBNConv, FedBNNet, Followed, close, flatten, local
+from conftest import golden
 from plain_runs import other
 from torch import nn
 
-from conftest import golden
 from fedloom.algorithms import FedAvg, FedBN
 from fedloom.core.errors import SettingWarning
 from fedloom.core.model import Model

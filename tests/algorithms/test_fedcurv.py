@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from conftest import golden
 from quadratics import after, quadratics
 from torch.func import grad
 from trajectory import flat, setting, unflat
 
-from conftest import golden
 from fedloom.algorithms.fedavg import FedAvg
 from fedloom.algorithms.fedcurv import FedCurv, Report, Server, penalty
 from fedloom.core import tree

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
+from conftest import golden
 from torch import Tensor, nn
 
 import fedloom as fl
-from conftest import golden
 from fedloom.algorithms.feddf import FedDF, accuracy, ensemble
 from fedloom.core.client import Public
 from fedloom.core.errors import SettingError

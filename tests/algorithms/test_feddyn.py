@@ -7,10 +7,10 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from conftest import golden
 from quadratics import quadratics
 from trajectory import setting
 
-from conftest import golden
 from fedloom.algorithms import FedDyn
 from fedloom.core.errors import SettingError
 from fedloom.core.optimiser import SGD, Local

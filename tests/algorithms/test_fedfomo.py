@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from conftest import golden
 from torch import Tensor
 
-from conftest import golden
 from fedloom.algorithms import FedFomo, LocalOnly
 from fedloom.algorithms.fedfomo import FomoClient, affinity_increment, choose, fomo_weights, mixed
 from fedloom.core import tree

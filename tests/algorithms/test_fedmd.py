@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
+from conftest import golden
 from spoken import LOCAL, after_a_round, whole
 from torch import nn
 
-from conftest import golden
 from fedloom.algorithms import FedMD
 from fedloom.algorithms.fedmd import FedMDClient, absolute_error_loss
 from fedloom.core.batch import Batch

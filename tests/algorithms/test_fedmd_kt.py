@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from conftest import golden
 from spoken import LOCAL, after_a_round, taught, whole
 
-from conftest import golden
 from fedloom.algorithms import FedMDKT, KTpFL
 from fedloom.engines.loop import Loop
 from fedloom.engines.stacked import Stacked

@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
+from conftest import golden
 from torch import Tensor
 from torch.func import grad
 
-from conftest import golden
 from fedloom.algorithms import FedMeta, PerFedAvg
 from fedloom.algorithms.fedmeta import is_query
 from fedloom.core.errors import SettingError

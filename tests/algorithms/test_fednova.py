@@ -7,10 +7,10 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from conftest import golden
 from torch import Tensor, nn
 from trajectory import flat, setting, unflat
 
-from conftest import golden
 from fedloom.algorithms import FedAvg, FedNova
 from fedloom.core.batch import Batch
 from fedloom.core.errors import SettingError

@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from conftest import golden
 from torch.func import grad
 
-from conftest import golden
 from fedloom.algorithms import FedNTDMSE
 from fedloom.core.batch import Batch
 from fedloom.core.errors import SettingError

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 from common_runs import PEOPLE, Followed, Net, close, flatten, local, of_head
+from conftest import golden
 from plain_runs import other
 
-from conftest import golden
 from fedloom.algorithms import FedPer
 from fedloom.engines.loop import Loop
 from fedloom.engines.stacked import Stacked

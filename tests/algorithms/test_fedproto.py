@@ -22,9 +22,9 @@ from common_rounds import (
     weights_of,
 )
 from common_runs import PEOPLE, flatten as flat
+from conftest import golden
 from torch import Tensor, nn
 
-from conftest import golden
 from fedloom.algorithms import FedProto, LocalOnly
 from fedloom.algorithms.fedproto import Server, gathered
 from fedloom.core.errors import SettingError

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 import torch
 from common_runs import PEOPLE, Followed, Net, close, flatten, local, of_head
+from conftest import golden
 from plain_runs import other
 
-from conftest import golden
 from fedloom.algorithms import FedPer, FedRep
 from fedloom.core.errors import SettingError
 from fedloom.core.optimiser import SGD, Local

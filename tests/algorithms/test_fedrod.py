@@ -22,9 +22,9 @@ from common_rounds import (
     weights_of,
 )
 from common_runs import PEOPLE, flatten as flat
+from conftest import golden
 from torch import nn
 
-from conftest import golden
 from fedloom.algorithms import FedAvg, FedRoD
 from fedloom.core.errors import SettingError
 from fedloom.core.model import Model

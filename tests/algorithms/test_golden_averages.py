@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from conftest import golden
 from steered import LEAP, Steered, SteeredTiny, clients_at, flat, rows
 from torch import Tensor, nn
 
-from conftest import golden
 from fedloom.algorithms import FedAvg, FedPer, FedProx, LGFedAvg, PFedSD
 from fedloom.core import tree
 from fedloom.core.averaging import Kept

@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from conftest import golden
 from torch import Tensor
 from torch.func import grad
 from trajectory import flat, setting, unflat
 
-from conftest import golden
 from fedloom.algorithms import KDNTD, FedNTD
 from fedloom.core.batch import Batch
 from fedloom.core.errors import SettingError

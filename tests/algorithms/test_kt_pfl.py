@@ -13,11 +13,11 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
+from conftest import golden
 from spoken import LOCAL as SPOKEN, after_a_round, taught, whole
 from torch import nn
 from torch.func import grad
 
-from conftest import golden
 from fedloom.algorithms import FedMDKT, KTpFL, KTpFLWeights
 from fedloom.algorithms.kt_pfl import coefficient_loss
 from fedloom.algorithms.shared.transfer import project_simplex

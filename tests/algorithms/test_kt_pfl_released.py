@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
+from conftest import golden
 from torch import Tensor
 from torch.func import grad
 
-from conftest import golden
 from fedloom.algorithms.shared.transfer import mixture
 from fedloom.core.losses import divergence, soft_prediction
 from fedloom.core.model import Model

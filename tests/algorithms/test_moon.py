@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
+from conftest import golden
 from torch import Tensor, nn
 from torch.func import grad
 from trajectory import TinyNet, flat, setting, unflat
 
-from conftest import golden
 from fedloom.algorithms.fedavg import FedAvg
 from fedloom.algorithms.moon import MOON, contrast
 from fedloom.core.augment import Augment

@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
+from conftest import golden
 from torch import Tensor
 from torch.func import grad
 
-from conftest import golden
 from fedloom.algorithms import PerFedAvg
 from fedloom.algorithms.per_fedavg import whole_steps
 from fedloom.core.batches import Batches

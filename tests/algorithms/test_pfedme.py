@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
+from conftest import golden
 from torch import Tensor, nn
 from torch.func import grad
 
-from conftest import golden
 from fedloom.algorithms import PFedMe
 from fedloom.core.errors import SettingError
 from fedloom.core.model import Model

@@ -7,9 +7,8 @@ from typing import Any
 
 import pytest
 from common_runs import FedBNNet, Net, close
-from plain_runs import replay
-
 from conftest import golden
+from plain_runs import replay
 
 
 @pytest.mark.parametrize(

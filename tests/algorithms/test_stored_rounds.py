@@ -20,8 +20,8 @@ from common_rounds import (
     weights_of,
 )
 from common_runs import PEOPLE, flatten as flat
-
 from conftest import golden
+
 from fedloom.algorithms import ALGORITHMS, fedavgm, feddyn, fedgkd
 from fedloom.core.tree import zeros_like
 from fedloom.core.types import Params, Weights

@@ -6,9 +6,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+from conftest import golden
 from trajectory import flat, setting, unflat
 
-from conftest import golden
 from fedloom.algorithms.fedavg import FedAvg
 from fedloom.algorithms.fedntd import FedNTD
 from fedloom.algorithms.fedprox import FedProx

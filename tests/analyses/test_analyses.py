@@ -13,7 +13,7 @@ import pytest
 from torch import Tensor, nn
 
 from analysed import COMMON, analyse, images, rows
-from fedloom import FedAvg, History, Local, Model, RunSettings, analyses, from_arrays, iid, papers, run
+from fedloom import FedAvg, History, Local, Model, RunSettings, analyses, from_arrays, iid, run
 from fedloom.analyses import ANALYSES, OF_ANY_TASK, AnalysedRun
 from fedloom.analyses.measures import logits
 from fedloom.cli.main import main
@@ -33,7 +33,7 @@ PARTICULAR = {"coefficients", "distillation", "hypersphere", "recovery", "synthe
 
 
 @pytest.mark.some(1)
-@pytest.mark.parametrize("name", sorted(set(papers.analyses()) - PARTICULAR))
+@pytest.mark.parametrize("name", sorted(set(analyses.every()) - PARTICULAR))
 def test_every_analysis_writes_a_figure_and_its_numbers(name: str, trained: Any, tmp_path: Path) -> None:
     analysed = AnalysedRun.of(trained("fedntd", "--model", "lenet"))
     finding, files = analyse(analysed, name, tmp_path)

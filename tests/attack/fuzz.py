@@ -41,9 +41,9 @@ from fedloom.data import Dataset, folders, formats, load, read_csv, read_npz
 from fedloom.data.columns import NoColumnError
 from fedloom.data.formats import FormatError, read_pickle
 from fedloom.data.matlab import read_matlab
-from fedloom.papers.reproduction import kept
 from fedloom.storage import files
 from fedloom.storage.codec import decode, encode
+from fedloom_papers.reproduction import kept
 
 SECONDS = 2.0
 LIMIT = 2**22  # of unpacked data, in place of 1 GiB

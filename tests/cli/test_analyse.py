@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from commands import call
-from fedloom import papers
+from fedloom import analyses
 from fedloom.cli.main import main
 
 
@@ -30,7 +30,7 @@ pytestmark = pytest.mark.usefixtures("_eighty_columns")
 def test_the_list_names_all_and_what_they_measure(capsys: pytest.CaptureFixture[str]) -> None:
     status, out, _ = call(capsys, "analyse", "--list")
     assert status == 0
-    assert set(papers.analyses()) <= {line.split()[0] for line in out.splitlines() if line.strip()}
+    assert set(analyses.every()) <= {line.split()[0] for line in out.splitlines() if line.strip()}
     assert "Hessian eigenvectors" in " ".join(out.split())
     assert max(map(len, out.splitlines())) <= 80
 
@@ -85,7 +85,7 @@ def test_all_says_what_does_not_apply(run: Path, tmp_path: Path, capsys: pytest.
     told = " ".join(out.split())
     assert "not measured: hypersphere: the circle needs features of 2 units" in told
     assert "not measured: recovery: FedAvg evaluates clients by the global model" in told
-    assert {path.stem for path in tmp_path.glob("*.png")} == set(papers.analyses()) - {
+    assert {path.stem for path in tmp_path.glob("*.png")} == set(analyses.every()) - {
         "coefficients",
         "distillation",
         "hypersphere",

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from fedloom import papers
 from fedloom.algorithms import ALGORITHMS
+from fedloom.analyses import ANALYSES
 from fedloom.cli.flags import add_settings
 from fedloom.core.optimiser import SGD, Distill
 from fedloom.core.setting import flag_of, sentences, setting
@@ -87,7 +87,7 @@ def test_a_default_stands_on_the_page_as_python_writes_it() -> None:
 def test_what_is_taken_from_docstrings_is_there() -> None:
     said = [p.sentence for p in PARTITIONS.values()]
     said += [MADE["_first"](one.make) for one in (*SAMPLERS.values(), ARRIVING)]
-    said += [MADE["_first"](measure) for measure in papers.analyses().values()]
+    said += [MADE["_first"](measure) for measure in ANALYSES.values()]
     assert [text for text in said if not text.endswith(".")] == []
 
 

@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
-
 from conftest import golden
+
 from fedloom import FedAvg, Job, RunSettings
 from fedloom.coordinator.sampler import (
     Arriving,

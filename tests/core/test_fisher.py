@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from conftest import golden
 from torch import nn
 
-from conftest import golden
 from fedloom.core.algorithm import Algorithm
 from fedloom.core.client import Client, on_client
 from fedloom.core.fisher import first_pass, fisher

@@ -9,9 +9,9 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 import torch
+from conftest import golden as read
 from hypothesis import given, settings, strategies as st
 
-from conftest import golden as read
 from fedloom.data import Partition, by_lists, dirichlet, iid, pooled, shards, split
 
 OFFICIAL_SEED = 19940817

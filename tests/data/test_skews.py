@@ -8,9 +8,9 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 import torch
+from conftest import golden
 from hypothesis import given, settings, strategies as st
 
-from conftest import golden
 from fedloom.data import (
     Partition,
     balanced_dirichlet,

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
+from conftest import golden
 from torch import nn
 
-from conftest import golden
 from fedloom import Classification, Examples, Hinge, Model
 from fedloom.core import tree
 from fedloom.data import Normalise

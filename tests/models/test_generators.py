@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
+from conftest import golden
 from torch import Tensor, nn
 
-from conftest import golden
 from fedloom.core.batch import Batch
 from fedloom.core.errors import SettingError
 from fedloom.core.model import Model

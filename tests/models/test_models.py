@@ -6,9 +6,9 @@ from collections.abc import Callable
 
 import pytest
 import torch
+from conftest import golden
 from torch import nn
 
-from conftest import golden
 from fedloom.models import (
     APFLCNN,
     MLP,

@@ -1,7 +1,8 @@
 """Which small wrong edits of edits.toml the tests notice: `make mutants`, or this file with names of groups or files.
 
-Each edit is made on a copy of src, alone, and the tests it names are run against that copy. It is killed where one of
-them fails. Exit status 1 if an edit survives, does not apply, or breaks the code instead of changing what it computes.
+Each edit is made on a copy of the source, alone, and the tests it names are run against that copy. It is killed where
+one of them fails. Exit status 1 if an edit survives, does not apply, or breaks the code instead of changing what it
+computes.
 """
 
 from __future__ import annotations
@@ -23,8 +24,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from queue import SimpleQueue
 
-TESTS = Path(__file__).resolve().parent.parent
-SRC = TESTS.parent / "src"
+ROOT = Path(__file__).resolve().parents[2]
 LIST = Path(__file__).with_name("edits.toml")
 PROCESSES, SECONDS = 2, 600  # side by side; for the tests of one edit
 BROKEN = re.compile(r"\b(NameError|UnboundLocalError|ImportError|ModuleNotFoundError|SyntaxError|IndentationError)\b")
@@ -35,6 +35,18 @@ RUN = (
     "here = pathlib.Path(sys.argv[1]) in pathlib.Path(fedloom.__file__).parents\n"
     f"sys.exit(pytest.main(sys.argv[2:]) if here else {ELSEWHERE})"
 )
+
+
+def source_of(file: str, root: Path) -> Path:
+    """Return the path of a file that an edit names: below src/fedloom, or papers/... of fedloom-papers."""
+    inside = file.removeprefix("papers/")
+    return root / "src/fedloom" / file if inside == file else root / "papers/src/fedloom_papers" / inside
+
+
+def test_of(file: str) -> Path:
+    """Return the path of a file of tests that an edit names: below tests, or papers/... of fedloom-papers."""
+    inside = file.removeprefix("papers/")
+    return ROOT / "tests" / file if inside == file else ROOT / "papers/tests" / inside
 
 
 @dataclass(frozen=True)
@@ -89,17 +101,21 @@ def chosen(names: Sequence[str]) -> list[Edit]:
 
 
 class Copy:
-    """A copy of src of one's own, in a folder that is not the working tree."""
+    """A copy of the source of one's own, in a folder that is not the working tree."""
 
     def __init__(self, folder: Path) -> None:
-        self.src = folder / "src"
-        shutil.copytree(SRC, self.src, ignore=shutil.ignore_patterns("__pycache__"))
-        # Byte code that is told by a digest of its source: by second and size, an edit might be taken for the original.
-        compileall.compile_dir(self.src, quiet=1, invalidation_mode=py_compile.PycInvalidationMode.CHECKED_HASH)
+        self.root = folder
+        self.sources = [folder / name for name in ("src", "papers/src") if (ROOT / name).is_dir()]
+        for source in self.sources:
+            there = ROOT / source.relative_to(folder)
+            shutil.copytree(there, source, ignore=shutil.ignore_patterns("__pycache__"))
+            # Byte code that is told by a digest of its source: by second and size, an edit might be taken for the
+            # original.
+            compileall.compile_dir(source, quiet=1, invalidation_mode=py_compile.PycInvalidationMode.CHECKED_HASH)
 
     def verdict(self, edit: Edit) -> tuple[str, str]:
         """(killed, survived, broken or no longer applies; why) of one edit."""
-        file = self.src / "fedloom" / edit.file
+        file = source_of(edit.file, self.root)
         before = file.read_text(encoding="utf-8")
         try:
             wrong = edit.on(before)
@@ -118,13 +134,14 @@ class Copy:
 
     def run(self, tests: Iterable[str], *options: str) -> tuple[int, str]:
         """Exit status and output of pytest on these tests with this copy."""
-        env = {**os.environ, "PYTHONPATH": str(self.src), "OMP_NUM_THREADS": "1", "PYTHONDONTWRITEBYTECODE": "1"}
-        command = [sys.executable, "-c", RUN, str(self.src), "-q", "--tb=short"]
+        path = os.pathsep.join(map(str, self.sources))
+        env = {**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1", "PYTHONDONTWRITEBYTECODE": "1"}
+        command = [sys.executable, "-c", RUN, str(self.root), "-q", "--tb=short"]
         command += ["-p", "no:cacheprovider", "-m", "slow or not slow", *options]
-        command += [str(TESTS / t) for t in tests]
+        command += [str(test_of(t)) for t in tests]
         try:
             done = subprocess.run(
-                command, cwd=self.src.parent, env=env, timeout=SECONDS, text=True,
+                command, cwd=self.root, env=env, timeout=SECONDS, text=True,
                 stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
             )  # fmt: skip
         except subprocess.TimeoutExpired:

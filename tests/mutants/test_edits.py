@@ -10,7 +10,7 @@ from collections import Counter
 import pytest
 
 from fedloom.algorithms import ALGORITHMS
-from mutants import SRC, TESTS, Copy, Edit, read
+from mutants import ROOT, Copy, Edit, read, source_of, test_of as path_of_test
 
 EDITS = read()
 PARTS = (
@@ -24,7 +24,7 @@ PARTS = (
 @pytest.mark.some(8)
 @pytest.mark.parametrize("edit", EDITS, ids=lambda e: e.label)
 def test_an_edit_still_applies_and_changes_the_code(edit: Edit) -> None:
-    text = (SRC / "fedloom" / edit.file).read_text(encoding="utf-8")
+    text = source_of(edit.file, ROOT).read_text(encoding="utf-8")
     wrong = edit.on(text)
     compile(wrong, edit.file, "exec")
     tree = ast.parse(wrong)
@@ -32,7 +32,7 @@ def test_an_edit_still_applies_and_changes_the_code(edit: Edit) -> None:
     assert read_names(tree) <= made_names(tree), "the edit breaks the code instead of changing what it computes"
     for test in edit.tests:
         path, _, name = test.partition("::")
-        there = (TESTS / path).read_text(encoding="utf-8")
+        there = path_of_test(path).read_text(encoding="utf-8")
         assert not name or f"def {name}(" in there, f"{test} is no test"  # without parameters, which change
 
 
@@ -81,15 +81,14 @@ def copy(tmp_path, monkeypatch):  # type: ignore[no-untyped-def]
     """A package of one function, and tests of it."""
     import mutants
 
-    package, tests = tmp_path / "there" / "fedloom", tmp_path / "tests"
+    package, tests = tmp_path / "src" / "fedloom", tmp_path / "tests"
     package.mkdir(parents=True)
     tests.mkdir()
     (package / "__init__.py").write_text("def half(x):\n    return x / 2\n")
     body = "import fedloom\n\ndef test_it():\n    assert fedloom.half(4) == 2\n"
     (tests / "test_half.py").write_text(body)
     (tests / "test_nothing.py").write_text("def test_it():\n    pass\n")
-    monkeypatch.setattr(mutants, "SRC", tmp_path / "there")
-    monkeypatch.setattr(mutants, "TESTS", tests)
+    monkeypatch.setattr(mutants, "ROOT", tmp_path)
     return Copy(tmp_path / "copy")
 
 
@@ -106,7 +105,9 @@ def copy(tmp_path, monkeypatch):  # type: ignore[no-untyped-def]
 )
 def test_only_a_test_that_fails_kills(new: str, test: str, verdict: str, copy: Copy) -> None:
     assert copy.verdict(Edit("half", "wrong", "__init__.py", "x / 2", new, (test,)))[0] == verdict
-    assert "x / 2" in (copy.src / "fedloom" / "__init__.py").read_text()  # and the next edit finds the original
+    assert (
+        "x / 2" in (copy.root / "src" / "fedloom" / "__init__.py").read_text()
+    )  # and the next edit finds the original
 
 
 def test_an_edit_without_its_place_is_told_apart(copy: Copy) -> None:

@@ -30,10 +30,12 @@ def check() -> ModuleType:
         ("report/over_seeds", {"tests/report/test_first_screen.py"}),
         ("coordinator/thread_count", {"tests/coordinator/test_thread_count.py"}),
         ("analyses/forgetting", {"tests/analyses/test_analyses.py"}),  # a room loads it by its name
+        ("papers/pfedsd/spread", {"papers/tests/pfedsd/test_spread.py"}),
     ],
 )
 def test_tests_are_found_wherever_they_are(file: str, tests: set[str], check: ModuleType) -> None:
-    found = check.concerning(Path(file).name, [f"src/fedloom/{file}.py"])
+    source = check.source_of(f"{file}.py", ROOT).relative_to(ROOT)
+    found = check.concerning(source.stem, [str(source)])
     assert tests <= set(found)
     assert len(found) < 40
 
@@ -45,5 +47,5 @@ def test_a_file_that_many_tests_import_has_those_of_its_edits(check: ModuleType)
 
 
 def test_a_file_that_is_not_there(check: ModuleType) -> None:
-    with pytest.raises(LookupError, match=r"there is no gone\.py below src"):
+    with pytest.raises(LookupError, match=r"there is no gone\.py below src or papers"):
         check.steps("gone")

@@ -3,7 +3,7 @@
 Ni, Shen, Zhang. *Adaptive Personalized Federated Learning by Parameter Decomposition and Continual Learning* (in
 Chinese). Scientia Sinica Informationis 52, 2022, https://doi.org/10.1360/SSI-2021-0152, eq. 1 to 6, Algorithm 1. It is
 not the APFL of Deng, Kamani and Mahdavi (2020), which mixes two models: the name `apfl` alone is refused with the
-question which is meant. Experiments: docs/apfl.md.
+question which is meant. Experiments: papers/docs/apfl.md.
 
     w       = W_S(k) * m_k + W_k,   m_k = sigmoid(r_k): one number for each output unit of a layer      (3)
     client  min over W_S(k), r_k, W_k of  L_k(w) + mu / 2 sum_j F_jj (W_S(k),j - W_S,j)^2               (4), (6)

@@ -26,7 +26,7 @@ what one-shot FedAvg of the same seed ends with.
 Images go through the augmentation of the clients' training examples, if there is one, and through their normalisation.
 `job.restore(run).engine.pool("images")` has those of each epoch: `x` [b, ...] as bytes, `y` the classes that they were
 made for, `said` those that the ensemble takes them for. Teachers of one architecture are one stack on a GPU;
-convolutions on a CPU are computed one after another. Experiments: docs/dense.md.
+convolutions on a CPU are computed one after another. Experiments: papers/docs/dense.md.
 
 Down: the initial models, which clients could make themselves. Up: the model. Kept by the client: nothing. No value
 gives FedAvg. The model is uploaded once.

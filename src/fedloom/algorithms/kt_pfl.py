@@ -10,7 +10,7 @@ https://arxiv.org/abs/2111.02801, eq. 2 to 7.
 
 C[n, m] is the weight that student n puts on teacher m. There are two exchanges a round. Nothing is averaged, so
 architectures may differ. The record of a round has C as `server_coefficients`, row by row, where there are at most 100
-clients; `fedloom analyse RUN coefficients` draws it. Experiments: docs/ktpfl.md.
+clients; `fedloom analyse RUN coefficients` draws it. Experiments: papers/docs/ktpfl.md.
 
 As rho grows, with eta3 = 0.5 / rho, C tends to 1/N like 1 / rho: uniform mixing (`fedmd_kt`). C is then within lam / (2
 rho) times its gradient's length of 1/N, row by row.

@@ -6,7 +6,7 @@ Jin, Bai, Yao, Dai, Gu, Yu, Sun. *Personalized Edge Intelligence via Federated S
     phi_k(w; v_k) = CE(w) + lam * T^2 * KL(q(v_k; T) || q(w; T))      v_k: the client's model after its last round
 
 Training starts from the global model and is pulled towards the personal one. The model with which training ends becomes
-v_k and is uploaded. Personal accuracy is that of v_k. Experiments: docs/pfedsd.md.
+v_k and is uploaded. Personal accuracy is that of v_k. Experiments: papers/docs/pfedsd.md.
 
 A client that takes part for the first time has no v_k and no term: its update is that of FedAvg. One that never took
 part is evaluated by the newest global model (`has_personal` is then false). One that is not selected keeps its v_k,

@@ -1,6 +1,6 @@
 """Analyses that any run can be put to, by name, each with its numbers and its figure in a module of that name.
 
-`analyse` and `write_analysis` make their files. What only one paper needs stands in its room, below `fedloom.papers`.
+`analyse` and `write_analysis` make their files. What only one paper needs is offered by `fedloom_papers`.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ from fedloom.analyses import (
 from fedloom.analyses.analysed_run import AnalysedRun
 from fedloom.analyses.analysis_result import AnalysisResult
 from fedloom.analyses.tsne import joint_tsne
+from fedloom.core.entry_points import ANALYSES as OFFERED, offers
 from fedloom.core.errors import SettingError
 from fedloom.report.style import FIGURES, drawing, rendered
 from fedloom.storage.files import path_of
@@ -41,6 +42,7 @@ __all__ = [
     "AnalysisResult",
     "analyse",
     "by_name",
+    "every",
     "joint_tsne",
     "write_analysis",
 ]
@@ -74,6 +76,15 @@ OF_ANY_TASK = frozenset({"gradient-diversity"})
 """Those that ask nothing of a run's targets; all others look at classes."""
 
 
+def every() -> dict[str, Analysis]:
+    """Return every analysis by its name: those here, then those that other packages offer by entry points.
+
+    Raises:
+        SettingError: two packages offer one name, or what one offers cannot be imported.
+    """
+    return ANALYSES | {name: offer.load() for name, offer in offers(OFFERED, ANALYSES).items()}
+
+
 def analyse(
     run: AnalysedRun, name: str, out: str | os.PathLike[str], analyses: Mapping[str, Analysis] = ANALYSES
 ) -> tuple[AnalysisResult, list[Path]]:
@@ -83,7 +94,7 @@ def analyse(
         run: `AnalysedRun.of(directory)`, with the rounds to look at; several analyses of the same object share rounds.
         name: a key of `analyses`.
         out: folder in which NAME.png, NAME.svg, NAME.pdf and NAME*.csv are written.
-        analyses: by name; with those of studies, `fedloom.papers.analyses()`.
+        analyses: by name; with those of other packages, `every()`.
 
     Returns:
         What was found, and the files.

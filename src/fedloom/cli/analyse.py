@@ -5,8 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from fedloom import papers
-from fedloom.analyses import analyse
+from fedloom.analyses import analyse, every
 from fedloom.analyses.analysed_run import AnalysedRun
 from fedloom.analyses.analysis_result import AnalysisResult
 from fedloom.cli.options import print_code
@@ -21,7 +20,7 @@ _MOST_ROWS = 12  # of a table on the terminal; all are in the CSV file
 
 def run(args: argparse.Namespace, console: Terminal) -> int:
     """Analyse a run, and print each analysis: its table, its meaning, and the paths of its files."""
-    analyses = papers.analyses()
+    analyses = every()
     if args.list:
         listing = table("Analyses", "fedloom analyse RUN NAME [NAME ...], or all of them: fedloom analyse RUN all")
         listing.add_column("name", no_wrap=True)

@@ -3,13 +3,21 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any, NoReturn
 
 from fedloom.wording import did_you_mean
 
 
 class Parser(argparse.ArgumentParser):
-    """Parser whose errors are a line or two, with a guess of the intended flag, command or value."""
+    """Parser whose errors are a line or two, with a guess of the intended flag, command or value.
+
+    Attributes:
+        elsewhere: of commands that are missing here, the package that brings them.
+    """
+
+    elsewhere: Mapping[str, str] = MappingProxyType({})
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
         parsed, unknown = super().parse_known_args(args, namespace)
@@ -22,6 +30,8 @@ class Parser(argparse.ArgumentParser):
 
     def _check_value(self, action: argparse.Action, value: Any) -> None:
         if action.choices is not None and value not in action.choices:
+            if (package := self.elsewhere.get(str(value))) is not None:
+                self.error(f"{value} is a command of {package}: pip install ./papers in fedloom's folder brings it")
             choices = list(map(str, action.choices))
             raise argparse.ArgumentError(
                 action, f"invalid choice: {value!r}{did_you_mean(str(value), choices)}; there are {', '.join(choices)}"

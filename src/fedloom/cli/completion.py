@@ -7,10 +7,11 @@ from collections.abc import Iterator
 
 from fedloom.cli.index import INDEX
 from fedloom.cli.parser import parser
+from fedloom.core.entry_points import ANALYSES, offers
 from fedloom.display.terminal import Terminal
 
 _LISTS = {  # by the setting of a flag, or by the name of a command's argument
-    "algorithm": "algorithms", "algorithms": "algorithms", "source": "downloads", "names": "analyses",
+    "algorithm": "algorithms", "algorithms": "algorithms", "source": "downloads",
     "model": "models", "task": "tasks", "data.partition": "partitions", "clients.sampler": "samplers",
     "clients.attack": "attacks", "run.aggregator": "aggregators",
 }  # fmt: skip
@@ -57,6 +58,8 @@ def _completions(parser_: argparse.ArgumentParser) -> list[str]:
     """Return the names and flags that may follow a command."""
     arguments = [action.dest for action in parser_._actions if not action.option_strings]
     listed = [name for dest in arguments for name in INDEX.get(_LISTS.get(dest, ""), ())]
+    if parser_.prog == "fedloom analyse":
+        listed += [*INDEX["analyses"], *offers(ANALYSES)]
     flags = [flag for action in parser_._actions for flag in action.option_strings if flag.startswith("--")]
     return [*(name for name, _ in _subcommands(parser_)), *listed, *flags]
 

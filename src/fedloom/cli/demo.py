@@ -8,7 +8,7 @@ from rich.text import Text
 
 from fedloom.cli.train import print_setup, train
 from fedloom.display.terminal import Terminal, table
-from fedloom.papers.reproduction import demonstration
+from fedloom.experiments import demonstration
 from fedloom.report import comparison_table
 
 

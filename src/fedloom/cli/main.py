@@ -12,7 +12,7 @@ from importlib import import_module
 from typing import Any
 
 from fedloom.cli.parser import parser
-from fedloom.core.errors import FedloomError, enough_memory, line_of
+from fedloom.core.errors import FedloomError, SettingError, enough_memory, line_of
 from fedloom.core.naming import forbid_imports
 from fedloom.display.terminal import Terminal
 
@@ -20,17 +20,23 @@ from fedloom.display.terminal import Terminal
 def main(argv: Sequence[str] | None = None) -> int:
     """Parse, run, print; return the exit status.
 
-    It is 0; 1 (demo: a number is out of its range; reproduce: a requested run is missing; verify: a run is damaged, or
-    the root is not the expected one; run, compare, resume: one of several runs diverged, or could not be read);
+    It is 0; 1 (demo: a number is out of its range; verify: a run is damaged, or the root is not the expected one; run,
+    compare, resume: one of several runs diverged, or could not be read; reproduce: a requested run is missing);
     2 (an error, or nothing could be run); 130 (interrupted).
     """
     words = sys.argv[1:] if argv is None else argv
-    if not words:
-        parser().print_help()
+    errors = Terminal(stderr=True)
+    try:
+        commands = parser(words)
+    except SettingError as error:  # of what another package offers
+        errors.announce("error", "red", str(error))
         return 2
-    args = parser().parse_args(words)
+    if not words:
+        commands.print_help()
+        return 2
+    args = commands.parse_args(words)
     debugs = getattr(args, "debug", False)
-    console, errors = Terminal(force_terminal=False if debugs else None), Terminal(stderr=True)  # a bar hides prompts
+    console = Terminal(force_terminal=False if debugs else None)  # a bar hides prompts
 
     printed = set[str]()
 
@@ -54,7 +60,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         can_resume = hasattr(args, "resume") and args.out is not None
         hint = "; the same command with --resume continues" if can_resume else ""
-        errors.print("interrupted" + ("; the same command continues" if args.command == "reproduce" else hint))
+        errors.print("interrupted" + ("; the same command continues" if getattr(args, "continues", False) else hint))
         return 130
 
 
@@ -68,7 +74,8 @@ def _permission(args: argparse.Namespace) -> AbstractContextManager[None]:
 
 
 def _load_function(name: str) -> Callable[[argparse.Namespace, Terminal], int]:
-    """Import and return the function of a command, MODULE.NAME of this package."""
-    module, _, function = name.partition(".")
-    loaded: Callable[[argparse.Namespace, Terminal], int] = getattr(import_module(f"fedloom.cli.{module}"), function)
+    """Import and return the function of a command, MODULE.NAME of this package or module:name of another."""
+    module, colon, function = name.partition(":") if ":" in name else name.partition(".")
+    where = module if colon == ":" else f"fedloom.cli.{module}"
+    loaded: Callable[[argparse.Namespace, Terminal], int] = getattr(import_module(where), function)
     return loaded

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Sequence
 from typing import Any
 
 from fedloom import __version__
@@ -10,9 +11,11 @@ from fedloom.cli.argument_parser import Parser
 from fedloom.cli.device_commands import add_device_commands
 from fedloom.cli.flags import add_settings, count, directory, file, round_or_best
 from fedloom.cli.index import INDEX
-from fedloom.papers import STUDIES
+from fedloom.core.entry_points import COMMANDS, offers
+from fedloom.display.command import Command
 
 _CLIENT = "the personal model of this client, by its name or number"
+_ELSEWHERE = dict.fromkeys(("reproduce", "claims", "figures"), "fedloom-papers")  # the packages of known commands
 _EXAMPLES = """\
 examples:
   fedloom new mine
@@ -34,8 +37,12 @@ examples:
 """
 
 
-def parser() -> argparse.ArgumentParser:
-    """Return the parser of all commands. Its result's `do` names a function, MODULE.NAME of this package."""
+def parser(words: Sequence[str] = ()) -> argparse.ArgumentParser:
+    """Return the parser of all commands. Its result's `do` names a function, MODULE.NAME of this package.
+
+    Args:
+        words: what a person has typed. Other packages are asked for their commands unless the first is one of ours.
+    """
     root = Parser(
         prog="fedloom",
         description="Federated learning, simulated on this machine.",
@@ -190,21 +197,6 @@ def parser() -> argparse.ArgumentParser:
     add_device_commands(command)
     _sweep(command)
     _analyse(command)
-    _reproduce(command)
-    held = command("claims", "what the papers claim, and which claims our runs hold", "claims.show")
-    held.add_argument("source", nargs="?", choices=STUDIES, help="one of these papers (default: all)")
-    held.add_argument(
-        "--known", action="append", default=[], type=directory, metavar="DIR",
-        help="judge the runs in this folder of results instead of those that were kept for this version; repeatable",
-    )  # fmt: skip
-    drawn = command("figures", "figures of the papers, drawn of many runs of their recipes", "draw_figures.draw")
-    drawn.add_argument("names", nargs="*", metavar="NAME", help="what to draw, as --list names it")
-    drawn.add_argument(
-        "--known", action="append", default=[], type=directory, metavar="DIR",
-        help="a folder of results; the first before the others, as of reproduce; repeatable",
-    )  # fmt: skip
-    drawn.add_argument("--out", type=directory, metavar="DIR", help="where NAME.png, .svg, .pdf and .csv go")
-    drawn.add_argument("--list", action="store_true", help="list what can be drawn")
     algorithms = command("algorithms", "list the algorithms, their settings and their facts", "list_algorithms.show")
     algorithms.add_argument("names", nargs="*", metavar="algorithm", help="print all facts of these alone")
     whose = algorithms.add_mutually_exclusive_group()
@@ -234,6 +226,11 @@ def parser() -> argparse.ArgumentParser:
     command("schema", "print the JSON schema of settings files, for editors", "new.schema")
     demo = command("demo", "four algorithms on embedded data, checked against expected results", "demo.run")
     demo.add_argument("--seed", type=int, default=0, help="of everything random (default: 0)")
+    if not words or words[0] not in commands.choices:
+        for name, offer in offers(COMMANDS, commands.choices).items():
+            declared: Command = offer.load()
+            declared.flags(command(name, declared.help, declared.do))
+        root.elsewhere = {name: package for name, package in _ELSEWHERE.items() if name not in commands.choices}
     return root
 
 
@@ -306,47 +303,3 @@ def _analyse(command: Any) -> None:
     )
     parser.add_argument("--list", action="store_true", help="list the analyses")
     _allow_code(parser)
-
-
-def _reproduce(command: Any) -> None:
-    parser = command("reproduce", "run the published experiments of a table and compare the numbers", "reproduce.run")
-    add = parser.add_argument
-    add("table", nargs="?", help="a name that --list shows")
-    add(
-        "--list", action="store_true",
-        help="list the tables; with TABLE its columns and methods, limited by --only and --methods",
-    )  # fmt: skip
-    add(
-        "--data", type=directory, metavar="FOLDER",
-        help="the original files of the data sets; needed unless all runs exist",
-    )  # fmt: skip
-    add("--out", type=directory, metavar="DIR", help="where runs and results go; finished runs are not repeated")
-    add(
-        "--only", metavar="COLUMN", help="cifar10-s2, or all columns with this beginning (cifar10); several with commas"
-    )
-    add(
-        "--methods", metavar="NAME",
-        help="methods of the table, or of another reading of its settings (fedprox-config); several with commas",
-    )  # fmt: skip
-    add(
-        "--rounds",
-        metavar="N",
-        help="stop after N rounds of the same schedule; a later call can continue (default and maximum: as published)",
-    )
-    many = parser.add_mutually_exclusive_group()
-    many.add_argument("--seeds", metavar="S", help="seeds 0 to S - 1 (default: 1)")
-    many.add_argument("--seed", metavar="N", help="seeds, with commas")
-    add("--threads", metavar="N", help="of PyTorch (default: as many as it chooses)")
-    add(
-        "--set", action="append", default=[], metavar="NAME=VALUE",
-        help="a setting by its name in a settings file, run.device=cuda; repeatable; results name it",
-    )  # fmt: skip
-    add(
-        "--known", action="append", default=[], type=directory, metavar="DIR",
-        help="other results, also exported ones, whose runs with the same settings count as done; repeatable",
-    )  # fmt: skip
-    add("--report-only", action="store_true", help="run nothing, only compare existing runs")
-    add(
-        "--export", type=directory, metavar="DIR",
-        help="copy settings and logs of finished runs there, without weights",
-    )  # fmt: skip

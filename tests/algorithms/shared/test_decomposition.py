@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 import torch
+from conftest import golden
 from torch import Tensor, nn
 
-from conftest import golden
 from fedloom.algorithms.shared.decomposition import decompose, effective, units
 from fedloom.core.model import Model
 from fedloom.core.types import Weights

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
+from conftest import golden
 from torch import Tensor, nn
 
-from conftest import golden
 from fedloom.algorithms import DENSE, FedAvg, FedMeta, FedProx
 from fedloom.algorithms.fedmeta import is_query
 from fedloom.algorithms.shared.ldam import LDAM, class_weights, margins

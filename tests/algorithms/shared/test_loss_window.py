@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-
 from conftest import golden
+
 from fedloom.algorithms.shared.loss_window import Window
 from fedloom.core import tree
 

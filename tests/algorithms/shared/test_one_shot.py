@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
+from conftest import golden
 from torch import nn
 
-from conftest import golden
 from fedloom.algorithms import DENSE
 from fedloom.algorithms.shared import one_shot
 from fedloom.algorithms.shared.one_shot import Teachers, in_one_stack

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
+from conftest import golden
 from torch import nn
 
-from conftest import golden
 from fedloom import Examples, Model
 from fedloom.analyses.measures import alignment, class_activations, dead, preference
 from fedloom.models import LeNet, LogisticRegression

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-
 from conftest import golden
+
 from fedloom import Classification, Examples, Model
 from fedloom.analyses.measures import (
     complement,

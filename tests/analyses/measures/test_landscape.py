@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
+from conftest import golden
 from torch import Tensor, nn
 
-from conftest import golden
 from fedloom import Classification, Examples, Model, Weights
 from fedloom.analyses.measures import hessian_eigen, hessian_product, perturbed, plane
 from fedloom.analyses.measures.flat import flat, unflat

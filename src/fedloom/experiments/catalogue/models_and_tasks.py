@@ -70,7 +70,8 @@ TASKS: dict[str, NamedTask] = {
         ),
         NamedTask(
             "ldam", LDAM,
-            "[margins](dense.md#ldam) by each client's label counts, for networks whose logits are scaled cosines",
+            "[margins](../papers/docs/dense.md#ldam) by each client's label counts, "
+            "for networks whose logits are scaled cosines",
         ),
         NamedTask(
             "ldam_drw", partial(LDAM, drw=0.8), "the same, classes weighted in the last fifth of local training"
