@@ -43,8 +43,8 @@ from fedloom.engines.engine_options import Options
 from fedloom.engines.loop import Loop
 from fedloom.engines.population import Population
 from fedloom.engines.stacked import Stacked
+from fedloom.engines.workers import Workers
 from fedloom.models import build
-from fedloom.wire.workers import Workers
 
 
 def images(count: int, shape: tuple[int, ...]) -> fl.Examples:

@@ -25,8 +25,8 @@ from fedloom.engines.engine_options import Options
 from fedloom.engines.loop import Loop
 from fedloom.engines.population import Population
 from fedloom.engines.stacked import Stacked
+from fedloom.engines.workers import Workers
 from fedloom.models.sequences import CausalTransformer
-from fedloom.wire.workers import Workers
 
 VOCABULARY = 90
 

@@ -1,5 +1,8 @@
 """Count the library by room: lines of statements, without imports and docstrings; files above 400 lines; circles.
 
+The kernel computes a run and imports no neighbour. What of the library one must know who changes a round is the closure
+of imports behind `fedloom.run`, and with all methods behind `fedloom.algorithms` too.
+
 python scripts/size.py [SRC]                SRC: another copy
 python scripts/size.py --against COMMIT     before and after, as a table
 """
@@ -9,11 +12,14 @@ from __future__ import annotations
 import argparse
 import ast
 import io
+import os
 import subprocess
+import sys
 import tarfile
 import tempfile
 import tokenize
 from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -21,6 +27,10 @@ import networkx
 
 ROOT = Path(__file__).resolve().parent.parent
 LONG = 400
+KERNEL = ("data", "core", "tasks", "models", "storage", "algorithms", "engines", "evaluate", "coordinator")
+COMMON = ("display", "wording")  # below all rooms
+RUN, METHODS = "fedloom.coordinator", "fedloom.algorithms"
+_LOADED = "import sys, fedloom; fedloom.run; print(*(m for m in sys.modules if m.split('.')[0] == 'fedloom'))"
 
 
 def code(text: str) -> int:
@@ -50,6 +60,42 @@ def imported(tree: ast.AST, modules: set[str]) -> set[str]:
     return found & modules
 
 
+def closure(starts: Iterable[str], imports: networkx.DiGraph[str]) -> set[str]:
+    """Return modules with all that they import, and what their packages do, again and again."""
+    found, left = set[str](), [name for name in starts if name in imports]
+    while left:
+        if (name := left.pop()) not in found:
+            found.add(name)
+            left += [*imports[name], *(parent for parent in [name.rpartition(".")[0]] if parent in imports)]
+    return found
+
+
+def is_neighbour(module: str) -> bool:
+    """Return whether a module of the library is in no room of the kernel, nor in one below all."""
+    return "." in module and module.split(".")[1] not in (*KERNEL, *COMMON)
+
+
+def neighbours(tree: ast.AST) -> list[str]:
+    """Return the modules of neighbours that a file imports, within functions too, one for each import."""
+    found = list[str]()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            found += [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom) and node.module == "fedloom":
+            found += [f"fedloom.{alias.name}" for alias in node.names if not alias.name.startswith("_")]
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            found.append(node.module)
+    return [name for name in found if name.split(".")[0] == "fedloom" and is_neighbour(name)]
+
+
+def loaded(root: Path) -> list[str]:
+    """Return the modules of the library below a folder that `fedloom.run` loads."""
+    run = subprocess.run(
+        [sys.executable, "-c", _LOADED], env={**os.environ, "PYTHONPATH": str(root)}, check=True, capture_output=True
+    )
+    return sorted(run.stdout.decode().split())
+
+
 @dataclass
 class Size:
     """What is counted of a copy of the source."""
@@ -59,25 +105,35 @@ class Size:
     files: Counter[str] = field(default_factory=Counter)
     long: dict[str, int] = field(default_factory=dict)  # lines of each file above LONG
     circles: list[list[str]] = field(default_factory=list)
+    closures: dict[str, int] = field(default_factory=dict)  # statements behind a run, and with all methods
+    edges: list[str] = field(default_factory=list)  # imports of neighbours in the kernel, as "file imports module"
+    loaded: list[str] = field(default_factory=list)
 
     @classmethod
     def of(cls, root: Path) -> Size:
         """Count the files below a folder."""
-        out, graph = cls(), networkx.DiGraph()
+        out, graph, each = cls(), networkx.DiGraph(), dict[str, int]()
         files = {
             ".".join(p.relative_to(root).with_suffix("").parts).removesuffix(".__init__"): p
             for p in sorted(root.rglob("*.py"))
         }
         for name, path in files.items():
             text = path.read_text(encoding="utf-8")
-            room, length = name.split(".")[1] if "." in name else "fedloom", len(text.splitlines())
-            out.statements[room] += code(text)
+            room, tree = name.split(".")[1] if "." in name else "fedloom", ast.parse(text)
+            length = len(text.splitlines())
+            each[name] = code(text)
+            out.statements[room] += each[name]
             out.lines[room] += length
             out.files[room] += 1
             if length > LONG:
                 out.long[str(path.relative_to(root))] = length
-            graph.add_edges_from((name, other) for other in imported(ast.parse(text), {*files}))
+            graph.add_node(name)
+            graph.add_edges_from((name, other) for other in imported(tree, {*files}))
+            if room in KERNEL:
+                out.edges += [f"{path.relative_to(root)} imports {other}" for other in neighbours(tree)]
         found = networkx.strongly_connected_components(graph)
+        for name, starts in (("fedloom.run", [RUN]), ("the same with all methods", [RUN, METHODS])):
+            out.closures[name] = sum(each[module] for module in closure(starts, graph))
         out.circles = sorted(sorted(part) for part in found if len(part) > 1)
         return out
 
@@ -86,13 +142,29 @@ class Size:
         rows = {room: (self.files[room], self.lines[room], n) for room, n in self.statements.most_common()}
         return {**rows, "all": (self.files.total(), self.lines.total(), self.statements.total())}
 
+    def kernel(self) -> dict[str, int]:
+        """Return the numbers of the kernel, by what is counted."""
+        return {
+            "modules that fedloom.run loads": len(self.loaded),
+            "of these, of neighbours": sum(map(is_neighbour, self.loaded)),
+            **{f"statements by closure of imports behind {name}": n for name, n in self.closures.items()},
+            "imports of neighbours in the kernel": len(self.edges),
+        }
+
+
+def counted(root: Path) -> Size:
+    """Count the files below a folder, and the modules that a run loads of them."""
+    out = Size.of(root)
+    out.loaded = loaded(root)
+    return out
+
 
 def at(commit: str) -> Size:
     """Count the source as it was at a commit of this checkout."""
     archive = subprocess.run(["git", "archive", commit, "src"], cwd=ROOT, check=True, capture_output=True).stdout
     with tempfile.TemporaryDirectory() as folder, tarfile.open(fileobj=io.BytesIO(archive)) as files:
         files.extractall(folder, filter="data")
-        return Size.of(Path(folder) / "src")
+        return counted(Path(folder) / "src")
 
 
 def show(size: Size) -> None:
@@ -104,6 +176,7 @@ def show(size: Size) -> None:
         f"files above {LONG} lines: {len(size.long)}", *(f"{n} {length}" for n, length in size.long.items()), sep="\n  "
     )
     print(f"circles: {len(size.circles)}", *(" ".join(part) for part in size.circles), sep="\n  ")
+    print("the kernel and its neighbours:", *(f"{n:7,} {what}" for what, n in size.kernel().items()), sep="\n  ")
 
 
 def compare(before: Size, after: Size) -> None:
@@ -116,6 +189,10 @@ def compare(before: Size, after: Size) -> None:
         print(f"| {room} | {cells} | {pairs[2][1] - pairs[2][0]:+,} |")
     print(f"\nFiles above {LONG} lines: {len(before.long)} → {len(after.long)}; circles: "
           f"{len(before.circles)} → {len(after.circles)}.")  # fmt: skip
+    print("\n| the kernel and its neighbours | |", "|---|---|", sep="\n")
+    new_numbers = after.kernel()
+    for what, n in before.kernel().items():
+        print(f"| {what} | {n:,} → {new_numbers[what]:,} |")
 
 
 def main() -> None:
@@ -124,9 +201,9 @@ def main() -> None:
     parser.add_argument("--against", metavar="COMMIT")
     args = parser.parse_args()
     if args.against is None:
-        show(Size.of(args.src))
+        show(counted(args.src))
     else:
-        compare(at(args.against), Size.of(args.src))
+        compare(at(args.against), counted(args.src))
 
 
 if __name__ == "__main__":

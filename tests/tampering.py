@@ -16,10 +16,11 @@ from fedloom.core.errors import CodecError
 from fedloom.core.types import Weighted
 from fedloom.engines.faults import Faults
 from fedloom.engines.message import EVALUATING
-from fedloom.wire.communication import Connections, Wires
+from fedloom.engines.message_bytes import head_of, pack, seal, unpack, unseal
+from fedloom.engines.processes import Processes
+from fedloom.engines.wires import Wires
+from fedloom.wire.communication import Connections
 from fedloom.wire.fleet import RankFleet
-from fedloom.wire.processes import Processes
-from fedloom.wire.transport import head_of, pack, seal, unpack, unseal
 
 Harm = Literal[
     "lost", "slow", "duplicated", "reordered", "replayed", "swapped", "corrupted", "malicious", "absurd", "forged"

@@ -7,12 +7,17 @@ from __future__ import annotations
 
 import ast
 import re
+import runpy
 from pathlib import Path
+from typing import Any
+
+import pytest
 
 import fedloom
 import fedloom_papers
 
 SOURCE, PAPERS = Path(fedloom.__file__).parent, Path(fedloom_papers.__file__).parent
+SIZE: dict[str, Any] = runpy.run_path(str(Path(__file__).parents[1] / "scripts/size.py"))
 LAYERS = [  # top first; those on one line may not import each other
     {"cli"},
     {"testing"},
@@ -88,6 +93,24 @@ def test_every_layer_is_known() -> None:
 def test_imports_point_downwards() -> None:
     found = [v for path in sorted(SOURCE.rglob("*.py")) for v in violations(path, path.read_text(encoding="utf-8"))]
     assert not found, "imports that point up or sideways:\n" + "\n".join(found)
+
+
+def test_the_kernel_imports_no_neighbour() -> None:
+    """What computes a run is understood without devices, tables of results, papers and commands."""
+    assert set(SIZE["KERNEL"]) <= set(DEPTH)
+    found = [
+        f"{path.relative_to(SOURCE)} imports {module}"
+        for room in SIZE["KERNEL"]
+        for path in sorted((SOURCE / room).rglob("*.py"))
+        for module in SIZE["neighbours"](ast.parse(path.read_text(encoding="utf-8")))
+    ]
+    assert not found, "a neighbour knows the kernel, and not the other way round:\n" + "\n".join(found)
+
+
+@pytest.mark.slow
+def test_a_run_loads_no_neighbour() -> None:
+    found = [module for module in SIZE["loaded"](SOURCE.parent) if SIZE["is_neighbour"](module)]
+    assert not found, f"fedloom.run loads {found}"
 
 
 def test_studies_do_not_know_each_other() -> None:

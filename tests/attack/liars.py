@@ -33,13 +33,13 @@ from fedloom.core import tree
 from fedloom.core.types import Weighted
 from fedloom.data import by_lists, federate, iid
 from fedloom.device import Controller, ModelManager
+from fedloom.engines.message_bytes import head_of, unseal
 from fedloom.engines.norms import BOUND_OF_DEVICES, Measured, bound
 from fedloom.engines.runtime import Runtime
 from fedloom.experiments import catalogue
 from fedloom.testing.in_process import fleet_of, population_of, token_of
 from fedloom.wire.device_registry import Registry
 from fedloom.wire.registration import Registration, cap_of
-from fedloom.wire.transport import head_of, unseal
 from tampering import with_upload
 
 CLIENTS, EACH, LIAR = 12, 60, 5

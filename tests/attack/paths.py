@@ -35,6 +35,8 @@ from fuzz import damaged
 from fedloom.algorithms import FedAvg
 from fedloom.core.errors import FedloomError
 from fedloom.engines.message import Call
+from fedloom.engines.message_bytes import part, seal, unpack, unseal
+from fedloom.engines.service import request_bytes
 from fedloom.testing.in_process import DevicesInProcess
 from fedloom.wire import over_flower
 from fedloom.wire.fleet import Audit, RankFleet
@@ -53,8 +55,6 @@ from fedloom.wire.flower_relay import (
     relay,
 )
 from fedloom.wire.over_flower import FlowerConnections, RelayedServer
-from fedloom.wire.service import request_bytes
-from fedloom.wire.transport import part, seal, unpack, unseal
 from flower_in_memory import short_folder
 from tiny import LOCAL, mlp, population
 

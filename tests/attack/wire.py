@@ -32,15 +32,15 @@ from fedloom.data import from_arrays
 from fedloom.device import Membership
 from fedloom.engines.engine_options import Options
 from fedloom.engines.message import Call
+from fedloom.engines.message_bytes import pack, part, seal, unpack, unseal, with_checksum
+from fedloom.engines.service import request_bytes
 from fedloom.experiments import catalogue
 from fedloom.experiments.experiment import Experiment
 from fedloom.storage.files import digest
 from fedloom.testing.in_process import DevicesInProcess
 from fedloom.wire.reception import _read_registration
 from fedloom.wire.registration import versions
-from fedloom.wire.service import request_bytes
 from fedloom.wire.start import Start
-from fedloom.wire.transport import pack, part, seal, unpack, unseal, with_checksum
 from tiny import LOCAL, mlp, population
 
 ODD: list[Any] = [

@@ -9,7 +9,7 @@ import warnings
 from itertools import pairwise
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import pytest
@@ -32,7 +32,7 @@ from fedloom import (
     run,
 )  # fmt: skip
 from fedloom.coordinator import Job, choose as chooser
-from fedloom.coordinator.choose import choose, choose_compilation
+from fedloom.coordinator.choose import check_used, choose, choose_compilation
 from fedloom.coordinator.rounds import Coordinator
 from fedloom.coordinator.tried import try_model
 from fedloom.core.batch import Batch
@@ -40,12 +40,12 @@ from fedloom.core.errors import EngineWarning, SettingError
 from fedloom.core.model import Model
 from fedloom.core.optimiser import Local
 from fedloom.data import Tokens, by_lists, next_tokens
+from fedloom.engines.by_name import ENGINES, EngineName, engine_named, only_computes
 from fedloom.engines.loop import Loop
 from fedloom.engines.population import Population, Stacking
 from fedloom.engines.stacked import Stacked
+from fedloom.engines.workers import Workers
 from fedloom.models.registry import MODELS, Network
-from fedloom.wire.launched import only_computes
-from fedloom.wire.workers import Workers
 from tiny import CLASSES, LOCAL, examples, federation, linear, mlp, population
 from tokens_made import Attending, federation as sequences
 
@@ -567,6 +567,28 @@ def test_settings_of_other_engines_are_not_ignored_in_silence(engine: Any, setti
         warnings.simplefilter("error", EngineWarning)
         Coordinator(dataclasses.replace(asked, settings=dataclasses.replace(asked.settings, engine="auto")))
         Coordinator(dataclasses.replace(asked, settings=dataclasses.replace(asked.settings, engine=user)))
+
+
+def test_ranks_take_a_chunk_in_silence() -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", EngineWarning)
+        check_used("gloo", engine_named("gloo"), 4, None, None)
+    with pytest.warns(EngineWarning, match="workers = 2 is for the engine workers, and has no effect with gloo"):
+        check_used("gloo", engine_named("gloo"), 4, 2, None)
+
+
+@pytest.mark.parametrize("name", ["loop", "stacked"])
+def test_a_deadline_is_for_engines_of_other_processes(name: str) -> None:
+    with pytest.raises(SettingError, match=f"deadline = 3 is for clients in other processes, .* has the engine {name}"):
+        check_used("auto", engine_named(name), None, None, 3.0)
+    for other in ("workers", "gloo", "devices"):
+        check_used("auto", engine_named(other), None, None, 3.0)
+
+
+def test_every_engine_has_a_name() -> None:
+    assert get_args(EngineName) == ("auto", *ENGINES)
+    for name in ENGINES:
+        assert engine_named(name).name == name
 
 
 def of_network(network: Network) -> tuple[Federation, Any]:

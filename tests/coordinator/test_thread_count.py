@@ -22,9 +22,9 @@ from fedloom.engines.engine import Engine
 from fedloom.engines.loop import Loop
 from fedloom.engines.population import Population
 from fedloom.engines.stacked import Stacked
+from fedloom.engines.workers import Workers
 from fedloom.models import build
 from fedloom.wire.devices import Devices
-from fedloom.wire.workers import Workers
 from tiny import LOCAL, federation, linear, mlp, population
 
 LINEAR = 4 * 48  # FLOPs of a step: 4 examples, forward 2 x 4 x 3, the gradient of the weights as many

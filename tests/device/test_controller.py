@@ -21,13 +21,13 @@ from fedloom.core.types import Weights
 from fedloom.device import Controller, Limits, ModelManager, Reading, system_monitor
 from fedloom.engines.loop import Loop
 from fedloom.engines.message import EVALUATING, Call, Request
+from fedloom.engines.message_bytes import Message, part, seal, unpack, unseal, with_checksum
 from fedloom.engines.runtime import Runtime
+from fedloom.engines.service import answer_of, request_bytes
 from fedloom.storage.store import Version
 from fedloom.testing.compare import same
 from fedloom.testing.in_process import population_of
 from fedloom.wire.devices import INVITATION
-from fedloom.wire.service import answer_of, request_bytes
-from fedloom.wire.transport import Message, part, seal, unpack, unseal, with_checksum
 from tiny import LOCAL, mlp, population
 
 NAME, TOKEN, CLIENT = "d" * 32, "the token", 2

@@ -26,6 +26,7 @@ from fedloom.data import Examples, LabelDrift, Normalise, Window, from_arrays
 from fedloom.device import DataManager, Membership, membership, take_part
 from fedloom.device.membership import FIRST, device_id
 from fedloom.engines.engine_options import Options
+from fedloom.engines.message_bytes import pack, unpack, with_checksum
 from fedloom.experiments import catalogue
 from fedloom.experiments.experiment import Experiment
 from fedloom.experiments.sections import DataSettings
@@ -37,7 +38,6 @@ from fedloom.wire.devices import Devices
 from fedloom.wire.fleet import Audit, NoResponse, RankFleet
 from fedloom.wire.reception import read_public, register_devices, send_public
 from fedloom.wire.registration import versions
-from fedloom.wire.transport import pack, unpack, with_checksum
 from hospitals import SIZES, write_hospitals
 from site_devices import members as site_members, serve, settings as site_settings, source_of_server, write_sites
 

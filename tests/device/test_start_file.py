@@ -19,6 +19,7 @@ from fedloom.core.model import Model
 from fedloom.data import from_arrays
 from fedloom.device import Membership
 from fedloom.device.start_file import StartFile
+from fedloom.engines.message_bytes import pack
 from fedloom.experiments.experiment import Experiment
 from fedloom.experiments.export import filled
 from fedloom.storage import files
@@ -28,7 +29,6 @@ from fedloom.wire.fleet import Audit, NoResponse, RankFleet
 from fedloom.wire.reception import register_devices, send_public
 from fedloom.wire.registration import versions
 from fedloom.wire.start import Offer, Start
-from fedloom.wire.transport import pack
 
 PART = 100
 

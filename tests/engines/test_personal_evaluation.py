@@ -29,10 +29,10 @@ from fedloom.engines.loop import Loop
 from fedloom.engines.population import Population
 from fedloom.engines.round_traffic import Exchange
 from fedloom.engines.stacked import Stacked
+from fedloom.engines.workers import Workers
 from fedloom.tasks import Classification
 from fedloom.testing.in_process import DevicesInProcess
 from fedloom.testing.messages import Messages
-from fedloom.wire.workers import Workers
 from small import batches_of
 from tiny import LOCAL, federation, mlp, population
 

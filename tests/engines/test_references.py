@@ -20,12 +20,12 @@ from fedloom.engines.loop import Loop
 from fedloom.engines.references import sent_tensors
 from fedloom.engines.round_traffic import Exchange
 from fedloom.engines.stacked import Stacked
+from fedloom.engines.workers import Workers
 from fedloom.testing import Subject
 from fedloom.testing.compare import close, differ, same
 from fedloom.testing.in_process import DevicesInProcess
 from fedloom.testing.messages import Messages
 from fedloom.testing.subject import record_run
-from fedloom.wire.workers import Workers
 from tiny import LOCAL, federation, linear, population
 
 RULES = ["trimmed:0.3", "median", "geometric_median", "krum:0", "multi_krum:0:2"]

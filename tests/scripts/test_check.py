@@ -26,7 +26,7 @@ def check() -> ModuleType:
     [
         ("algorithms/moon", {"tests/algorithms/test_moon.py"}),  # of its name
         ("wire/reception", {"tests/device/test_membership.py"}),  # its wrong edits name it
-        ("wire/admission", {"tests/engines/test_messages.py"}),
+        ("engines/admission", {"tests/engines/test_messages.py"}),
         ("report/over_seeds", {"tests/report/test_first_screen.py"}),
         ("coordinator/thread_count", {"tests/coordinator/test_thread_count.py"}),
         ("analyses/forgetting", {"tests/analyses/test_analyses.py"}),  # a room loads it by its name

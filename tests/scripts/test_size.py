@@ -17,16 +17,49 @@ FILES = {
     "fedloom/low/c.py": "from fedloom.low.b import g\n",
     "fedloom/high/d.py": "from fedloom.low import a\n" + "x = 1\n" * 400,
 }
+KERNEL = {
+    "fedloom/__init__.py": "",
+    "fedloom/coordinator/__init__.py": "from fedloom.coordinator.run import f\n\nx = 1\n",
+    "fedloom/coordinator/run.py": "def f():\n    import fedloom.display.lines\n    import fedloom.wire.ranks\n",
+    "fedloom/display/lines.py": "show = print\n",
+    "fedloom/wire/ranks.py": "from fedloom.core.tree import leaf\n\n\na = 1\nb = 2\n",
+    "fedloom/wire/alone.py": "import fedloom.cli\n",
+    "fedloom/core/__init__.py": "\nversion = 1\n",
+    "fedloom/core/tree.py": "from fedloom import data, report, __version__\n\nleaf = 1\n",
+    "fedloom/algorithms/__init__.py": "from fedloom.algorithms.fedavg import FedAvg\n",
+    "fedloom/algorithms/fedavg.py": "class FedAvg:\n    pass\n",
+}
+
+
+def made(folder: Path, files: dict[str, str]) -> Path:
+    for name, text in files.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(text)
+    return folder
 
 
 def test_counts(tmp_path: Path) -> None:
-    for name, text in FILES.items():
-        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / name).write_text(text)
-    size = SCRIPT["Size"].of(tmp_path)
+    size = SCRIPT["Size"].of(made(tmp_path, FILES))
     assert size.rows() == {"high": (1, 401, 400), "low": (4, 10, 5), "fedloom": (1, 1, 0), "all": (6, 412, 405)}
     assert size.long == {"fedloom/high/d.py": 401}
     assert size.circles == [["fedloom.low.b", "fedloom.low.c"]]
+
+
+def test_the_kernel_and_its_neighbours(tmp_path: Path) -> None:
+    size = SCRIPT["Size"].of(made(tmp_path, KERNEL))
+    size.loaded = ["fedloom", "fedloom.core", "fedloom.wire.ranks", "fedloom.wording"]
+    # of a run: its package and module, a line shown, three of ranks, one of a tree and its package's
+    assert size.kernel() == {
+        "modules that fedloom.run loads": 4,
+        "of these, of neighbours": 1,
+        "statements by closure of imports behind fedloom.run": 1 + 1 + 1 + 2 + 2,
+        "statements by closure of imports behind the same with all methods": 7 + 2,
+        "imports of neighbours in the kernel": 2,
+    }
+    assert size.edges == [
+        "fedloom/coordinator/run.py imports fedloom.wire.ranks",
+        "fedloom/core/tree.py imports fedloom.report",
+    ]
 
 
 def test_a_table_of_before_and_after(capsys: Any) -> None:
@@ -34,7 +67,8 @@ def test_a_table_of_before_and_after(capsys: Any) -> None:
     for size, counts in ((before, {"core": 1200, "old": 7}), (after, {"core": 1100, "new": 9})):
         for room, n in counts.items():
             size.statements[room], size.lines[room], size.files[room] = n, 2 * n, 1
-    before.circles = [["a", "b"]]
+    before.circles, before.closures, before.edges = [["a", "b"]], {"fedloom.run": 1200}, ["a imports b"]
+    before.loaded, after.loaded, after.closures = ["fedloom.wire.ranks"], ["fedloom.core"], {"fedloom.run": 1100}
     SCRIPT["compare"](before, after)
     assert capsys.readouterr().out.splitlines()[2:] == [
         "| core | 1 | 2,400 → 2,200 | 1,200 → 1,100 | -100 |",
@@ -43,6 +77,13 @@ def test_a_table_of_before_and_after(capsys: Any) -> None:
         "| all | 2 | 2,414 → 2,218 | 1,207 → 1,109 | -98 |",
         "",
         "Files above 400 lines: 0 → 0; circles: 1 → 0.",
+        "",
+        "| the kernel and its neighbours | |",
+        "|---|---|",
+        "| modules that fedloom.run loads | 1 → 1 |",
+        "| of these, of neighbours | 1 → 0 |",
+        "| statements by closure of imports behind fedloom.run | 1,200 → 1,100 |",
+        "| imports of neighbours in the kernel | 1 → 0 |",
     ]
 
 

@@ -25,6 +25,7 @@ from fedloom.core.errors import CodecError, FedloomError, RefusedError, SettingE
 from fedloom.device import Controller, Limits, ModelManager, Reading
 from fedloom.engines.faults import Faults
 from fedloom.engines.message import Call, EvaluationResult
+from fedloom.engines.message_bytes import head_of, pack, seal, unpack, unseal, with_checksum
 from fedloom.engines.population import Population
 from fedloom.engines.runtime import Runtime
 from fedloom.testing.compare import same
@@ -33,7 +34,6 @@ from fedloom.wire.device_registry import Registry, RemoteExamples
 from fedloom.wire.devices import Devices
 from fedloom.wire.fleet import Audit, RankFleet
 from fedloom.wire.registration import CAP, Registration, cap_of
-from fedloom.wire.transport import head_of, pack, seal, unpack, unseal, with_checksum
 from tampering import HARMLESS, HARMS, tamper_with, with_upload, with_weight
 from tiny import LOCAL, federation, mlp, population
 

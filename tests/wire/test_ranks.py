@@ -25,13 +25,13 @@ from fedloom.core.errors import RankError, SettingError
 from fedloom.engines.engine_options import Options
 from fedloom.engines.loop import Loop
 from fedloom.engines.runtime import Runtime
+from fedloom.engines.service import Service
 from fedloom.tasks import Classification
 from fedloom.testing.compare import same
 from fedloom.testing.in_process import InProcess
 from fedloom.wire import communication, launched, over_gloo, over_mpi, ranks as wire_ranks
 from fedloom.wire.communication import CLOSED
 from fedloom.wire.ranks import _LOCAL as LOCAL_NUMBERS, HEAD, Gloo, Ranks, own_device
-from fedloom.wire.service import Service
 from tiny import CLASSES, LOCAL, federation, mlp, population
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "attack"))

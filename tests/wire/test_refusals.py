@@ -20,12 +20,12 @@ from cryptography.hazmat.primitives import serialization
 from connected import asked, named, until
 from fedloom.algorithms import FedAvg
 from fedloom.engines.engine_options import Options
+from fedloom.engines.message_bytes import pack, seal, unpack, unseal
 from fedloom.wire import fleet, flower_processes, refusals
 from fedloom.wire.certificates import device_key, fingerprint
 from fedloom.wire.fleet import Audit, RankFleet
 from fedloom.wire.invitations import enrol
 from fedloom.wire.refusals import MOST, UNREGISTERED, UNSIGNED, Refusal, RefusalLog, of_flower, of_nats
-from fedloom.wire.transport import pack, seal, unpack, unseal
 from flower_in_memory import DevicesOverFlower, Flower, serve
 from tiny import LOCAL, mlp, population
 

@@ -13,10 +13,10 @@ from torch import nn
 
 from fedloom.core.errors import RefusedError
 from fedloom.core.model import Model
+from fedloom.engines.message_bytes import pack, unpack, with_checksum
 from fedloom.models import LeNet
 from fedloom.storage import files
 from fedloom.wire.start import PART, Offer, Start, Transfer
-from fedloom.wire.transport import pack, unpack, with_checksum
 
 
 class Tied(nn.Module):

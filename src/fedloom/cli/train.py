@@ -22,6 +22,7 @@ from fedloom.core.model import Model
 from fedloom.data import Examples, Federation, Inputs
 from fedloom.display.progress import RunSequence, progress
 from fedloom.display.terminal import Terminal
+from fedloom.engines.by_name import only_computes
 from fedloom.experiments.catalogue import label
 from fedloom.experiments.experiment import Experiment
 from fedloom.experiments.federations import Federations
@@ -33,7 +34,6 @@ from fedloom.report.grouping import group_by_problem, methods_of, with_titles
 from fedloom.report.methods import Run, is_local_only
 from fedloom.report.order import ordered_runs, write_order
 from fedloom.report.tuned_methods import describe_tuning, tuning_table
-from fedloom.wire.launched import only_computes
 
 Results = list[tuple[str, History]]
 _SEED = re.compile(r"/?seed-\d+$")

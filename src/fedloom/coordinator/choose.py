@@ -25,18 +25,13 @@ from fedloom.core.network_makers import own_defaults
 from fedloom.core.optimiser import Local
 from fedloom.core.task import Task, notes_of
 from fedloom.core.types import Params, Weights
+from fedloom.engines.by_name import EngineName, check_alone, engine_named
+from fedloom.engines.child import why_no_fork
 from fedloom.engines.engine import Engine
 from fedloom.engines.loop import Loop
 from fedloom.engines.population import Population, Stacking
 from fedloom.engines.stacked import Stacked
-from fedloom.wire.child import why_no_fork
-from fedloom.wire.devices import Devices
-from fedloom.wire.launched import check_alone
-from fedloom.wire.processes import Processes
-from fedloom.wire.ranks import MPI, Gloo
-from fedloom.wire.workers import Workers
 
-EngineName = Literal["auto", "loop", "stacked", "workers", "gloo", "mpi", "devices"]
 CompilationName = Literal["auto", "none", "trace", "compile"]
 MAX_LOOPED = 2.0  # clients that a lock-step advances on average, up to which a stack does not pay on a CPU
 MAX_WASTED = 1.25  # times as many places of sequences, up to which a stack pays
@@ -74,17 +69,14 @@ def choose(name: EngineName, population: Population, local: Local, cohort_size: 
             this is one of several ranks, and "auto" is neither "gloo" nor "mpi".
     """
     check_alone(name)
-    if name == "loop":
-        return Loop, "asked for"
-    others: dict[str, type[Engine]] = {"gloo": Gloo, "mpi": MPI, "devices": Devices}
-    if name in others:
-        return others[name], "asked for"
+    if name not in ("auto", "stacked", "workers"):
+        return engine_named(name), "asked for"
     on_cpu = population.device.type == "cpu"
     hindrance = why_no_fork() if on_cpu else f"the device is {population.device}, which processes cannot share"
     if name == "workers":
         if hindrance is not None:
             raise SettingError(f"engine = 'workers' forks processes, and {hindrance}: use engine = 'auto'")
-        return Workers, "asked for"
+        return engine_named(name), "asked for"
     layers = "convolutions" if _convolutional(population) else "recurrent layers" if _recurrent(population) else None
     if name == "auto" and on_cpu and layers is not None:
         return _one_by_one(f"{layers} on a CPU", cohort_size, hindrance)
@@ -128,7 +120,7 @@ def _one_by_one(what: str, cohort_size: int, hindrance: str | None) -> tuple[typ
     """Return the engine for clients that are computed one after the other, and why; `hindrance`: to processes."""
     if cohort_size < MIN_SHARED_OUT:
         return Loop, f"{what}, fewer than {MIN_SHARED_OUT} clients"
-    return (Workers, what) if hindrance is None else (Loop, f"{what}, and {hindrance}")
+    return (engine_named("workers"), what) if hindrance is None else (Loop, f"{what}, and {hindrance}")
 
 
 def check_used(
@@ -139,14 +131,14 @@ def check_used(
     Raises:
         SettingError: a deadline, without which a run would be another, and no clients in other processes.
     """
-    for name, value, user in (("chunk", chunk, Stacked), ("workers", workers, Workers)):
-        if value is not None and asked != "auto" and not issubclass(kind, user):
+    for name, value, user in (("chunk", chunk, "stacked"), ("workers", workers, "workers")):
+        if value is not None and asked != "auto" and name not in kind.uses:
             warn(
-                f"{name} = {value} is for the engine {user.name}, and has no effect with {kind.name}: leave it out, or "
+                f"{name} = {value} is for the engine {user}, and has no effect with {kind.name}: leave it out, or "
                 "use engine = 'auto'",
                 EngineWarning,
             )
-    if deadline is not None and not issubclass(kind, Processes | Devices):
+    if deadline is not None and "deadline" not in kind.uses:
         raise SettingError(
             f"deadline = {deadline:g} is for clients in other processes, and this run has the engine {kind.name}: use "
             "engine = 'workers', 'gloo' or 'mpi', or no deadline"

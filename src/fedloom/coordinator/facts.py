@@ -17,7 +17,6 @@ import torch
 from fedloom.data import Examples, Federation, Partition
 from fedloom.data.inputs import IGNORED
 from fedloom.storage import files
-from fedloom.wire.device_registry import RemoteExamples
 
 _SHOWN = 100  # clients whose classes are written down
 _SAMPLED = 32  # examples
@@ -42,13 +41,8 @@ def parts(federation: Federation) -> dict[str, Any]:
         "augment": f.train.augment,  # of which the fingerprints know nothing
         **({"arrives": f.arrives, "drift": f.drift} if f.changes else {}),
         **({} if f.train.preparation is None else {"table": f.train.preparation.facts}),
-        **({} if (registry := devices(f)) is None else {"devices": files.digest(json.dumps(registry).encode())}),
+        **({} if (registry := f.train.remote) is None else {"devices": files.digest(json.dumps(registry).encode())}),
     }
-
-
-def devices(federation: Federation) -> Mapping[str, Any] | None:
-    """Return who holds the examples, in the order of their numbers, where these are devices; else None."""
-    return federation.train.registry if isinstance(federation.train, RemoteExamples) else None
 
 
 def versions() -> dict[str, str]:
@@ -114,7 +108,7 @@ def _targets(federation: Federation, shown: range) -> dict[str, Any]:
     train = federation.train
     if _lists_classes(federation):
         return {}
-    if isinstance(train, RemoteExamples):
+    if train.remote is not None:
         return {"targets": {"names": list(train.targets), "train": [None for _ in shown]}}
     if not train.y.is_floating_point():  # of a vocabulary each sequence has so many that count
         counted = (train.y != IGNORED).reshape(len(train), -1).sum(1).cpu().numpy()

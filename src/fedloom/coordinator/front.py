@@ -20,6 +20,7 @@ from fedloom.core import tree
 from fedloom.core.algorithm import Algorithm
 from fedloom.core.batch import padded, probe
 from fedloom.core.errors import first_line
+from fedloom.core.fold.execution import threads
 from fedloom.core.fronts import Front, same_bits
 from fedloom.core.layout import by_pixels
 from fedloom.core.model import Model
@@ -31,7 +32,6 @@ from fedloom.data import Examples, Federation, Normalise
 from fedloom.engines.engine import Engine
 from fedloom.engines.population import Population
 from fedloom.storage import codec
-from fedloom.wire.processes import Processes, threads
 
 IN_MEMORY = 2 << 30  # bytes of outputs, above which they are kept on disk
 ON_DISK = 64 << 30  # bytes of outputs, above which they are not kept
@@ -75,7 +75,7 @@ def settled(job: Plan, engine: Engine, cohort: int, count: int | None) -> tuple[
     if why is not None:
         return population, dict.fromkeys(said, f"computed in every pass, {why}")
     now = torch.get_num_threads() if count is None else count
-    counts, chosen, about = sorted({now, 1} if isinstance(engine, Processes) else {now}), list[_Choice](), {}
+    counts, chosen, about = sorted({now, 1} if engine.on_one_thread else {now}), list[_Choice](), {}
     for name in said:
         try:
             with threads(now):

@@ -26,8 +26,6 @@ from fedloom.engines.faults import Faults
 from fedloom.engines.population import Population
 from fedloom.evaluate.measure import Measure, monitored, task_measures_for
 from fedloom.tasks import Classification
-from fedloom.wire.device_registry import RemoteExamples
-from fedloom.wire.fleet import Fleet
 
 Models = Model | nn.Module | Callable[[], nn.Module] | Mapping[str, Model | nn.Module | Callable[[], nn.Module]]
 
@@ -37,7 +35,8 @@ class Plan:
     """Everything that determines a run; the arguments of `run`, which explains them.
 
     `described`: how the run was asked for, kept as settings.json of its directory. `code`: the digests of the files of
-    code that it names, by path. `fleet`: the devices that are its clients, whose examples are theirs.
+    code that it names, by path. `fleet`: the devices that are its clients, whose examples are theirs; of what kind,
+    the engine knows.
     """
 
     algorithm: Algorithm[Any, Any]
@@ -51,7 +50,7 @@ class Plan:
     new: NewClients | None = None
     described: Mapping[str, Any] | None = None
     code: Mapping[str, str] = field(default_factory=dict)
-    fleet: Fleet | None = None
+    fleet: Any = None
 
     def __post_init__(self) -> None:
         federation, settings, algorithm = self.federation, self.settings, self.algorithm
@@ -70,7 +69,7 @@ class Plan:
                 f"{type(self.task).__name__} are {kind}: take an algorithm that needs only a loss, such as FedAvg, or "
                 "a task for classes"
             )
-        elsewhere = isinstance(federation.train, RemoteExamples)
+        elsewhere = federation.train.remote is not None
         if isinstance(self.task, FitsTargets) and (not elsewhere or needs_moments(self.task)):
             object.__setattr__(self, "task", self.task.fit(target_moments(federation)))
         if settings.cohort_size > (there := federation.num_clients):

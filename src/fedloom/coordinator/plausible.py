@@ -23,7 +23,6 @@ from fedloom.core.types import Params, Weights, replace
 from fedloom.data import Examples, Federation, Inputs, Tokens
 from fedloom.data.rare_classes import RARE, rare_classes
 from fedloom.tasks import Binary, Classification, ClassTask
-from fedloom.wire.device_registry import RemoteExamples
 from fedloom.wording import some_of
 
 _ROWS = 10_000  # of which the scales of features are taken
@@ -74,7 +73,7 @@ def check_plausible(
 def _check_sequences(federation: Federation) -> None:
     """Refuse sequences without a token."""
     for part in (federation.train, federation.test, federation.public):
-        if part is None or isinstance(part, RemoteExamples):
+        if part is None or part.remote is not None:
             continue
         if isinstance(part.normalise, Tokens) and (padding := part.normalise.padding) is not None:
             empty = torch.eq(part.x.flatten(1), padding).all(1)
@@ -226,7 +225,7 @@ def _wants_scale(model: Model, train: Examples, task: Task, dtype: torch.dtype) 
         with _Watch() as watch:
             model(weights, inputs)
         _check_answers(model, answers, inputs, train.y[rows].cpu(), task)
-    if not isinstance(train, RemoteExamples):  # whose inputs are blank
+    if train.remote is None:  # whose inputs are blank
         _check_factors(model, weights, inputs, train.y[rows].cpu(), task)
     for name, given in watch.calls:
         if name.startswith("embedding") and _same(given, inputs):

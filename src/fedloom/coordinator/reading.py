@@ -9,9 +9,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, get_args
 
-from fedloom.coordinator.choose import EngineName
 from fedloom.core.errors import DamageError, SettingError, StorageError
 from fedloom.core.task_measures import LARGEST_SHARE
+from fedloom.engines.by_name import EngineName
 from fedloom.evaluate.measure import KNOWN
 from fedloom.storage import files
 from fedloom.storage.strict_json import LARGEST, MOST, Object, parse, short

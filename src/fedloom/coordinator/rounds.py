@@ -23,17 +23,17 @@ from fedloom.coordinator.history import EVALUATION, History, Record
 from fedloom.coordinator.job import Plan
 from fedloom.coordinator.per_client import PerClient
 from fedloom.coordinator.round_record import Clock, evaluated_as_last, nobody_accepted, of_traffic, peak_rss_mib
-from fedloom.coordinator.run_facts import RunFacts, thread_context
+from fedloom.coordinator.run_facts import RunFacts
 from fedloom.coordinator.sampler import SYMMETRIC, Uniform
 from fedloom.coordinator.thread_count import choose_threads
 from fedloom.core.errors import SettingError, SettingWarning, StorageError, warn
+from fedloom.core.fold.execution import threads
 from fedloom.engines.attacks import poisoned
 from fedloom.engines.engine import Engine
 from fedloom.engines.engine_options import Options
 from fedloom.engines.faults import FaultsInWords
 from fedloom.engines.norms import Norms
 from fedloom.evaluate.measure import Measure, monitored
-from fedloom.wire.devices import Devices
 
 OnHistory = Callable[[History], None]
 
@@ -87,8 +87,7 @@ class Coordinator:
         if options.attack is not None and (others := poisoned(self.trained, options.attack)) is not self.trained:
             self.trained, chunks = others, self.engine.fixed().get("chunks")
             self.engine = kind(others, algorithm, replace(options, chunks=chunks))
-        if isinstance(self.engine, Devices):
-            self.engine.fleet = job.fleet
+        self.engine.fleet = job.fleet
         reason = stored.get("engine_reason", reason)
         self.history = History(algorithm=type(algorithm).__name__, engine=kind.name, engine_reason=reason)
         self.evaluation = Evaluation(algorithm, examples, self.engine, settings.panel, job.new)
@@ -107,7 +106,7 @@ class Coordinator:
 
     def threads(self) -> AbstractContextManager[None]:
         """Return a context in which PyTorch has the threads of this run."""
-        return thread_context(self.num_threads)
+        return threads(self.num_threads)
 
     def states_in(self, folder: Path | None) -> None:
         """Set the folder to which clients' states beyond the memory budget go."""
@@ -375,7 +374,7 @@ class Coordinator:
         """
         self._write_documents()
         self.history.manifest = {**plain(self.facts()), **self.described.start(), **self.described.chance()}
-        registry = facts.devices(self.population.federation)
+        registry = self.population.federation.train.remote
         of_devices = {} if registry is None else {"devices": registry}
         told = {name: getattr(self.history, name) for name in ("settings", "federation", "manifest")}
         return told | of_devices | self.described.initial_files()

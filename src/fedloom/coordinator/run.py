@@ -28,12 +28,11 @@ from fedloom.core.types import Weights
 from fedloom.data import Federation
 from fedloom.display.progress import optional_progress
 from fedloom.engines.attacks import Attack
+from fedloom.engines.by_name import engine_named, only_computes
 from fedloom.engines.engine import Engine
 from fedloom.engines.faults import Faults
 from fedloom.storage.files import path_of
 from fedloom.tasks import Classification
-from fedloom.wire.launched import only_computes
-from fedloom.wire.ranks import Ranks
 from fedloom.wording import some_of
 
 
@@ -51,8 +50,9 @@ class Job(Plan):
     @functools.cached_property
     def _fits(self) -> bool:
         only_computes(self.settings.engine)  # or was not launched as it must be
-        if self.settings.engine == "devices" and self.fleet is None:
-            raise SettingError("engine = 'devices' is for devices that join: fedloom serve --settings FILE")
+        engine = self.settings.engine
+        if engine != "auto" and engine_named(engine).elsewhere and self.fleet is None:
+            raise SettingError(f"engine = {engine!r} is for devices that join: fedloom serve --settings FILE")
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # whoever runs it is warned then
             tried = {name: try_model(model, self) for name, model in self.population.models.items()}
@@ -149,7 +149,6 @@ class Job(Plan):
         """Compute clients at a rank until the run is over; return a history without numbers of it."""
         self.check()
         coordinator = Coordinator(self)
-        assert isinstance(coordinator.engine, Ranks)
         coordinator.engine.serve()
         return coordinator.history
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,18 +15,13 @@ from fedloom.coordinator.job import Plan
 from fedloom.coordinator.reading import FORMAT
 from fedloom.coordinator.sampler import DeviceSampler
 from fedloom.core.algorithm import Algorithm
+from fedloom.core.fold.execution import threads
 from fedloom.core.network_copies import stored_names
 from fedloom.core.task_measures import measures_of
 from fedloom.engines.engine import Engine
 from fedloom.engines.population import Population
 from fedloom.storage import codec
 from fedloom.storage.files import digest_of, path_of
-from fedloom.wire.processes import threads
-
-
-def thread_context(count: int | None) -> AbstractContextManager[None]:
-    """Return a context in which PyTorch has so many threads; None: as many as it has."""
-    return nullcontext() if count is None else threads(count)
 
 
 @dataclass(frozen=True)
@@ -132,7 +126,7 @@ class RunFacts:
 
     def _initial(self) -> Record:
         """Return the digests of the weights that networks start from, by architecture."""
-        with thread_context(self.num_threads):  # as in the run: some code that makes weights gives other bits else
+        with threads(self.num_threads):  # as in the run: some code that makes weights gives other bits else
             return {n: self.engine.runtime.digest(n) for n in self.trained.models}
 
     def _front(self) -> Record:

@@ -8,12 +8,13 @@ from typing import Annotated, Literal
 import torch
 from annotated_types import Ge, Le
 
-from fedloom.coordinator.choose import CompilationName, EngineName
+from fedloom.coordinator.choose import CompilationName
 from fedloom.core.aggregators import aggregator
 from fedloom.core.choices import Count, Positive, StrictSettings, WholeNumber, check_choices
 from fedloom.core.errors import SettingError
 from fedloom.core.renamed import run_settings_of
 from fedloom.core.setting import Where, setting
+from fedloom.engines.by_name import EngineName
 from fedloom.engines.norms import bound
 from fedloom.evaluate.measure import HEADLINE, Measure, lower_is_better
 

@@ -8,7 +8,6 @@ from fedloom.core.errors import SettingError
 from fedloom.core.task import ChoosesThreshold, TargetMoments, Task, targets_of
 from fedloom.data import Federation
 from fedloom.data.statistics import mean_in_order, target_columns
-from fedloom.wire.device_registry import RemoteExamples
 
 
 def check_targets(federation: Federation, task: Task) -> None:
@@ -59,7 +58,7 @@ def check_validation(federation: Federation, task: Task) -> None:
             f"{remedy}"
         )
     train = federation.train
-    if isinstance(train, RemoteExamples):  # whose labels stay with devices
+    if train.remote is not None:  # whose labels stay with devices
         return
     y = train.y.cpu().numpy()[federation.local_val.indices]
     if not (y == 1).any():
@@ -75,8 +74,8 @@ def target_moments(federation: Federation) -> TargetMoments:
     Sums are added in the order of the clients, first those of the targets, then those of their squared distances from
     the mean. Devices have sent these when they registered.
     """
-    if isinstance(federation.train, RemoteExamples):
-        if (known := federation.train.registry.get("moments")) is None:
+    if federation.train.remote is not None:
+        if (known := federation.train.remote.get("moments")) is None:
             raise SettingError(
                 "a task that standardises its targets needs their sums, which devices send when they register, got "
                 "none of this run: begin it anew, or set task = 'regression?standardise=false'"

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -174,6 +174,11 @@ class Examples:
     def has_classes(self) -> bool:
         """True if each example is of one class; targets that are numbers, or one for each token, have none."""
         return not self.y.is_floating_point() and self.y.dim() == 1
+
+    @property
+    def remote(self) -> Mapping[str, Any] | None:
+        """The devices that hold the examples, as they registered; None where the examples are here."""
+        return None
 
     def at_once(self, most: int) -> int:
         """Return how many examples to evaluate at a time, fewer where their logits take more room.

@@ -13,10 +13,10 @@ from fedloom.device.device_results import KINDS, DeviceResults
 from fedloom.device.model_manager import ModelManager
 from fedloom.device.monitor import Limits, Reading, SystemMonitor
 from fedloom.engines.message import EVALUATING, Answer, Request
+from fedloom.engines.message_bytes import head_of, pack, seal, unseal
 from fedloom.engines.runtime import Runtime
+from fedloom.engines.service import LIMIT, Service, integer, problem
 from fedloom.wire.devices import INVITATION
-from fedloom.wire.service import LIMIT, Service, integer, problem
-from fedloom.wire.transport import head_of, pack, seal, unseal
 
 SECONDS = 1.0  # between two readings of the monitor while a device computes
 STEPS = 100_000  # of training in a request, by default

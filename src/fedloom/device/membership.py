@@ -17,6 +17,7 @@ import torch
 
 from fedloom.coordinator.task_targets import check_targets
 from fedloom.core.errors import FedloomError, RankError, RefusedError, SettingError, SettingWarning
+from fedloom.core.fold.execution import threads
 from fedloom.core.naming import forbid_imports
 from fedloom.core.task import FitsTargets, TargetMoments, Task, needs_moments
 from fedloom.device.controller import STEPS, Controller, too_many_steps
@@ -27,6 +28,7 @@ from fedloom.device.monitor import Limits, Reading, SystemMonitor
 from fedloom.device.start_file import StartFile
 from fedloom.engines.population import Population
 from fedloom.engines.runtime import Runtime
+from fedloom.engines.service import LIMIT
 from fedloom.experiments import catalogue
 from fedloom.experiments.experiment import Experiment
 from fedloom.experiments.named_code import named_code
@@ -35,10 +37,8 @@ from fedloom.storage import files
 from fedloom.storage.strict_json import parse
 from fedloom.wire.communication import CLOSED, ServerConnection
 from fedloom.wire.device_statistics import MAX_BYTES, read_moments, read_preparation, to_bytes
-from fedloom.wire.processes import threads
 from fedloom.wire.reception import read_public
 from fedloom.wire.registration import check_device_name, check_id, check_versions, versions
-from fedloom.wire.service import LIMIT
 
 FIRST = 1 << 20  # bytes of the server's settings
 _EXCHANGES = 8  # of counts, which the server repeats without devices that it has lost

@@ -85,6 +85,18 @@ class Engine(ServerSide):
         """Make the same engine for another algorithm or with other options, with no states; traced steps are shared."""
         return type(self)(self.population, algorithm, options or self.options, programs=self.runtime.programs)
 
+    @classmethod
+    def only_computes(cls) -> bool:
+        """Return whether this process computes clients for another one, which runs the rounds.
+
+        Raises:
+            SettingError: it was not launched as this engine needs it.
+        """
+        return False
+
+    def serve(self) -> None:  # most are alone
+        """Compute clients for the process that runs the rounds, until these are over."""
+
     def open(self) -> None:  # most need nobody
         """Begin to ask processes that were launched for this run; without this call, clients are computed here."""
 

@@ -4,7 +4,7 @@
     engine <-- Answer: upload, losses, steps, problem ------------------------------------------ runtime
 
 One request may ask K clients of one architecture at once; they differ in `clients`, `keys`, `accepted` and `scatter`
-alone. Inside one process a request is passed as it is; `transport` turns it into bytes and back.
+alone. Inside one process a request is passed as it is; `message_bytes` turns it into bytes and back.
 """
 
 from __future__ import annotations

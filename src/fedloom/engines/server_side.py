@@ -6,7 +6,7 @@ import inspect
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import cached_property
-from typing import Any
+from typing import Any, ClassVar
 
 from torch import Tensor
 
@@ -41,6 +41,9 @@ class ServerSide(ABC):
     name: str
     stacked = False  # whether clients are computed together
     elsewhere = False  # whether clients' examples are not here
+    on_one_thread = False  # whether each client is computed on one thread, also in a run that has more
+    uses: ClassVar[frozenset[str]] = frozenset()  # of the settings that not all engines use
+    fleet: Any = None  # the devices that are the clients of a run, for an engine of these
     least = 0  # the fewest answers to what is asked once in a run
     durable: int | None = None  # the last round whose checkpoint is on disk
 

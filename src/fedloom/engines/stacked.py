@@ -19,6 +19,7 @@ class Stacked(Engine):
 
     name = "stacked"
     stacked = True
+    uses = frozenset({"chunk"})
 
     def answers(self, call: Call, clients: Sequence[int], send: Send) -> Iterator[tuple[Request, Any, Answer]]:
         size = self.chunks[self.population.assignment[clients[0]]]

@@ -25,7 +25,6 @@ from fedloom.experiments.new_tables import RunTable, TableRows, check_names, cla
 from fedloom.experiments.training_rows import TrainedOn, count_trained
 from fedloom.experiments.unknown_words import warn_of_unknown
 from fedloom.storage.files import path_of
-from fedloom.wire.device_registry import RemoteExamples
 
 _Places = npt.NDArray[np.int64]
 
@@ -96,7 +95,7 @@ class RowReader:
 
         None where training rows are not known: those of devices stay there.
         """
-        if self.training_rows is None or isinstance(self.train, RemoteExamples):
+        if self.training_rows is None or self.train.remote is not None:
             return None
         return count_trained(new, self.train, self.training_rows)
 
@@ -259,7 +258,7 @@ class RowReader:
             part = self._within_vocabulary(part)
         x = part.x if part.x.dtype in (torch.uint8, torch.int64) else part.x.to(train.x.dtype)
         targets = torch.zeros(len(x), dtype=torch.int64) if y is None else y
-        if isinstance(train, RemoteExamples):  # devices have their own way from stored values to inputs
+        if train.remote is not None:  # devices have their own way from stored values to inputs
             assert self.experiment is not None
             own = catalogue.normalise(self.experiment.data.normalise, Dataset(part, None)).train.normalise
             return replace(part, x=x, y=targets, num_classes=train.num_classes, classes=train.classes, normalise=own)
@@ -292,8 +291,8 @@ class RowReader:
     @functools.cached_property
     def _table(self) -> RunTable:
         source = "" if self.experiment is None else self.experiment.data.source
-        if isinstance(self.train, RemoteExamples):
-            source = str(self.train.registry["test"])
+        if self.train.remote is not None:
+            source = str(self.train.remote["test"])
         kept = (self._unstandardised.train if self._by_places else self.train).preparation
         return RunTable(self.train, source if catalogue.is_table(source) else "", kept)
 

@@ -19,6 +19,7 @@ from collections.abc import Collection
 from typing import Literal
 
 from fedloom.core.errors import SettingError
+from fedloom.engines.wires import Wires
 
 Transport = Literal["gloo", "mpi"]
 CLOSED = b""  # the last message, and its answer
@@ -59,29 +60,6 @@ def _try_to_listen(host: str, port: int) -> None:
         trial.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # connections that have ended do not count
         trial.bind(address)
         trial.listen()
-
-
-class Wires(ABC):
-    """Wires to processes, by their numbers, that answer each message with one message."""
-
-    @abstractmethod
-    def post(self, rank: int, message: bytes) -> None:
-        """Send a message to a rank, and return without waiting for the answer."""
-
-    @abstractmethod
-    def wait(self, ranks: Collection[int], timeout: float | None) -> list[int]:
-        """Return the ranks that have answered or are gone.
-
-        It waits for the first of them, but not longer than `timeout` seconds.
-        """
-
-    @abstractmethod
-    def take(self, rank: int) -> memoryview:
-        """Return the oldest answer of a rank that was not taken yet; it is valid until the next `post`.
-
-        Raises:
-            EOFError: the rank is gone.
-        """
 
 
 class Connections(Wires):

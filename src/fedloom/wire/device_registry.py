@@ -110,6 +110,10 @@ class RemoteExamples(Examples):
     def __post_init__(self) -> None:
         """Skip the checks of `Examples`: `x` is one zero, expanded."""
 
+    @property
+    def remote(self) -> Mapping[str, Any]:
+        return self.registry
+
     def drifted(self, rule: Drift, clients: npt.NDArray[np.int64], round: int) -> Examples:
         return replace(self, y=rule.labels(self.y, clients, round, self.num_classes))
 

@@ -17,14 +17,14 @@ from fedloom.core.types import Weighted, Weights, state
 from fedloom.engines.engine import Engine
 from fedloom.engines.loop import Loop
 from fedloom.engines.message import EVALUATING, GIVEN, Answer, Call, EvaluationResult, Request
+from fedloom.engines.message_bytes import head_of, part, seal, unpack, unseal
+from fedloom.engines.processes import in_order
 from fedloom.engines.server_side import Send
+from fedloom.engines.service import LIMIT, answer_of, request_bytes
 from fedloom.storage.store import Version
 from fedloom.wire.communication import UNLISTED
 from fedloom.wire.fleet import Fleet, NoResponse
-from fedloom.wire.processes import in_order
 from fedloom.wire.rehearsal import Rehearsals
-from fedloom.wire.service import LIMIT, answer_of, request_bytes
-from fedloom.wire.transport import head_of, part, seal, unpack, unseal
 
 _DIGEST = re.compile(r"[0-9a-f]{32}")
 PATIENCE = 120.0  # seconds that a device has to keep a model of the finished run
@@ -60,6 +60,7 @@ class Devices(Engine):
 
     name = "devices"
     elsewhere = True
+    uses = frozenset({"deadline"})
     fleet: Fleet | None = None
 
     def __init__(self, *args: Any, **more: Any) -> None:

@@ -14,11 +14,11 @@ from pathlib import Path
 
 from fedloom.core.errors import RankError, RefusedError, SettingError
 from fedloom.engines.faults import NOT_WITHIN
+from fedloom.engines.message_bytes import pack
 from fedloom.storage.strict_json import parse
 from fedloom.wire.communication import LOOK, UNLISTED, Connections
 from fedloom.wire.device_names import INVITED
 from fedloom.wire.start import Start, Transfer
-from fedloom.wire.transport import pack
 
 TRUSTED = "for trusted networks only: nothing is encrypted, and anyone who can reach the server's port can join"
 LARGEST_AUDIT = 1 << 28  # bytes, about a million lines

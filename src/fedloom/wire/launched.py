@@ -6,7 +6,6 @@ import os
 import re
 from collections.abc import Sequence
 from pathlib import Path
-from typing import cast
 
 from fedloom.core.errors import EngineWarning, SettingError, warn
 from fedloom.wire.communication import CommunicationManager, Transport
@@ -102,32 +101,3 @@ def _number(name: str) -> int:
     if not text.isdecimal():
         raise SettingError(f"{name} is a whole number that is at least 0, got {text!r}: set {_PLACE}")
     return int(text)
-
-
-# Variables with the number of ranks, of torchrun, Open MPI, MPICH and srun. `SLURM_NTASKS` is set in batch scripts too.
-_SIZES = ("WORLD_SIZE", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_STEP_NUM_TASKS")
-
-
-def check_alone(engine: str) -> None:
-    """Raise SettingError if engine is "auto" and several ranks would each compute the whole run."""
-    if engine != "auto":
-        return
-    for name in _SIZES:
-        if (text := os.environ.get(name, "")).isdecimal() and int(text) > 1:
-            which = "mpi" if name in _SIZES[1:3] else "gloo"
-            raise SettingError(
-                f"with {name} = {text} each of {text} ranks would compute the whole run: distribute it with "
-                f"--engine {which} (docs/ranks.md), or give --engine loop for independent runs"
-            )
-
-
-def only_computes(engine: str) -> bool:
-    """Return whether this process is a rank that computes clients.
-
-    If it is, rank 0 has the numbers and the files of the run.
-
-    Raises:
-        SettingError: the engine is "auto", and there are several ranks.
-    """
-    check_alone(engine)
-    return engine in ("gloo", "mpi") and rank_here(cast("Transport", engine)) > 0

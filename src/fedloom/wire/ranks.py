@@ -15,13 +15,14 @@ import torch
 
 from fedloom.core.algorithm import Algorithm
 from fedloom.core.errors import RankError, SettingError
+from fedloom.core.fold.execution import threads
 from fedloom.engines.engine_options import DEFAULTS, Options
 from fedloom.engines.population import Population
+from fedloom.engines.processes import Processes
 from fedloom.engines.runtime import Runtime
+from fedloom.engines.service import Service
 from fedloom.wire.communication import CLOSED, LOOK, CommunicationManager, Transport
-from fedloom.wire.launched import communication
-from fedloom.wire.processes import Processes, threads
-from fedloom.wire.service import Service
+from fedloom.wire.launched import communication, rank_here
 
 COMING = 1800.0  # seconds for all ranks to connect and to name their job
 _ADDRESS = re.compile(" at 0x[0-9a-f]+")  # of an object whose class says nothing else of it
@@ -39,6 +40,7 @@ class Ranks(Processes):
     with this chunk.
     """
 
+    uses = Processes.uses | {"chunk"}
     transport: ClassVar[Transport]
     requests_ahead = 1  # otherwise a rank waits for rank 0, which waits for a core
 
@@ -55,6 +57,10 @@ class Ranks(Processes):
         self._job = ""  # digest of this job, while the engine is open
         self._informed: set[int] = set()  # ranks that were sent this job
         self._unconfirmed: set[int] = set()  # of these, ranks that have not named their job yet
+
+    @classmethod
+    def only_computes(cls) -> bool:
+        return rank_here(cls.transport) > 0
 
     @property
     def wires(self) -> CommunicationManager:

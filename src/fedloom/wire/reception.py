@@ -15,14 +15,14 @@ from torch import Tensor
 from fedloom.core.errors import CodecError, RefusedError, SettingError
 from fedloom.data import Examples
 from fedloom.data.inputs import describe_inputs, read_inputs
+from fedloom.engines.message_bytes import pack, short, unpack
+from fedloom.engines.service import LIMIT
 from fedloom.storage.strict_json import parse
 from fedloom.wire.device_registry import Registry, check_targets
 from fedloom.wire.device_statistics import MAX_BYTES, FirstStatistics
 from fedloom.wire.fleet import RankFleet
 from fedloom.wire.registration import Registration, cap_of, check_versions, versions
-from fedloom.wire.service import LIMIT
 from fedloom.wire.statistics_exchange import CommonStatistics, exchange_statistics
-from fedloom.wire.transport import pack, short, unpack
 
 
 def register_devices(

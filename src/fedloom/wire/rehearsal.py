@@ -17,9 +17,9 @@ from fedloom.core.optimiser import Local
 from fedloom.core.types import replace
 from fedloom.data import by_lists
 from fedloom.engines.message import EVALUATING, EvaluationResult, Request
+from fedloom.engines.message_bytes import same_shapes, shapes_of, short
 from fedloom.engines.population import Population
 from fedloom.engines.runtime import Runtime
-from fedloom.wire.transport import same_shapes, shapes_of, short
 
 HEADS = 8 << 20  # bytes of an answer beside its tensors: heads, structures and headers of four parts, 1 MiB each
 

@@ -6,7 +6,7 @@
     ...                                 {"start": n}
 
 A device that has the whole says so at once. One whose transfer broke off says how much has come, and the rest follows.
-Messages are those of `transport`; neither end believes the other.
+Messages are those of `message_bytes`; neither end believes the other.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from torch import Tensor
 from fedloom.core.errors import CodecError, RefusedError
 from fedloom.core.model import Model
 from fedloom.core.network_copies import stored_names, tensors_of
+from fedloom.engines.message_bytes import Message, pack, unpack
+from fedloom.engines.service import integer
 from fedloom.storage import files
 from fedloom.storage.strict_json import parse
 from fedloom.wire.registration import check_id
-from fedloom.wire.service import integer
-from fedloom.wire.transport import Message, pack, unpack
 
 PART = 4 << 20  # bytes of a part, at most
 _HEADS = 1 << 20  # bytes of a message beside those of a part

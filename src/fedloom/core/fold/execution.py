@@ -8,6 +8,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+import torch
 from torch import Tensor
 
 Compilation = Literal["none", "trace", "compile"]
@@ -46,6 +47,17 @@ class Execution:
         self.step = step
         if self.between is not None:
             self.between()
+
+
+@contextlib.contextmanager
+def threads(count: int | None) -> Iterator[None]:
+    """Let PyTorch compute on `count` threads while this is open; None: on as many as it has."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(before if count is None else count)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 _execution: ContextVar[Execution] = ContextVar("fedloom_execution")

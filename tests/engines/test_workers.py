@@ -22,15 +22,15 @@ from fedloom.algorithms import FedAvg, FedNTD, KTpFL, PFedSD, Scaffold
 from fedloom.core.errors import ClientError, EngineWarning, SettingError, line_of
 from fedloom.core.model import Model
 from fedloom.core.optimiser import SGD, Local
+from fedloom.engines import child as child_module
+from fedloom.engines.child import Child
 from fedloom.engines.engine_options import Options
 from fedloom.engines.loop import Loop
 from fedloom.engines.population import Population
+from fedloom.engines.workers import Workers
 from fedloom.testing.compare import same
 from fedloom.testing.small_networks import MLP, Convolutional
 from fedloom.testing.subject import Subject
-from fedloom.wire import child as child_module
-from fedloom.wire.child import Child
-from fedloom.wire.workers import Workers
 from tiny import CLASSES, federation, mlp
 
 MODELS = {"conv": Model(Convolutional, name="conv"), "mlp": Model(MLP, name="mlp")}

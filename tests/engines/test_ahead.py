@@ -16,11 +16,11 @@ from fedloom.core.optimiser import SGD, Local
 from fedloom.engines.engine_options import Options
 from fedloom.engines.loop import Loop
 from fedloom.engines.population import Population
+from fedloom.engines.processes import Processes
 from fedloom.engines.runtime import Runtime
+from fedloom.engines.service import Service
+from fedloom.engines.wires import Wires
 from fedloom.testing.compare import same
-from fedloom.wire.communication import Wires
-from fedloom.wire.processes import Processes
-from fedloom.wire.service import Service
 from tiny import federation, mlp
 
 LOCAL = Local(epochs=1, batch_size=4, optimiser=SGD(lr=0.1))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import itertools
 import time
 from abc import abstractmethod
@@ -12,29 +11,19 @@ from typing import Any
 import torch
 
 from fedloom.core.errors import ClientError, CodecError, EngineWarning, warn
+from fedloom.core.fold.execution import threads
 from fedloom.engines.engine import Engine
 from fedloom.engines.faults import NOT_WITHIN
 from fedloom.engines.message import EVALUATING, Answer, Call, Request
+from fedloom.engines.message_bytes import Message, Part, part, unpack
 from fedloom.engines.server_side import Send
-from fedloom.wire.communication import Wires
-from fedloom.wire.service import answer_of, request_bytes
-from fedloom.wire.transport import Message, Part, part, unpack
+from fedloom.engines.service import answer_of, request_bytes
+from fedloom.engines.wires import Wires
 
 TRIES = 3  # requests to a client, if its process died or its answer was damaged
 
 Share = tuple[int, ...]  # clients of one request
 Response = tuple[Request, Any, Answer]
-
-
-@contextlib.contextmanager
-def threads(count: int) -> Iterator[None]:
-    """Let PyTorch compute on `count` threads while this is open."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(count)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
 
 
 class Processes(Engine):
@@ -46,6 +35,8 @@ class Processes(Engine):
     one that comes late or twice is dropped.
     """
 
+    uses = frozenset({"deadline"})
+    on_one_thread = True
     clients_per_request = 1
     requests_ahead = 0  # requests that wait at a process while it works on another
 

@@ -11,13 +11,13 @@ from typing import Any, Protocol
 from fedloom.core import errors, tree
 from fedloom.core.errors import ClientError, CodecError, FedloomError, line_of, warn
 from fedloom.engines.accounting import PayloadSize
+from fedloom.engines.admission import check_argument, parameters, unstacked_shapes
 from fedloom.engines.finite import mean_losses, not_finite
 from fedloom.engines.message import EVALUATING, Answer, Call, Request, Summed
+from fedloom.engines.message_bytes import Message, Part, pack, part, same_shapes, shapes_of, unpack
 from fedloom.engines.norms import NO_MEDIANS, Bound, Measured
 from fedloom.engines.runtime import Runtime
 from fedloom.storage.store import Version
-from fedloom.wire.admission import check_argument, parameters, unstacked_shapes
-from fedloom.wire.transport import Message, Part, pack, part, same_shapes, shapes_of, unpack
 
 LIMIT = 1 << 30  # bytes of a message, by default
 _WARNINGS, _WORDS = 100, 1000  # of an answer to strangers: the most, characters of each

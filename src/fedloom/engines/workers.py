@@ -9,10 +9,10 @@ from collections.abc import Collection
 from multiprocessing.connection import wait
 from typing import Any
 
-from fedloom.wire.child import Child
-from fedloom.wire.communication import Wires
-from fedloom.wire.processes import Processes
-from fedloom.wire.service import Service
+from fedloom.engines.child import Child
+from fedloom.engines.processes import Processes
+from fedloom.engines.service import Service
+from fedloom.engines.wires import Wires
 
 
 def cores() -> int:
@@ -39,6 +39,7 @@ class Workers(Processes):
     """Processes that are forked at the first exchange. Data are shared, copied on write. One that dies is replaced."""
 
     name = "workers"
+    uses = Processes.uses | {"workers"}
 
     def __init__(self, *args: Any, **more: Any) -> None:
         super().__init__(*args, **more)

@@ -14,13 +14,13 @@ from fedloom.algorithms import PFedSD
 from fedloom.core.errors import EngineWarning
 from fedloom.engines.engine_options import Options
 from fedloom.engines.loop import Loop
+from fedloom.engines.processes import Processes
+from fedloom.engines.service import Service
 from fedloom.engines.stacked import Stacked
+from fedloom.engines.wires import Wires
+from fedloom.engines.workers import Workers
 from fedloom.testing.compare import same
 from fedloom.testing.in_process import InProcess
-from fedloom.wire.communication import Wires
-from fedloom.wire.processes import Processes
-from fedloom.wire.service import Service
-from fedloom.wire.workers import Workers
 from tampering import HARMLESS, HARMS, tampering_engine
 from tiny import LOCAL, mlp, population
 
