@@ -213,8 +213,10 @@ def _cost(name: str) -> str:
 
 
 def _docstring(name: str) -> str:
-    """Return the docstring of an algorithm's file."""
-    return (sys.modules[ALGORITHMS[name].__module__].__doc__ or "").strip()
+    """Return the docstring of an algorithm's file; of its class, where the file has several algorithms."""
+    kind = ALGORITHMS[name]
+    alone = kind.__module__.endswith(f".{name}")
+    return inspect.cleandoc((sys.modules[kind.__module__] if alone else kind).__doc__ or "")
 
 
 def _first_line(name: str) -> str:
@@ -382,7 +384,7 @@ def _method(name: str, places: dict[tuple[Any, ...], str]) -> str:
     """Return the section of an algorithm. `places`: settings of a class, and the algorithm whose section has them."""
     kind = ALGORITHMS[name]
     first, *others = _docstring(name).split("\n\n")
-    file = f"../src/fedloom/algorithms/{name}.py"
+    file = f"../src/{kind.__module__.replace('.', '/')}.py"
     parts = [f"## {name}", f"{linked(first, name)} Class [`{kind.__name__}`]({file})."]
     parts += [p if p.startswith("    ") else linked(" ".join(p.split()), name) for p in others]
     settings = "\n".join(_settings(name, kind, places))

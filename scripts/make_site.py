@@ -107,7 +107,7 @@ def described() -> dict[str, dict[str, object]]:
 
 def algorithms() -> list[str]:
     """Return the names of all algorithms."""
-    return [path.stem for path in (ROOT / "src/fedloom/algorithms").glob("*.py") if path.stem != "__init__"]
+    return [*described()]
 
 
 # ---- a page for each algorithm
@@ -185,7 +185,7 @@ def method_page(name: str, section: str, facts: dict[str, object]) -> str:
     """Return the page of an algorithm, with links as they are in docs/algorithms.md."""
     first, _, rest = section.strip().partition("\n\n")
     what, _, source = first.rpartition(" Class ")
-    kind = re.search(r"`(\w+)`", source)
+    kind = re.search(r"`(\w+)`\]\(([^)]*)\)", source)
     assert kind is not None, name
     title = re.split(r"[:,] ", what)[0] if ":" in what else kind[1]
     body, settings, _ = (*re.split(r"^(?=- `)", rest + "\n", maxsplit=1, flags=re.MULTILINE), "", "")[:3]
@@ -194,7 +194,7 @@ def method_page(name: str, section: str, facts: dict[str, object]) -> str:
     needs = [word for word in facts["needs"] if word != "state"]  # type: ignore[attr-defined]
     rows = {
         "on the command line": f"`{name}`",
-        "in Python": f"`fl.{kind[1]}` ([source]({f'../src/fedloom/algorithms/{name}.py'}))",
+        "in Python": f"`fl.{kind[1]}` ([source]({kind[2]}))",
         "paper": declared["paper"],
         "family": str(facts["family"]) + (", a model for each client" if facts["personal"] else ""),
         "needs": ", ".join({"public": "public examples", "validation": "validation examples"}.get(n, n) for n in needs),
@@ -294,9 +294,8 @@ def add_names(site: Site) -> None:
 def kinds() -> dict[str, str]:
     """Return the class of each algorithm."""
     text = (ROOT / "docs/algorithms.md").read_text(encoding="utf-8")
-    return {
-        name: kind for kind, name in re.findall(r"Class \[`(\w+)`\]\(\.\./src/fedloom/algorithms/(\w+)\.py\)", text)
-    }
+    found = re.findall(r"^## (\w+)\n\n.* Class \[`(\w+)`\]\(\.\./src/fedloom/algorithms/\w+\.py\)", text, re.MULTILINE)
+    return dict(found)
 
 
 # ---- files that pages link to

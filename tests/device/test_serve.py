@@ -324,12 +324,8 @@ def test_a_message_about_settings_names_their_file(tmp_path: Path, capsys: pytes
 def test_a_server_bounds_uploads_unless_it_is_told_otherwise(tmp_path: Path) -> None:
     assert settings_of({}).run.bound == "refuse:median:5"
     assert settings_of({"run": {"bound": "clip:3"}}).run.bound == "clip:3"
-    for off in ({"run": {"bound": "none"}}, {"run.median_bound": None, "run.norm_bound": None}):
+    for off in ({"run": {"bound": "none"}}, {"run.bound": "none"}):
         assert settings_of(off).run.bound == "none"
-    with pytest.warns(FutureWarning, match=r"median_bound = 3 is written bound = 'refuse:median:3' now"):
-        assert settings_of({"run": {"median_bound": 3}}).run.bound == "refuse:median:3"
-    with pytest.warns(FutureWarning, match="median_bound = none is written bound = 'none' now"):
-        assert settings_of({"run": {"median_bound": "none"}}).run.bound == "none"
     settings, registry = settings_of({}).run, Registry("a" * 32, (), "", 90)
     assert _bounds(settings, registry) == (
         "at most 90 examples of a device count (--most-examples); uploads whose difference to what was sent has a norm "

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Any
 
 from fedloom.algorithms.apfl_deng import APFLDeng as APFLDeng
@@ -11,8 +12,6 @@ from fedloom.algorithms.dense import DENSE as DENSE
 from fedloom.algorithms.ditto import Ditto as Ditto
 from fedloom.algorithms.fed_adi import FedADI as FedADI
 from fedloom.algorithms.fed_dafl import FedDAFL as FedDAFL
-from fedloom.algorithms.fedadagrad import FedAdagrad as FedAdagrad
-from fedloom.algorithms.fedadam import FedAdam as FedAdam
 from fedloom.algorithms.fedala import FedALA as FedALA
 from fedloom.algorithms.fedalign import FedAlign as FedAlign
 from fedloom.algorithms.fedavg import FedAvg as FedAvg
@@ -42,7 +41,6 @@ from fedloom.algorithms.fedprox import FedProx as FedProx
 from fedloom.algorithms.fedrep import FedRep as FedRep
 from fedloom.algorithms.fedrod import FedRoD as FedRoD
 from fedloom.algorithms.fedsam import FedSAM as FedSAM
-from fedloom.algorithms.fedyogi import FedYogi as FedYogi
 from fedloom.algorithms.fml import FML as FML
 from fedloom.algorithms.ifca import IFCA as IFCA
 from fedloom.algorithms.kd_ntd import KDNTD as KDNTD
@@ -57,6 +55,7 @@ from fedloom.algorithms.pfedme import PFedMe as PFedMe
 from fedloom.algorithms.pfedsd import PFedSD as PFedSD
 from fedloom.algorithms.q_fedavg import QFedAvg as QFedAvg
 from fedloom.algorithms.scaffold import Scaffold as Scaffold
+from fedloom.algorithms.server_optimisers import FedAdagrad as FedAdagrad, FedAdam as FedAdam, FedYogi as FedYogi
 from fedloom.algorithms.sim_pfl import SimPFL as SimPFL
 from fedloom.algorithms.topk_pfl import TopKPFL as TopKPFL
 from fedloom.core.algorithm import Algorithm
@@ -112,9 +111,13 @@ FAMILIES: dict[str, tuple[type[Algorithm[Any, Any]], ...]] = {
 }
 """The algorithms, as lists of them are ordered."""
 
+_KINDS = [kind for family in FAMILIES.values() for kind in family]
+_IN_FILE = Counter(kind.__module__ for kind in _KINDS)
+
 ALGORITHMS: dict[str, type[Algorithm[Any, Any]]] = {
-    kind.__module__.rpartition(".")[2]: kind for family in FAMILIES.values() for kind in family
+    kind.__module__.rpartition(".")[2] if _IN_FILE[kind.__module__] == 1 else kind.__name__.lower(): kind
+    for kind in _KINDS
 }
-"""By their names on the command line."""
+"""By their names on the command line: that of the file, or, where a file has several, of the class in small letters."""
 
 globals()["__all__"] = ["ALGORITHMS", *(kind.__name__ for kind in ALGORITHMS.values())]  # type checkers read imports

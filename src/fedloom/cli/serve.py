@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-import warnings
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from functools import partial
@@ -18,7 +17,6 @@ from fedloom.coordinator.directory import RunDirectory
 from fedloom.coordinator.history import History
 from fedloom.core.errors import CodecError, SettingError
 from fedloom.core.naming import forbid_imports
-from fedloom.core.renamed import run_settings_of
 from fedloom.core.task import needs_moments
 from fedloom.device.data_manager import warn_about_own_scale
 from fedloom.display.terminal import Terminal
@@ -57,7 +55,7 @@ def serve(args: argparse.Namespace, console: Terminal) -> int:
     out, described = Path(args.out), read_settings(args.settings)
     if args.bound is not None:
         described["run.bound"] = args.bound
-    elif args.resume and (out / "settings.json").exists() and not _has_bound(described):
+    elif args.resume and (out / "settings.json").exists() and "run.bound" not in flat(described):
         described["run.bound"] = Experiment.from_directory(out).run.bound
     try:
         experiment = settings_of(described)
@@ -178,14 +176,6 @@ def _described(registry: Registry, path: Path) -> list[str]:
     return lines + [f"and {more} more: {path}" for more in [len(registry.devices) - _SHOWN] if more > 0]
 
 
-def _has_bound(described: dict[str, Any]) -> bool:
-    """Return whether a settings file sets the bound, by this or by an old name."""
-    run = {key.removeprefix("run."): value for key, value in flat(described).items() if key.startswith("run.")}
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", FutureWarning)  # which comes when they are read
-        return "bound" in run_settings_of(run)
-
-
 def _bounds(settings: RunSettings, registry: Registry) -> str:
     """Return the bounds on every device, in words."""
     counts = f"at most {registry.cap:,} examples of a device count (--most-examples)"
@@ -238,7 +228,7 @@ def settings_of(described: dict[str, Any]) -> Experiment:
     ):
         if forbidden:
             raise SettingError(f"fedloom serve: {reason}: change the settings, or simulate it with fedloom run")
-    its = {} if _has_bound(described) else {"run.bound": BOUND_OF_DEVICES}
+    its = {} if "run.bound" in flat(described) else {"run.bound": BOUND_OF_DEVICES}
     return experiment.with_all(
         {"run.engine": "devices", "run.compilation": "none", "run.on_nonfinite": "refuse", **its}
     )

@@ -1,7 +1,5 @@
 """The run, from the first cohort to the last record."""
 
-from typing import TYPE_CHECKING
-
 from fedloom.coordinator.history import History
 from fedloom.coordinator.newcomers import NewClients
 from fedloom.coordinator.replay import Replay, RoundReplay
@@ -18,7 +16,6 @@ from fedloom.coordinator.sampler import (
 )
 from fedloom.coordinator.settings import RunSettings
 from fedloom.coordinator.verdict import Verdict, verify
-from fedloom.core.renamed import old_names_of
 
 __all__ = [
     "Arriving",
@@ -41,6 +38,3 @@ __all__ = [
     "runs_below",
     "verify",
 ]
-
-if not TYPE_CHECKING:  # to which the old names are unknown
-    __getattr__ = old_names_of(__name__, {"Past": "RoundReplay"})

@@ -18,7 +18,6 @@ from fedloom.coordinator.chosen_rounds import measures_of_task, newest, validate
 from fedloom.coordinator.class_rows import ClassRows
 from fedloom.coordinator.verdict import unproved
 from fedloom.core.errors import SettingError
-from fedloom.core.renamed import OF_HISTORY, keep_old_names
 from fedloom.core.task_measures import TaskMeasure
 from fedloom.display.lines import lines
 from fedloom.evaluate.measure import KNOWN, Measure, lower_is_better, measures_for
@@ -384,9 +383,6 @@ class History:
                 seconds = math.nan if row["seconds"] is None else row["seconds"]
                 return Reached(row["round"], row["bytes"], seconds)
         return None
-
-
-keep_old_names(History, OF_HISTORY)
 
 
 _NOTED = ("server_", "bytes_", "new_", "class_accuracy_", "seconds_")  # numbers that a run may lack where others do not

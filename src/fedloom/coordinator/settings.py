@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import InitVar, dataclass, replace
+from dataclasses import dataclass, replace
 from typing import Annotated, Literal
 
 import torch
@@ -12,7 +12,6 @@ from fedloom.coordinator.choose import CompilationName
 from fedloom.core.aggregators import aggregator
 from fedloom.core.choices import Count, Positive, StrictSettings, WholeNumber, check_choices
 from fedloom.core.errors import SettingError
-from fedloom.core.renamed import run_settings_of
 from fedloom.core.setting import Where, setting
 from fedloom.engines.by_name import EngineName
 from fedloom.engines.norms import bound
@@ -119,15 +118,8 @@ class RunSettings(StrictSettings):
     """Parts into which a cohort is cut, in the order of its clients; the uploads of each part are summed, then the
     sums. Ranks and workers [send sums alone](ranks.md#partial-sums). Results depend on the number of parts in the
     last bits; none: uploads are summed one by one."""
-    norm_bound: InitVar[float | None] = None
-    median_bound: InitVar[float | None] = None
 
-    def __post_init__(self, norm_bound: float | None, median_bound: float | None) -> None:
-        old = {"norm_bound": norm_bound, "median_bound": median_bound}
-        given = {name: value for name, value in old.items() if value is not None} | {"aggregator": self.aggregator}
-        named = run_settings_of(given if self.bound == "none" else {**given, "bound": self.bound})
-        for name, value in named.items():
-            object.__setattr__(self, name, value)
+    def __post_init__(self) -> None:
         check_choices(self)
         aggregator(self.aggregator)
         bound(self.bound)

@@ -21,7 +21,6 @@ from fedloom.core.fold import minimise
 from fedloom.core.losses import Loss
 from fedloom.core.model import Model
 from fedloom.core.optimiser import Cosine, Local
-from fedloom.core.renamed import OF_ALGORITHM, keep_old_names
 from fedloom.core.types import BatchLoss, Beside, Params, Weights
 
 if TYPE_CHECKING:
@@ -64,10 +63,6 @@ class Algorithm(StrictSettings, ABC, Generic[V, S]):
     needs_sums: ClassVar[bool] = False  # its server adds up what clients report: no aggregator but the mean gives a sum
     neutral: ClassVar[Mapping[str, Any]] = {}  # the settings with which its models are those of FedAvg
     neutral_personal: ClassVar[bool] = True  # the personal ones too; False: the global one alone
-
-    def __init_subclass__(cls, **kwargs: Any) -> None:
-        super().__init_subclass__(**kwargs)
-        keep_old_names(cls, OF_ALGORITHM)
 
     def __post_init__(self) -> None:
         check_choices(self)
@@ -356,9 +351,6 @@ class Algorithm(StrictSettings, ABC, Generic[V, S]):
         """
         taken = client.train.num_steps
         return self.local.optimiser.effective_steps(taken) if counted == "adaptive" else taken.double()
-
-
-keep_old_names(Algorithm, OF_ALGORITHM)
 
 
 def _says(algorithm: Algorithm[Any, Any], method: str) -> bool:

@@ -18,7 +18,6 @@ from fedloom.core.cohort import Predict, Reduction, Replies, Scatter
 from fedloom.core.errors import NobodyAnswered, SettingError, StackingError
 from fedloom.core.model import Model
 from fedloom.core.random import derive
-from fedloom.core.renamed import OF_COHORT, keep_old_names
 from fedloom.core.types import Failure
 from fedloom.engines.accounting import PayloadSize, of_new_states, of_states
 from fedloom.engines.finite import mean_losses, not_finite, refused
@@ -363,9 +362,6 @@ class AskedCohort:
         return AskedCohort(
             self.engine, clients, self.round, exchanges=self.exchanges, architecture=architecture or self.architecture
         )
-
-
-keep_old_names(AskedCohort, OF_COHORT)
 
 
 def _measured(request: Request, answer: Answer, payload: PayloadSize) -> Measured | None:

@@ -21,7 +21,6 @@ from fedloom.core.errors import SettingError, SettingWarning, warn
 from fedloom.core.model import Model
 from fedloom.core.optimiser import SGD, Adam, Local
 from fedloom.core.random import derive
-from fedloom.core.renamed import run_settings_of
 from fedloom.data import Dataset, Examples, Federation, federate
 from fedloom.engines.faults import Unreliable
 from fedloom.experiments import catalogue
@@ -172,9 +171,6 @@ class Experiment(TopSettings):
             and self.data.partition == DataSettings().partition
         ):
             given = {"data.partition": "natural", **given}
-        run = {key.removeprefix("run."): value for key, value in given.items() if key.startswith("run.")}
-        given = {key: value for key, value in given.items() if not key.startswith("run.")}
-        given |= {f"run.{name}": value for name, value in run_settings_of(run).items()}
         out, sections, tables = self, dict[str, dict[str, Any]](), dict(self.settings)
         unknown, own = list[str](), catalogue.label(out.algorithm)
         for key, value in sorted(given.items(), key=lambda item: item[0] != "algorithm"):

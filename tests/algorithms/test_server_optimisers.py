@@ -13,10 +13,7 @@ from common_runs import flatten as flat
 from conftest import golden
 
 from fedloom.algorithms import FedAdagrad, FedAdam, FedAvg, FedPer, FedProx, FedYogi, LGFedAvg
-from fedloom.algorithms.fedadagrad import ServerAdagrad
-from fedloom.algorithms.fedadam import ServerAdam
-from fedloom.algorithms.fedyogi import ServerYogi
-from fedloom.algorithms.shared.server_optimiser import Server
+from fedloom.algorithms.server_optimisers import Server, ServerAdagrad, ServerAdam, ServerYogi
 from fedloom.core.errors import SettingError
 from fedloom.core.optimiser import SGD, Local
 from fedloom.core.types import Params, Weights
