@@ -1,11 +1,11 @@
-"""Make the data file of `fedloom.data.embedded` from the original Fashion-MNIST files.
+"""Make the data file of `fedloom.sources.embedded` from the original Fashion-MNIST files.
 
     python scripts/make_embedded.py FOLDER
 
 FOLDER holds {train,t10k}-{images-idx3,labels-idx1}-ubyte, plain or with .gz. Of every class, the first 1,000 training
 and the first 200 test images are kept, in the order of the originals. The arrays are compressed with LZMA, a method of
 the zip format that NumPy reads like any other; it saves 14 % against the usual one. The same originals and the same
-liblzma give the same bytes. Prints the SHA-256 that belongs into `fedloom/data/embedded/__init__.py`.
+liblzma give the same bytes. Prints the SHA-256 that belongs into `fedloom/sources/embedded/__init__.py`.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-TARGET = Path(__file__).parents[1] / "src/fedloom/data/embedded/fashion_mnist_small.npz"
+TARGET = Path(__file__).parents[1] / "src/fedloom/sources/embedded/fashion_mnist_small.npz"
 NUM_CLASSES = 10
 TRAIN_PER_CLASS, TEST_PER_CLASS = 1000, 200
 

@@ -34,7 +34,6 @@ from fedloom.core.choices import field_types, grids, settable, without_none
 from fedloom.core.entry_points import ANALYSES as OFFERED, offers
 from fedloom.core.optimiser import SGD, Adam, Local, Optimiser
 from fedloom.core.setting import flag_of, sentences
-from fedloom.data.sources import SOURCES
 from fedloom.evaluate.measure import MEASURES, TUNABLE, VALIDATION
 from fedloom.experiments import catalogue
 from fedloom.experiments.catalogue import ARRIVING, ATTACKS, PARTITIONS, SAMPLERS, TASKS
@@ -45,6 +44,7 @@ from fedloom.experiments.sections import ClientSettings, DataSettings
 from fedloom.experiments.settings_file import flat
 from fedloom.models import MODELS
 from fedloom.models.registry import Network
+from fedloom.sources.sources_by_name import SOURCES
 
 ROOT = Path(__file__).parents[1]
 INDEX, SCHEMA = (ROOT / "src/fedloom/cli" / name for name in ("index.json", "settings.schema.json"))

@@ -23,7 +23,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGE = "src/fedloom/"
 TEXTS = {".py", ".pyi", ".md", ".toml", ".txt", ".html", ".js", ".css", ".cfg", ".yml", ""}
-NEVER = ("tests/golden/", "LICENSE", "src/fedloom/data/embedded/", "tests/scripts/test_move.py")
+NEVER = ("tests/golden/", "LICENSE", "src/fedloom/sources/embedded/", "tests/scripts/test_move.py")
 
 Table = dict[str, str]
 

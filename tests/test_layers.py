@@ -33,8 +33,9 @@ LAYERS = [  # top first; those on one line may not import each other
     {"evaluate"},
     {"tasks"},
     {"display"},
-    {"core"},
-    {"data", "models"},
+    {"core", "sources"},
+    {"models", "tables"},
+    {"data"},
     {"wording"},
 ]
 OF_ANOTHER = re.compile(r"fedloom\.algorithms\.(?!shared\b)")

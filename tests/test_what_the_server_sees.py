@@ -11,10 +11,11 @@ import torch
 from torch import nn
 
 import fedloom as fl
-from fedloom.data import fashion_mnist_small, natural
+from fedloom.data import natural
 from fedloom.engines.engine_options import Options
 from fedloom.engines.loop import Loop
 from fedloom.engines.population import Population
+from fedloom.sources import fashion_mnist_small
 
 PAGE = Path(__file__).parents[1] / "docs/privacy.md"
 ROWS = re.findall(r"^\| (\d+) \| (\d+) \| (\d+) \| (\d+) \| (\d+) \| (\d+) \|$", PAGE.read_text(), re.MULTILINE)

@@ -13,13 +13,13 @@ from torch import nn
 
 import fedloom as fl
 from fedloom.core.errors import SettingError
-from fedloom.data.parquet import read_parquet
 from fedloom.experiments import catalogue
 from fedloom.experiments.experiment import Experiment
 from fedloom.experiments.settings_file import read_settings
 from fedloom.experiments.trackers import TensorBoard
 from fedloom.report.write import write_report
 from fedloom.storage.files import path_of
+from fedloom.tables.parquet import read_parquet
 from fedloom.wording import local_path
 
 
@@ -107,12 +107,12 @@ def test_a_run_in_the_home_folder_is_found_there_by_all(tmp_path: Path, monkeypa
         lambda p: fl.read_csv(p + ".csv", label="y"),
         lambda p: fl.read_sites(p + "/*.csv", label="y"),
         lambda p: fl.read_sites([p + ".csv", "b.csv"], label="y"),
-        lambda p: fl.data.read_npz(p + ".npz"),
-        lambda p: fl.data.read_npy(p + ".npy"),
+        lambda p: fl.tables.read_npz(p + ".npz"),
+        lambda p: fl.tables.read_npy(p + ".npy"),
         lambda p: read_parquet(p + ".parquet", label="y"),
-        lambda p: fl.data.load("images", p),
-        lambda p: fl.data.from_huggingface(p),
-        lambda p: fl.data.from_huggingface("nobody/nothing", cache=p),
+        lambda p: fl.sources.load("images", p),
+        lambda p: fl.sources.from_huggingface(p),
+        lambda p: fl.sources.from_huggingface("nobody/nothing", cache=p),
         lambda p: catalogue.data(p + ".csv?label=y"),
         lambda p: catalogue.data(p + ".npz"),
         lambda p: catalogue.data(p),

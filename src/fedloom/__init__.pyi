@@ -69,15 +69,9 @@ from fedloom.data import (
     Federation as Federation,
     Partition as Partition,
     dirichlet as dirichlet,
-    fashion_mnist_small as fashion_mnist_small,
     federate as federate,
     from_arrays as from_arrays,
-    from_frame as from_frame,
-    from_torch as from_torch,
     iid as iid,
-    read_csv as read_csv,
-    read_parquet as read_parquet,
-    read_sites as read_sites,
     shards as shards,
 )
 from fedloom.engines.attacks import (
@@ -100,6 +94,13 @@ from fedloom.experiments.trackers import Tracker as Tracker, track as track, tra
 from fedloom.experiments.trials import Sweep as Sweep
 from fedloom.experiments.weights_file import load_network as load_network, load_weights as load_weights
 from fedloom.report import summary as summary
+from fedloom.sources import fashion_mnist_small as fashion_mnist_small, from_torch as from_torch
+from fedloom.tables import (
+    from_frame as from_frame,
+    read_csv as read_csv,
+    read_parquet as read_parquet,
+    read_sites as read_sites,
+)
 from fedloom.tasks import (
     SVM as SVM,
     Binary as Binary,

@@ -37,12 +37,15 @@ from fedloom.coordinator import History
 from fedloom.core import tree
 from fedloom.core.errors import CodecError, DamageError
 from fedloom.core.types import Maybe, Weighted, Weights
-from fedloom.data import Dataset, folders, formats, load, read_csv, read_npz
-from fedloom.data.columns import NoColumnError
-from fedloom.data.formats import FormatError, read_pickle
-from fedloom.data.matlab import read_matlab
+from fedloom.data import Dataset
+from fedloom.sources import folders, load
+from fedloom.sources.formats import read_pickle
+from fedloom.sources.matlab import read_matlab
 from fedloom.storage import files
 from fedloom.storage.codec import decode, encode
+from fedloom.tables import file_checks, read_csv, read_npz
+from fedloom.tables.columns import NoColumnError
+from fedloom.tables.file_checks import FormatError
 from fedloom_papers.reproduction import kept
 
 SECONDS = 2.0
@@ -542,7 +545,7 @@ def main() -> int:
     warnings.simplefilter("error")
     warnings.filterwarnings("ignore", ".*one word has one spelling")  # a table is read, and its author told
     torch.set_num_threads(1)
-    formats.LIMIT = LIMIT
+    file_checks.LIMIT = LIMIT
     folders.memory = lambda: LIMIT  # type: ignore[attr-defined]
     cases = range(args.first, args.first + args.cases)
     return int(sum(fuzz(name, cases, args.seed, args.memory, args.seconds) for name in args.targets) > 0)

@@ -14,7 +14,7 @@ import torch
 from fedloom.cli.main import main
 from fedloom.cli.train import describe_outputs
 from fedloom.data import Examples
-from fedloom.data.vocabulary import TextPreparation
+from fedloom.tables.vocabulary import TextPreparation
 from hospitals import write_hospitals
 
 

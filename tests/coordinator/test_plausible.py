@@ -20,16 +20,9 @@ from fedloom.coordinator.plausible import check_plausible
 from fedloom.core.batch import Batch
 from fedloom.core.errors import SettingError, SettingWarning
 from fedloom.core.task import Task
-from fedloom.data import (
-    Examples,
-    Federation,
-    Normalise,
-    by_lists,
-    fashion_mnist_small,
-    from_arrays,
-    iid,
-    read_csv,
-)
+from fedloom.data import Examples, Federation, Normalise, by_lists, from_arrays, iid
+from fedloom.sources import fashion_mnist_small
+from fedloom.tables import read_csv
 from fedloom.tasks import Classification
 
 RNG = np.random.default_rng(0)

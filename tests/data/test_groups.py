@@ -11,22 +11,10 @@ import torch
 from hypothesis import given, settings, strategies as st
 
 from fedloom.core.errors import SettingError
-from fedloom.data import (
-    Dataset,
-    Examples,
-    Federation,
-    Partition,
-    by_lists,
-    federate,
-    iid,
-    natural,
-    pooled,
-    read_csv,
-    read_sites,
-    split,
-)
+from fedloom.data import Dataset, Examples, Federation, Partition, by_lists, federate, iid, natural, pooled, split
 from fedloom.data.groups import split_whole_groups
 from fedloom.experiments import catalogue
+from fedloom.tables import read_csv, read_sites
 from hospitals import write_hospitals
 
 Ints = npt.NDArray[np.int64]

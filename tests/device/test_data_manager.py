@@ -10,10 +10,10 @@ import pytest
 
 from fedloom.core.errors import RefusedError, SettingError
 from fedloom.data import Dataset, from_arrays
-from fedloom.data.statistics import CommonPreparation, Scale, Spread, Summary
 from fedloom.device import DataManager
 from fedloom.device.data_manager import load_examples
 from fedloom.experiments.sections import DataSettings
+from fedloom.tables.statistics import CommonPreparation, Scale, Spread, Summary
 from fedloom.wire.device_statistics import CommonTotals
 from fedloom.wire.registration import Registration
 

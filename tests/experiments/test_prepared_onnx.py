@@ -13,11 +13,11 @@ import pytest
 
 from commands import call
 from fedloom.core.errors import SettingError, SettingWarning
-from fedloom.data.preparation import Preparation
 from fedloom.experiments.experiment import Experiment
 from fedloom.experiments.export import export
 from fedloom.experiments.predictions import predict
 from fedloom.experiments.trained_model import trained_model
+from fedloom.tables.preparation import Preparation
 from hospitals import Row, write_table
 from runs_of_tables import LABEL, TARGET, tables, trained
 

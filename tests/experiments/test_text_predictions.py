@@ -10,7 +10,7 @@ import pytest
 import safetensors
 
 from fedloom.cli.main import main
-from fedloom.data.vocabulary import TextPreparation
+from fedloom.tables.vocabulary import TextPreparation
 
 
 @pytest.fixture

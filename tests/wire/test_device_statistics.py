@@ -13,8 +13,8 @@ import pandas as pd
 import pytest
 
 from fedloom.core.errors import RefusedError
-from fedloom.data.statistics import BINS, CommonPreparation, Spread, Summary, Total
 from fedloom.storage.strict_json import parse
+from fedloom.tables.statistics import BINS, CommonPreparation, Spread, Summary, Total
 from fedloom.wire.device_statistics import (
     CommonTotals,
     FirstStatistics,

@@ -13,11 +13,11 @@ import pytest
 
 from fedloom.cli.serve import hand_out_models
 from fedloom.core.errors import RefusedError, SettingError
-from fedloom.data.vocabulary import TextPreparation
 from fedloom.device import Membership
 from fedloom.device.device_results import model_of_device
 from fedloom.experiments.experiment import Experiment
 from fedloom.experiments.predictions import predict, predict_by
+from fedloom.tables.vocabulary import TextPreparation
 from fedloom.testing.compare import same
 from fedloom.testing.in_process import InProcess
 from fedloom.wire.device_registry import Registry

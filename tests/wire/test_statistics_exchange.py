@@ -16,10 +16,10 @@ import pytest
 
 from fedloom.coordinator.history import History
 from fedloom.core.errors import RefusedError, SettingError
-from fedloom.data.statistics import Summary
 from fedloom.device import Membership
 from fedloom.experiments.experiment import Experiment
 from fedloom.experiments.predictions import predict
+from fedloom.tables.statistics import Summary
 from fedloom.testing.compare import same
 from fedloom.testing.in_process import InProcess
 from fedloom.wire.device_registry import Registry

@@ -14,11 +14,11 @@ from fedloom.cli.options import experiments
 from fedloom.cli.train import describe_shape
 from fedloom.core.errors import SettingError
 from fedloom.data import Examples
-from fedloom.data.sources import SOURCES, download
 from fedloom.display.terminal import Terminal, table
 from fedloom.experiments.catalogue import PARTITIONS
 from fedloom.report import FederationTable, TargetTable, draw_federation, draw_targets
 from fedloom.report.style import FIGURES, drawing, rendered
+from fedloom.sources.sources_by_name import SOURCES, download
 from fedloom.storage.output import publish
 from fedloom.wording import some_of
 

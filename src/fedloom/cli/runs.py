@@ -16,13 +16,13 @@ from fedloom.core.task import targets_of
 from fedloom.core.task_measures import measures_of
 from fedloom.data import Examples
 from fedloom.data.inputs import Inputs
-from fedloom.data.preparation import Preparation
 from fedloom.display.terminal import Terminal, table
 from fedloom.evaluate import evaluate_rows, measured
 from fedloom.experiments.experiment import Experiment
 from fedloom.experiments.export import export as write_model
 from fedloom.experiments.trained_model import task_of, trained_model, validated_round
 from fedloom.report import summary, write_report
+from fedloom.tables.preparation import Preparation, preparation_of
 
 
 def report(args: argparse.Namespace, console: Terminal) -> int:
@@ -105,8 +105,8 @@ def export(args: argparse.Namespace, console: Terminal) -> int:
         "whose": found.whose,
         **({"classes": json.dumps(train.classes)} if train.classes else {}),
     }
-    texts = getattr(train.preparation, "text", None)
-    if texts is not None:  # by which new texts become the ids that the network has learnt
+    of_table = preparation_of(train)
+    if of_table is not None and (texts := of_table.text) is not None:  # by which new texts become ids
         facts["text"] = json.dumps(texts.described())
     onnx = Path(args.file).suffix == ".onnx"
     if onnx and (threshold := task_of(found, args.directory)[1]) is not None:
@@ -147,7 +147,7 @@ def _inside(experiment: Experiment, job: Job) -> tuple[Preparation | None, str]:
             "the file takes inputs as the run standardised them, each place by itself (normalise = places), which ONNX "
             "does not hold"
         )
-    preparation = getattr(job.federation.train, "preparation", None)
+    preparation = preparation_of(job.federation.train)
     if preparation is None:
         return None, _inputs(job.federation.train)
     if preparation.text is not None:

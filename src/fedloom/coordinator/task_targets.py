@@ -7,7 +7,7 @@ import numpy as np
 from fedloom.core.errors import SettingError
 from fedloom.core.task import ChoosesThreshold, TargetMoments, Task, targets_of
 from fedloom.data import Federation
-from fedloom.data.statistics import mean_in_order, target_columns
+from fedloom.tasks.regression import mean_in_order, target_columns
 
 
 def check_targets(federation: Federation, task: Task) -> None:

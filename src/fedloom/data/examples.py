@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -15,11 +15,43 @@ from torch import Tensor
 from fedloom.data.changes import Drift
 from fedloom.data.inputs import IGNORED, Inputs, Tokens
 from fedloom.data.normalise import AS_STORED, Normalise
-from fedloom.data.preparation import Preparation
 
 MAX_CLASSES = 2**16  # a table of clients and classes is made
 _LOGITS = 2**24  # of a batch that is evaluated, 64 MiB
 INTEGERS = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
+
+
+class Prepared(Protocol):
+    """Columns of some examples, and what makes features of them: `fedloom.tables.preparation`."""
+
+    @property
+    def frame(self) -> Any:
+        """The columns, a pandas DataFrame of N rows."""
+
+    @property
+    def facts(self) -> Mapping[str, Any]:
+        """Description of the features, once it is fitted."""
+
+    @property
+    def tokens(self) -> Tokens | None:
+        """The kind of the token ids that it makes; None where it makes other features."""
+
+    def select(self, rows: npt.NDArray[np.int64]) -> Self:
+        """Return the same of some rows."""
+
+    def joined(self, other: Any) -> Self:
+        """Return the same with the rows of another one after its own."""
+
+    def fitted(
+        self, rows: npt.NDArray[np.int64], y: npt.NDArray[Any], sizes: npt.NDArray[np.int64] | None = None
+    ) -> Self:
+        """Return the same, fitted on some rows and their labels alone, whose clients have so many each."""
+
+    def features(self, other: Any = None) -> tuple[npt.NDArray[Any], tuple[str, ...]]:
+        """Return features of these columns, or of those of another one, and their names."""
+
+    def of_rows(self, other: Any) -> Self:
+        """Return the same of the rows of another one."""
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -58,7 +90,7 @@ class Examples:
     columns: tuple[str, ...] = ()
     classes: tuple[str, ...] = ()
     owners: tuple[str, ...] = ()
-    preparation: Preparation | None = None
+    preparation: Prepared | None = None
     targets: tuple[str, ...] = ()
     groups: npt.NDArray[np.int64] | None = None
 
@@ -246,7 +278,7 @@ class Examples:
         """
         return replace(self, x=self.x.to(device), y=self.y.to(device))
 
-    def prepared(self, fitted: Preparation) -> Examples:
+    def prepared(self, fitted: Prepared) -> Examples:
         """Return the same with the features that a fitted preparation makes of their columns.
 
         Args:
@@ -261,21 +293,20 @@ class Examples:
                 "from the Dataset of the same table"
             )
         x, columns = fitted.features(self.preparation)
-        made = replace(fitted, frame=self.preparation.frame)
-        if fitted.text is not None:
-            return self._of_tokens(torch.from_numpy(x).to(self.x.device), made)
+        made = fitted.of_rows(self.preparation)
+        if made.tokens is not None:
+            return self._of_tokens(torch.from_numpy(x).to(self.x.device), made, made.tokens)
         return replace(self, x=torch.from_numpy(x).to(self.x.device), columns=columns, preparation=made)
 
-    def _of_tokens(self, x: Tensor, made: Preparation) -> Examples:
+    def _of_tokens(self, x: Tensor, made: Prepared, how: Tokens) -> Examples:
         """Return the same of token ids; where targets are the next ones, these are among `x`, behind all others."""
-        text = made.text
-        assert text is not None
-        how = Tokens(text.padding, vocabulary=text.size)
         if self.y.is_floating_point() or self.y.dim() == 1:
             return replace(self, x=x, normalise=how, preparation=made)
+        assert how.padding is not None
+        assert how.vocabulary is not None
         y = x[:, 1:].long()
-        y = y.masked_fill(y == text.padding, IGNORED)
-        return replace(self, x=x[:, :-1].contiguous(), y=y, num_classes=text.size, normalise=how, preparation=made)
+        y = y.masked_fill(y == how.padding, IGNORED)
+        return replace(self, x=x[:, :-1].contiguous(), y=y, num_classes=how.vocabulary, normalise=how, preparation=made)
 
     def class_counts(self) -> npt.NDArray[np.int64]:
         """Return the number of examples of each class, (num_classes,).

@@ -10,13 +10,15 @@ import numpy.typing as npt
 
 from fedloom.core.errors import RefusedError, SettingError, SettingWarning, warn
 from fedloom.data import Dataset, Examples, Federation, Partition, by_lists, federate
-from fedloom.data.formats import visible
 from fedloom.data.inputs import describe_inputs
-from fedloom.data.statistics import CommonPreparation, Spread, Summary, target_columns
-from fedloom.data.vocabulary import TextPreparation
 from fedloom.experiments import catalogue
 from fedloom.experiments.sections import DataSettings
 from fedloom.storage.files import path_of
+from fedloom.tables.file_checks import visible
+from fedloom.tables.preparation import Preparation, preparation_of
+from fedloom.tables.statistics import CommonPreparation, Spread, Summary
+from fedloom.tables.vocabulary import TextPreparation
+from fedloom.tasks.regression import target_columns
 from fedloom.wire.device_statistics import CommonTotals, FirstStatistics, SecondStatistics, TextCounts
 from fedloom.wire.registration import Registration, check_device_name, check_names
 
@@ -74,8 +76,7 @@ class DataManager:
         sums = tuple(map(float, self._targets[rows].sum(0))) if moments else None
         summary, least, text, least_clients = None, 1, None, 1
         if self.is_prepared_by_all:
-            assert f.train.preparation is not None
-            how = f.train.preparation.common
+            how = self._preparation.common
             if isinstance(how, TextPreparation):
                 text = TextCounts(replace(how, vocabulary=None), how.counts(self._frame))
             elif how is not None:
@@ -113,8 +114,7 @@ class DataManager:
             RefusedError: the table has other columns, or too many features would be made of them.
         """
         f = self.federation
-        made = f.train.preparation
-        assert made is not None
+        made = self._preparation
         asked = made.common
         alike = type(asked) is type(common) and made.least_clients == common.least_clients
         if isinstance(asked, TextPreparation) and isinstance(common, TextPreparation):
@@ -136,11 +136,16 @@ class DataManager:
         self.federation = replace(f, train=replace(f.train, preparation=made).prepared(made))
 
     @property
+    def _preparation(self) -> Preparation:
+        """The preparation of the table, which is prepared."""
+        made = preparation_of(self.federation.train)
+        assert made is not None
+        return made
+
+    @property
     def _frame(self) -> Any:
         """The columns of the training rows."""
-        f = self.federation
-        assert f.train.preparation is not None
-        return f.train.preparation.frame.iloc[f.partition.rows(0)]
+        return self._preparation.frame.iloc[self.federation.partition.rows(0)]
 
     @property
     def _targets(self) -> npt.NDArray[np.float64]:
@@ -170,13 +175,13 @@ def default_name(source: str) -> str:
 
 def by_common_statistics(examples: Examples) -> bool:
     """Return whether a table is prepared by the statistics of all clients."""
-    made = examples.preparation
+    made = preparation_of(examples)
     return made is not None and made.common is not None
 
 
 def warn_about_own_scale(source: str, dataset: Dataset) -> None:
     """Warn if columns were prepared by these rows alone, since a simulation scales them by those of all clients."""
-    made = dataset.train.preparation
+    made = preparation_of(dataset.train)
     if made is not None and made.text is None and not by_common_statistics(dataset.train):
         warn(
             "with devices each table is prepared by its own rows alone, where a simulation takes the means, deviations "
@@ -198,7 +203,8 @@ def _federation(source: Dataset, d: DataSettings, seed: int) -> Federation:
     if held_out is None and test is not None:
         train, held_out = dataset._replace(owners=None).merged().train, np.arange(len(train) + len(test)) >= len(train)
     arrives, drift = catalogue.changes(d.arrives, d.drift, seed)
-    least_clients = 1 if train.preparation is None else train.preparation.least_clients
+    made = preparation_of(train)
+    least_clients = 1 if made is None else made.least_clients
     f = federate(
         catalogue.augment(d.augment, _with_least_clients(train, 1)),  # the other clients are elsewhere
         by_lists([np.arange(len(train))]),
@@ -213,9 +219,8 @@ def _federation(source: Dataset, d: DataSettings, seed: int) -> Federation:
 
 
 def _with_least_clients(examples: Examples, least_clients: int) -> Examples:
-    if examples.preparation is None:
-        return examples
-    return replace(examples, preparation=examples.preparation.with_least_clients(least_clients))
+    made = preparation_of(examples)
+    return examples if made is None else replace(examples, preparation=made.with_least_clients(least_clients))
 
 
 def _resolve_source(source: str) -> str:

@@ -20,10 +20,10 @@ from fedloom.core.model import Model
 from fedloom.core.network_copies import tensors_of
 from fedloom.core.task import Task
 from fedloom.core.types import Weights
-from fedloom.data.preparation import Preparation
 from fedloom.experiments.onnx_file import as_onnx
 from fedloom.storage.files import path_of
 from fedloom.storage.output import check_new, publish
+from fedloom.tables.preparation import Preparation
 from fedloom.wording import some_of
 
 Network = Model | nn.Module | Callable[[], nn.Module]

@@ -16,8 +16,6 @@ from torch import Tensor
 
 from fedloom.core.errors import SettingError
 from fedloom.data import Dataset, Examples, Normalise, Tokens, from_arrays
-from fedloom.data.arrays import names_in, read_arrays
-from fedloom.data.formats import refuse
 from fedloom.data.inputs import IGNORED, next_tokens
 from fedloom.experiments import catalogue
 from fedloom.experiments.experiment import Experiment
@@ -25,6 +23,9 @@ from fedloom.experiments.new_tables import RunTable, TableRows, check_names, cla
 from fedloom.experiments.training_rows import TrainedOn, count_trained
 from fedloom.experiments.unknown_words import warn_of_unknown
 from fedloom.storage.files import path_of
+from fedloom.tables.arrays import names_in, read_arrays
+from fedloom.tables.file_checks import refuse
+from fedloom.tables.preparation import preparation_of
 
 _Places = npt.NDArray[np.int64]
 
@@ -293,7 +294,7 @@ class RowReader:
         source = "" if self.experiment is None else self.experiment.data.source
         if self.train.remote is not None:
             source = str(self.train.remote["test"])
-        kept = (self._unstandardised.train if self._by_places else self.train).preparation
+        kept = preparation_of(self._unstandardised.train if self._by_places else self.train)
         return RunTable(self.train, source if catalogue.is_table(source) else "", kept)
 
     @functools.cached_property

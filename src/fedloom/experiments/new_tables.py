@@ -12,16 +12,16 @@ import numpy.typing as npt
 
 from fedloom.core.errors import SettingError
 from fedloom.data import Examples
-from fedloom.data.columns import DATE, Columns, NoColumnError, class_labels
-from fedloom.data.formats import refuse
-from fedloom.data.parquet import is_parquet, read_frame
-from fedloom.data.preparation import MISSING, Gaps, Preparation
-from fedloom.data.roles import Roles
-from fedloom.data.sites import is_pattern, site_files, site_names
-from fedloom.data.statistics import CommonPreparation
-from fedloom.data.tables import columns_of_frame
-from fedloom.data.text_table import TextTable, read_columns, ungrouped
 from fedloom.storage.files import path_of
+from fedloom.tables.columns import DATE, Columns, NoColumnError, class_labels
+from fedloom.tables.data_frames import columns_of_frame
+from fedloom.tables.file_checks import refuse
+from fedloom.tables.parquet import is_parquet, read_frame
+from fedloom.tables.preparation import MISSING, Gaps, Preparation
+from fedloom.tables.roles import Roles
+from fedloom.tables.sites import is_pattern, site_files, site_names
+from fedloom.tables.statistics import CommonPreparation
+from fedloom.tables.text_table import TextTable, read_columns, ungrouped
 from fedloom.wording import did_you_mean, some_of
 
 _ROLES = ("label", "target", "client", "split", "group", "drop", "gaps")  # of columns that are no features

@@ -18,7 +18,7 @@ from fedloom.core.model import Model
 from fedloom.core.network_inputs import Arguments, logits_alone
 from fedloom.core.task import Task, targets_of
 from fedloom.data.inputs import Inputs, Tokens
-from fedloom.data.statistics import CommonPreparation
+from fedloom.tables.statistics import CommonPreparation
 from fedloom.tasks import Binary
 from fedloom.wording import install
 

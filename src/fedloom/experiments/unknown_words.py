@@ -7,8 +7,8 @@ from typing import Any
 import numpy.typing as npt
 
 from fedloom.core.errors import SettingWarning, warn
-from fedloom.data.preparation import Preparation
-from fedloom.data.vocabulary import PADDING, UNKNOWN, TextPreparation
+from fedloom.tables.preparation import Preparation
+from fedloom.tables.vocabulary import PADDING, UNKNOWN, TextPreparation
 
 _SHOWN = 8  # columns in a message
 

@@ -11,10 +11,10 @@ from typing import Any
 from fedloom.coordinator.facts import plain
 from fedloom.coordinator.history import History
 from fedloom.coordinator.settings import RunSettings
-from fedloom.data.sources import SOURCES
 from fedloom.experiments.problem import of_problem
 from fedloom.experiments.sections import ClientSettings, DataSettings, applies
 from fedloom.report.printable import flat_settings, part, printable
+from fedloom.sources.sources_by_name import SOURCES
 
 _DEFAULTS = {
     section: {f.name: plain(f.default) for f in fields(of) if of_problem(f"{section}.{f.name}")}

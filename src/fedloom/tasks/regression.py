@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
-from typing import ClassVar, Literal, Self
+from typing import Any, ClassVar, Literal, Self
 
+import numpy as np
+import numpy.typing as npt
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -208,3 +211,13 @@ def _r2(total: Tensor, count: int) -> float:
             return math.nan
         values.append(1 - error / float(spread))
     return sum(values) / len(values)
+
+
+def target_columns(y: npt.NDArray[Any]) -> npt.NDArray[np.float64]:
+    """Return targets (N,) or (N, D) as columns (N, D)."""
+    return y.astype(np.float64).reshape(len(y), -1)
+
+
+def mean_in_order(sums: Sequence[npt.NDArray[np.float64]], count: int) -> npt.NDArray[np.float64]:
+    """Return the mean (D,) over `count` rows from each client's sums (D,), which are added in the order of clients."""
+    return sum(sums, np.zeros(len(sums[0]))) / max(1, count)

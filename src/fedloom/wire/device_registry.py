@@ -18,11 +18,11 @@ from torch import Tensor
 from fedloom.core.errors import RefusedError, SettingError, SettingWarning, StorageError, warn
 from fedloom.data import Drift, Examples, Federation, Partition, Tokens
 from fedloom.data.inputs import describe_inputs
-from fedloom.data.preparation import Preparation
-from fedloom.data.statistics import CommonPreparation
-from fedloom.data.vocabulary import TextPreparation
 from fedloom.storage import files
 from fedloom.storage.strict_json import LARGEST, document, parse
+from fedloom.tables.preparation import Preparation, preparation_of
+from fedloom.tables.statistics import CommonPreparation
+from fedloom.tables.vocabulary import TextPreparation
 from fedloom.wire.device_statistics import read_moments, read_preparation
 from fedloom.wire.registration import CAP, DTYPES, TARGETS, Registration, check_id, describe_targets
 from fedloom.wording import some_of
@@ -291,7 +291,7 @@ class Registry:
         Raises:
             SettingError: one side is prepared by common statistics and the other is not, or columns differ.
         """
-        common, own = self.common_preparation(), test.preparation
+        common, own = self.common_preparation(), preparation_of(test)
         theirs = None if common is None else common.common
         ours = None if own is None else own.common
         if type(theirs) is not type(ours):

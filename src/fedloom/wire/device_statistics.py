@@ -19,9 +19,9 @@ from dataclasses import dataclass, replace
 from typing import Any, cast, get_args
 
 from fedloom.core.errors import RefusedError
-from fedloom.data.columns import MOST_CATEGORIES
-from fedloom.data.statistics import CommonPreparation, Scale, Spread, Summary, Total
-from fedloom.data.vocabulary import TextPreparation, TokenKind, Vocabulary, tokens_of
+from fedloom.tables.columns import MOST_CATEGORIES
+from fedloom.tables.statistics import CommonPreparation, Scale, Spread, Summary, Total
+from fedloom.tables.vocabulary import TextPreparation, TokenKind, Vocabulary, tokens_of
 from fedloom.wire.statistics_fields import (
     check_columns,
     described_totals,

@@ -10,10 +10,11 @@ from typing import Any
 import numpy as np
 
 from fedloom.core.errors import RefusedError, SettingError
-from fedloom.data.client_counts import check_least_clients
-from fedloom.data.columns import most_words
-from fedloom.data.statistics import GAP, CommonPreparation, Spread, Summary, Total, mean_in_order
 from fedloom.storage.strict_json import parse
+from fedloom.tables.client_counts import check_least_clients
+from fedloom.tables.columns import most_words
+from fedloom.tables.statistics import GAP, CommonPreparation, Spread, Summary, Total
+from fedloom.tasks.regression import mean_in_order
 from fedloom.wire.device_statistics import MAX_BYTES, CommonTotals, FirstStatistics, SecondStatistics, to_bytes
 from fedloom.wire.fleet import RankFleet
 from fedloom.wire.registration import Registration

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 from fedloom.core.errors import RefusedError
-from fedloom.data.columns import MOST_CATEGORIES
-from fedloom.data.statistics import BINS, Spread, Total
+from fedloom.tables.columns import MOST_CATEGORIES
+from fedloom.tables.statistics import BINS, Spread, Total
 
 MAX_COLUMNS = 1024  # of numbers, whose bins fit such a message; and of words
 _LONGEST = 1000  # characters of a name or a word

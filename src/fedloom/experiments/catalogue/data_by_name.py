@@ -10,24 +10,15 @@ from typing import Any
 
 from fedloom.core.errors import SettingError
 from fedloom.core.naming import by_python_name, is_python_name
-from fedloom.data import (
-    Dataset,
-    Examples,
-    from_huggingface,
-    load,
-    read_csv,
-    read_npy,
-    read_npz,
-    read_parquet,
-    read_sites,
-    texts_of_huggingface,
-)
-from fedloom.data.columns import NoColumnError
-from fedloom.data.folders import is_several
-from fedloom.data.formats import FormatError, refuse_other_kinds
-from fedloom.data.parquet import is_parquet
-from fedloom.data.sites import TABLES, is_pattern
-from fedloom.data.sources import SOURCES
+from fedloom.data import Dataset, Examples
+from fedloom.sources import from_huggingface, load, texts_of_huggingface
+from fedloom.sources.folders import is_several
+from fedloom.sources.sources_by_name import SOURCES
+from fedloom.tables import read_csv, read_npy, read_npz, read_parquet, read_sites
+from fedloom.tables.columns import NoColumnError
+from fedloom.tables.file_checks import FormatError, refuse_other_kinds
+from fedloom.tables.parquet import is_parquet
+from fedloom.tables.sites import TABLES, is_pattern
 from fedloom.wording import did_you_mean, local_path
 
 
@@ -38,13 +29,13 @@ def data(source: str, *, whole: bool = False) -> Dataset:
 
     | written | is |
     |---|---|
-    | `NAME:FOLDER` | original files (`fedloom.data.load`), for example `cifar10:data` |
+    | `NAME:FOLDER` | original files (`fedloom.sources.load`), for example `cifar10:data` |
     | `NAME` | the same where no files are needed: `fashion_mnist_small` |
-    | `FILE.npz`, `FILE.npy` | `fedloom.data.read_npz`, `fedloom.data.read_npy` |
-    | `FILE.csv`, `FILE.tsv`, `FILE.csv?label=y&prepare=standard` | `fedloom.data.read_csv`, arguments by name |
-    | `FILE.parquet?label=y` | `fedloom.data.read_parquet`, likewise |
-    | `FOLDER/*.csv?label=y`, `A.csv,B.csv?target=y` | `fedloom.data.read_sites`, likewise: a client for each file |
-    | `huggingface:NAME` | `fedloom.data.from_huggingface` |
+    | `FILE.npz`, `FILE.npy` | `fedloom.tables.read_npz`, `fedloom.tables.read_npy` |
+    | `FILE.csv`, `FILE.tsv`, `FILE.csv?label=y&prepare=standard` | `fedloom.tables.read_csv`, arguments by name |
+    | `FILE.parquet?label=y` | `fedloom.tables.read_parquet`, likewise |
+    | `FOLDER/*.csv?label=y`, `A.csv,B.csv?target=y` | `fedloom.tables.read_sites`, likewise: a client for each file |
+    | `huggingface:NAME` | `fedloom.sources.from_huggingface` |
     | `module:name` | a `Dataset`, or a function that returns one |
     """
     name, colon, rest = source.partition(":")

@@ -20,6 +20,7 @@ from fedloom.experiments.catalogue.algorithms_by_name import label
 from fedloom.models import MODELS, Reads, build
 from fedloom.models.sequences import PADDING
 from fedloom.models.torchvision_networks import PREFIX
+from fedloom.tables.preparation import preparation_of
 from fedloom.tasks import SVM, Binary, Classification, Hinge, MultiLabel, NextToken, Regression
 from fedloom.wording import did_you_mean
 
@@ -121,7 +122,8 @@ def _read(train: Examples) -> Reads:
             )
         ids = train.x[:, kinds["numbers"].size :]
         return Reads(categories=tuple(int(n) + 1 for n in ids.amax(0)))
-    made = train.preparation and train.preparation.constants
+    prepared = preparation_of(train)
+    made = prepared and prepared.constants
     return Reads(words=tuple(map(len, made.words.values()))) if made else Reads()
 
 
