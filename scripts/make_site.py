@@ -235,7 +235,7 @@ def add_algorithms(site: Site) -> None:
 
 _GROUPS = {
     "run": ("Runs", "Start a run, resume it, choose who takes part.", ("coordinator",)),
-    "data": ("Data", "Examples, clients, partitions.", ("data",)),
+    "data": ("Data", "Examples, clients, partitions.", ("data", "sources", "tables")),
     "algorithm": (
         "Write an algorithm",
         "What an algorithm is made of: the class, a client, the server's view of a round.",
