@@ -1,9 +1,10 @@
-"""Count the library by room: lines of statements, without imports and docstrings; files above 400 lines; circles.
+"""Count the source by room: lines of statements, without imports and docstrings; files above 400 lines; circles.
 
 The kernel computes a run and imports no neighbour. What of the library one must know who changes a round is the closure
-of imports behind `fedloom.run`, and with all methods behind `fedloom.algorithms` too.
+of imports behind `fedloom.run`, and with all methods behind `fedloom.algorithms` too. fedloom-papers is one room here,
+`papers`; `wheel` is what the wheel of fedloom itself holds.
 
-python scripts/size.py [SRC]                SRC: another copy
+python scripts/size.py [SRC ...]            SRC: another copy
 python scripts/size.py --against COMMIT     before and after, as a table
 """
 
@@ -26,6 +27,7 @@ from pathlib import Path
 import networkx
 
 ROOT = Path(__file__).resolve().parent.parent
+SOURCES = ("src", "papers/src")
 LONG = 400
 KERNEL = ("data", "core", "tasks", "models", "storage", "algorithms", "engines", "evaluate", "coordinator")
 COMMON = ("display", "wording")  # below all rooms
@@ -100,7 +102,7 @@ def loaded(root: Path) -> list[str]:
 class Size:
     """What is counted of a copy of the source."""
 
-    statements: Counter[str] = field(default_factory=Counter)  # by room
+    statements: Counter[str] = field(default_factory=Counter)  # by room, and of the wheel
     lines: Counter[str] = field(default_factory=Counter)
     files: Counter[str] = field(default_factory=Counter)
     long: dict[str, int] = field(default_factory=dict)  # lines of each file above LONG
@@ -110,27 +112,29 @@ class Size:
     loaded: list[str] = field(default_factory=list)
 
     @classmethod
-    def of(cls, root: Path) -> Size:
-        """Count the files below a folder."""
+    def of(cls, *roots: Path) -> Size:
+        """Count the files below some folders."""
         out, graph, each = cls(), networkx.DiGraph(), dict[str, int]()
         files = {
-            ".".join(p.relative_to(root).with_suffix("").parts).removesuffix(".__init__"): p
+            ".".join(p.relative_to(root).with_suffix("").parts).removesuffix(".__init__"): (p, p.relative_to(root))
+            for root in roots
             for p in sorted(root.rglob("*.py"))
         }
-        for name, path in files.items():
-            text = path.read_text(encoding="utf-8")
-            room, tree = name.split(".")[1] if "." in name else "fedloom", ast.parse(text)
+        for name, (path, place) in files.items():
+            text, (package, _, inside) = path.read_text(encoding="utf-8"), name.partition(".")
+            room, tree = inside.partition(".")[0] or package, ast.parse(text)
             length = len(text.splitlines())
             each[name] = code(text)
-            out.statements[room] += each[name]
-            out.lines[room] += length
-            out.files[room] += 1
+            for counted in (room, "wheel") if package == "fedloom" else (package.removeprefix("fedloom_"),):
+                out.statements[counted] += each[name]
+                out.lines[counted] += length
+                out.files[counted] += 1
             if length > LONG:
-                out.long[str(path.relative_to(root))] = length
+                out.long[str(place)] = length
             graph.add_node(name)
             graph.add_edges_from((name, other) for other in imported(tree, {*files}))
             if room in KERNEL:
-                out.edges += [f"{path.relative_to(root)} imports {other}" for other in neighbours(tree)]
+                out.edges += [f"{place} imports {other}" for other in neighbours(tree)]
         found = networkx.strongly_connected_components(graph)
         for name, starts in (("fedloom.run", [RUN]), ("the same with all methods", [RUN, METHODS])):
             out.closures[name] = sum(each[module] for module in closure(starts, graph))
@@ -138,9 +142,11 @@ class Size:
         return out
 
     def rows(self) -> dict[str, tuple[int, int, int]]:
-        """Return files, lines and statements by room, the room with most statements first, and of all."""
+        """Return files, lines and statements by room, the room with most statements first, of the wheel and of all."""
         rows = {room: (self.files[room], self.lines[room], n) for room, n in self.statements.most_common()}
-        return {**rows, "all": (self.files.total(), self.lines.total(), self.statements.total())}
+        wheel = rows.pop("wheel", (0, 0, 0))
+        files, lines, statements = map(sum, zip(*rows.values(), strict=True))
+        return {**rows, "wheel": wheel, "all": (files, lines, statements)}
 
     def kernel(self) -> dict[str, int]:
         """Return the numbers of the kernel, by what is counted."""
@@ -152,19 +158,19 @@ class Size:
         }
 
 
-def counted(root: Path) -> Size:
-    """Count the files below a folder, and the modules that a run loads of them."""
-    out = Size.of(root)
-    out.loaded = loaded(root)
+def counted(*roots: Path) -> Size:
+    """Count the files below some folders, and the modules that a run loads of the first."""
+    out = Size.of(*roots)
+    out.loaded = loaded(roots[0])
     return out
 
 
 def at(commit: str) -> Size:
     """Count the source as it was at a commit of this checkout."""
-    archive = subprocess.run(["git", "archive", commit, "src"], cwd=ROOT, check=True, capture_output=True).stdout
+    archive = subprocess.run(["git", "archive", commit], cwd=ROOT, check=True, capture_output=True).stdout
     with tempfile.TemporaryDirectory() as folder, tarfile.open(fileobj=io.BytesIO(archive)) as files:
-        files.extractall(folder, filter="data")
-        return counted(Path(folder) / "src")
+        files.extractall(folder, [one for one in files if one.name.startswith(SOURCES)], filter="data")
+        return counted(*(Path(folder, source) for source in SOURCES))
 
 
 def show(size: Size) -> None:
@@ -183,7 +189,7 @@ def compare(before: Size, after: Size) -> None:
     """Print a table in Markdown: what is counted of two copies, by room, and by how much statements differ."""
     print("| room | files | lines | statements | |", "|---|---|---|---|---|", sep="\n")
     old, new = before.rows(), after.rows()
-    for room in [*(r for r in {**new, **old} if r != "all"), "all"]:
+    for room in [*(r for r in {**new, **old} if r not in ("wheel", "all")), "wheel", "all"]:
         pairs = list(zip(old.get(room, (0, 0, 0)), new.get(room, (0, 0, 0)), strict=True))
         cells = " | ".join(f"{a:,}" if a == b else f"{a:,} → {b:,}" for a, b in pairs)
         print(f"| {room} | {cells} | {pairs[2][1] - pairs[2][0]:+,} |")
@@ -197,13 +203,13 @@ def compare(before: Size, after: Size) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("src", nargs="?", type=Path, default=ROOT / "src")
+    parser.add_argument("src", nargs="*", type=Path, default=[ROOT / source for source in SOURCES])
     parser.add_argument("--against", metavar="COMMIT")
     args = parser.parse_args()
     if args.against is None:
-        show(counted(args.src))
+        show(counted(*args.src))
     else:
-        compare(at(args.against), counted(args.src))
+        compare(at(args.against), counted(*args.src))
 
 
 if __name__ == "__main__":
