@@ -1,9 +1,10 @@
-"""Build the archives of a release from the last commit, and try the wheel where nothing else of fedloom is.
+"""Build the archives of a release from the last commit, and try the wheels where nothing else of fedloom is.
 
     python scripts/make_release.py [--packages FOLDER]
 
-`dist/` gets the source archive and the wheel, built from the files of HEAD alone. The wheel is installed into an empty
-environment and runs `fedloom demo` and a comparison with its table, with every connection beyond this machine refused.
+`dist/` gets the source archives and the wheels of fedloom and of fedloom-papers, built from the files of HEAD alone.
+fedloom's wheel is installed into an empty environment and runs `fedloom demo` and a comparison with its table, with
+every connection beyond this machine refused; then the commands of fedloom-papers, which are there with its wheel alone.
 The packages that it needs are installed from the index; with `--packages`, those of another environment's site-packages
 are taken, which needs seconds instead of minutes. It publishes nothing and sets no version.
 """
@@ -27,7 +28,12 @@ from fedloom import __version__
 
 ROOT = Path(__file__).resolve().parents[1]
 WORK, DIST = ROOT / "build/release", ROOT / "dist"
-LEFT_OUT = ("tests/golden/", "docs/results/")
+FOLDERS = {"fedloom": ".", "fedloom_papers": "papers"}  # of each distribution, by its name in its archives
+LEFT_OUT = ("tests/golden/", "docs/results/", "papers/")
+NEEDED = {
+    "fedloom": ("fedloom/py.typed", "fedloom/cli/index.json", "fedloom/report/page.html"),
+    "fedloom_papers": ("fedloom_papers/py.typed", "fedloom_papers/claims.json"),
+}
 _LINK = re.compile(r"(?<!!)\[([^\]]+)\]\((?!https?://|#)([^)\s]+)\)")
 _PICTURE = re.compile(r"^!\[[^\]]*\]\((?!https?://)[^)]+\)\n", re.MULTILINE)
 _NO_NETWORK = '''\
@@ -70,8 +76,8 @@ def wrong(archive: Path) -> list[str]:
     """Return what an archive holds and must not, or lacks."""
     names = contents(archive)
     found = [f"{archive.name} holds {name}" for name in names if name.startswith(LEFT_OUT)]
-    needed = ["fedloom/py.typed", "fedloom/cli/index.json", "fedloom/report/page.html"]
     prefix = "" if archive.suffix == ".whl" else "src/"
+    needed = NEEDED[archive.name.partition("-")[0]]
     return found + [f"{archive.name} lacks {name}" for name in needed if prefix + name not in names]
 
 
@@ -85,7 +91,7 @@ def call(words: Sequence[str | Path], cwd: Path = ROOT, **environment: str) -> s
 
 
 def build() -> list[Path]:
-    """Build both archives from the files of HEAD."""
+    """Build the archives of both distributions from the files of HEAD."""
     shutil.rmtree(WORK, ignore_errors=True)
     shutil.rmtree(DIST, ignore_errors=True)
     source = WORK / "source"
@@ -96,15 +102,17 @@ def build() -> list[Path]:
     project = tomllib.loads((source / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     repository = project.get("urls", {}).get("Repository")
     address = repository and f"{repository.rstrip('/')}/blob/v{__version__}"
-    page = source / "README.md"
-    page.write_text(readme(page.read_text(encoding="utf-8"), address), encoding="utf-8")
     print(f"links of the README: {address or 'plain text, for [project.urls] has no Repository'}")
-    call([sys.executable, "-m", "build", "--outdir", DIST, source])
+    for folder in FOLDERS.values():
+        page = source / folder / "README.md"
+        place = address and f"{address}/{folder}".removesuffix("/.")
+        page.write_text(readme(page.read_text(encoding="utf-8"), place), encoding="utf-8")
+        call([sys.executable, "-m", "build", "--outdir", DIST, source / folder])
     return sorted(DIST.iterdir())
 
 
-def try_out(wheel: Path, packages: Path | None) -> None:
-    """Install the wheel into an empty environment, and run the demonstration and a comparison without the network."""
+def try_out(wheel: Path, papers: Path, packages: Path | None) -> None:
+    """Install the wheels into an empty environment, and run the demonstration and a comparison without the network."""
     venv.create(WORK / "venv", with_pip=True, clear=True)
     python = WORK / "venv/bin/python"
     pip = [python, "-m", "pip", "install", "--quiet", "--constraint", ROOT / "constraints.txt"]
@@ -126,6 +134,12 @@ def try_out(wheel: Path, packages: Path | None) -> None:
     call([fedloom, *words.split(), "--threads", "1", "--seed", "0,1", "--out", "runs/two"], folder, **alone)
     print(call([fedloom, "summary", "runs/two"], folder, **alone))
     call([fedloom, "report", "runs/two"], folder, **alone)
+    refused = subprocess.run([fedloom, "claims", "dense"], cwd=folder, env=os.environ | alone, capture_output=True)
+    if refused.returncode != 2 or b"claims is a command of fedloom-papers" not in refused.stderr:
+        sys.exit(f"without fedloom-papers, fedloom claims must name it: {refused.stderr.decode()}")
+    call([*pip, "--no-deps", papers])
+    print(call([fedloom, "claims", "dense"], folder, **alone))
+    print(call([fedloom, "reproduce", "--list"], folder, **alone))
 
 
 def main() -> int:
@@ -135,8 +149,8 @@ def main() -> int:
     archives = build()
     if found := [line for archive in archives for line in wrong(archive)]:
         sys.exit("\n".join(found))
-    (wheel,) = (archive for archive in archives if archive.suffix == ".whl")
-    try_out(wheel, packages)
+    wheel, papers = (archive for archive in archives if archive.suffix == ".whl")
+    try_out(wheel, papers, packages)
     for archive in archives:
         print(f"{archive.relative_to(ROOT)}: {len(contents(archive))} files, {archive.stat().st_size / 1e6:.1f} MB")
     return 0

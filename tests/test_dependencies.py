@@ -8,15 +8,27 @@ import sys
 import tomllib
 from importlib.metadata import distributions, packages_distributions
 from pathlib import Path
+from types import ModuleType
+from typing import Any
 
 import pytest
 
 import fedloom
+import fedloom_papers
 from fedloom.wire.nats_server import program
 
-SOURCE = Path(fedloom.__file__).parent
 ROOT = Path(__file__).parents[1]
-PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+PACKAGES = {"pyproject.toml": fedloom, "papers/pyproject.toml": fedloom_papers}  # what each declares
+OURS = {"fedloom", "fedloom_papers"}
+
+
+def declared(file: str) -> dict[str, Any]:
+    """What a pyproject.toml says of its project."""
+    project: dict[str, Any] = tomllib.loads((ROOT / file).read_text(encoding="utf-8"))["project"]
+    return project
+
+
+PROJECT = declared("pyproject.toml")
 WHERE_IT_IS = {"IPython"}  # imported in a notebook alone, which brings it
 
 
@@ -25,30 +37,32 @@ def names(requirements: list[str]) -> set[str]:
     return {re.split(r"[^\w.-]", r)[0].lower().replace("_", "-") for r in requirements}
 
 
-def imported() -> dict[str, set[str]]:
-    """Of each top-level module from elsewhere, the files of the package that import it."""
+def imported(package: ModuleType) -> dict[str, set[str]]:
+    """Of each top-level module from elsewhere, the files of a package that import it."""
     found: dict[str, set[str]] = {}
-    for path in sorted(p for p in SOURCE.rglob("*.py*") if p.suffix in (".py", ".pyi")):
+    source = Path(str(package.__file__)).parent
+    for path in sorted(p for p in source.rglob("*.py*") if p.suffix in (".py", ".pyi")):
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             modules = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
             if isinstance(node, ast.ImportFrom) and node.module and not node.level:
                 modules = [node.module]
-            for root in {m.partition(".")[0] for m in modules} - sys.stdlib_module_names - {"fedloom"}:
-                found.setdefault(root, set()).add(str(path.relative_to(SOURCE)))
+            for root in {m.partition(".")[0] for m in modules} - sys.stdlib_module_names - OURS:
+                found.setdefault(root, set()).add(str(path.relative_to(source)))
     return found
 
 
 @pytest.mark.slow
-def test_what_is_imported_is_declared() -> None:
-    extras = PROJECT["optional-dependencies"]
-    declared = names(PROJECT["dependencies"]).union(*(names(r) for extra, r in extras.items() if extra != "dev"))
+@pytest.mark.parametrize("file", PACKAGES)
+def test_what_is_imported_is_declared(file: str) -> None:
+    extras = declared(file)["optional-dependencies"]
+    wanted = names(declared(file)["dependencies"]).union(*(names(r) for extra, r in extras.items() if extra != "dev"))
     brings = packages_distributions()
     missing = {
         module: sorted(files)
-        for module, files in imported().items()
-        if module not in WHERE_IT_IS and not declared & names(brings.get(module, [module]))
+        for module, files in imported(PACKAGES[file]).items()
+        if module not in WHERE_IT_IS and not wanted & names(brings.get(module, [module]))
     }
-    assert not missing, "declare these in pyproject.toml"
+    assert not missing, f"declare these in {file}"
 
 
 def test_what_needs_no_extra_is_pinned() -> None:

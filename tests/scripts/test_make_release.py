@@ -15,11 +15,11 @@ import fedloom
 
 ROOT = Path(__file__).parents[2]
 MADE: dict[str, Any] = runpy.run_path(str(ROOT / "scripts/make_release.py"))
-NEEDED = ["fedloom/py.typed", "fedloom/cli/index.json", "fedloom/report/page.html"]
+NEEDED = list(MADE["NEEDED"]["fedloom"])
 
 
-def wheel(folder: Path, names: list[str]) -> Path:
-    path = folder / "fedloom-1-py3-none-any.whl"
+def wheel(folder: Path, names: list[str], package: str = "fedloom") -> Path:
+    path = folder / f"{package}-1-py3-none-any.whl"
     with zipfile.ZipFile(path, "w") as file:
         for name in names:
             file.writestr(name, "")
@@ -41,6 +41,17 @@ def test_archives_hold_the_library_and_no_results(tmp_path: Path) -> None:
     assert MADE["wrong"](wheel(tmp_path, NEEDED[1:])) == ["fedloom-1-py3-none-any.whl lacks fedloom/py.typed"]
     assert MADE["wrong"](source(tmp_path, [*whole, "docs/results/a.csv", "tests/golden/b.npz"])) == [
         "fedloom-1.tar.gz holds docs/results/a.csv", "fedloom-1.tar.gz holds tests/golden/b.npz",
+    ]  # fmt: skip
+    assert MADE["wrong"](source(tmp_path, [*whole, "papers/README.md"])) == ["fedloom-1.tar.gz holds papers/README.md"]
+    assert MADE["wrong"](wheel(tmp_path, ["fedloom_papers/py.typed"], "fedloom_papers")) == [
+        "fedloom_papers-1-py3-none-any.whl lacks fedloom_papers/claims.json"
+    ]
+
+
+def test_both_distributions_have_the_licence_of_the_repository() -> None:
+    text = (ROOT / "LICENSE").read_text(encoding="utf-8")
+    assert [(ROOT / folder / "LICENSE").read_text(encoding="utf-8") == text for folder in MADE["FOLDERS"].values()] == [
+        True, True,
     ]  # fmt: skip
 
 
