@@ -121,7 +121,12 @@ def try_out(wheel: Path, papers: Path, packages: Path | None) -> None:
         call([*pip, f"{wheel}[report]"])
     else:
         call([*pip, "--no-deps", wheel])
-        (site / "others.pth").write_text(f"{packages.resolve()}\n", encoding="utf-8")
+        others = WORK / "others"  # without the developers' fedloom, whose commands would be found
+        others.mkdir()
+        for one in packages.resolve().iterdir():
+            if "fedloom" not in one.name:
+                (others / one.name).symlink_to(one)
+        (site / "others.pth").write_text(f"{others}\n", encoding="utf-8")
     (site / "sitecustomize.py").write_text(_NO_NETWORK, encoding="utf-8")
     folder, alone = WORK / "elsewhere", {"PYTHONPATH": "", "OMP_NUM_THREADS": "1"}
     folder.mkdir()
