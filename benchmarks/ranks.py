@@ -27,8 +27,8 @@ import fedloom as fl
 from fedloom.core.algorithm import Algorithm
 from fedloom.engines.engine import Engine
 from fedloom.engines.loop import Loop
-from fedloom.wire.launched import communication
-from fedloom.wire.ranks import MPI, Gloo, Ranks
+from fedloom.ranks.launched import communication
+from fedloom.ranks.rank_engine import MPI, Gloo, Ranks
 
 KINDS: dict[str, type[Ranks]] = {"gloo": Gloo, "mpi": MPI}
 BATCH = {"lenet": 20, "cnn": 10}

@@ -6,8 +6,8 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from fedloom.wire.communication import Connections
-from fedloom.wire.fleet import Audit, NoResponse, RankFleet
+from fedloom.deploy.server.fleet import Audit, NoResponse, RankFleet
+from fedloom.ranks.communication import Connections
 
 
 def until(condition: Callable[[], object], seconds: float = 20) -> None:

@@ -8,10 +8,12 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 import launching
-from fedloom.wire.guard import descendants
+from fedloom.cli.main import main
+from fedloom.deploy.guard import descendants
 
 SECONDS = 400  # to give up after; on two quiet cores the longest takes 90
 
@@ -101,3 +103,22 @@ def command_of(process: int) -> str:
 
 def events(folder: Path) -> list[str]:
     return [json.loads(line)["event"] for line in (folder / "out" / "audit.jsonl").read_text().splitlines()]
+
+
+def secured(folder: Path, transport: str, devices: Sequence[int] = (0, 1)) -> list[str]:
+    """Make certificates of a server and keys of devices over Flower or NATS, and register these."""
+    certs = str(folder / "certs")
+    assert main(["certs", "authority", certs]) == 0
+    assert main(["certs", "server", certs, "--name", "127.0.0.1", "--name", "localhost"]) == 0
+    for k in devices:
+        state = folder / f"state{k}"
+        if transport == "nats":
+            from fedloom.deploy.nats.nats_server import make_key
+
+            public = make_key(state / "nats.nk")
+        else:
+            assert main(["certs", "device", str(state)]) == 0
+            public = str(state / "key.pub")
+        (state / "authority.crt").write_bytes((folder / "certs" / "authority.crt").read_bytes())
+        assert main(["devices", "add", certs, f"device{k}", public]) == 0
+    return ["--certs", certs]

@@ -12,11 +12,11 @@ from multiprocessing.connection import Client
 from pathlib import Path
 from typing import Any
 
+from fedloom.deploy.flower.flower_relay import pump, relay
+from fedloom.deploy.flower.over_flower import FlowerConnections, RelayedServer
+from fedloom.deploy.server.fleet import Audit, RankFleet
+from fedloom.ranks.communication import CLOSED
 from fedloom.testing.in_process import DevicesInProcess, token_of
-from fedloom.wire.communication import CLOSED
-from fedloom.wire.fleet import Audit, RankFleet
-from fedloom.wire.flower_relay import pump, relay
-from fedloom.wire.over_flower import FlowerConnections, RelayedServer
 
 _ALONE = threading.Lock()  # devices of this process share their networks
 

@@ -14,14 +14,14 @@ import pytest
 from fedloom.coordinator.history import History
 from fedloom.coordinator.run import Job
 from fedloom.core.task import needs_moments
-from fedloom.device import Membership
-from fedloom.device.data_manager import default_name
+from fedloom.deploy.device import Membership
+from fedloom.deploy.device.data_manager import default_name
+from fedloom.deploy.server.fleet import Audit, RankFleet
+from fedloom.deploy.server.reception import register_devices
 from fedloom.experiments import catalogue
 from fedloom.experiments.experiment import Experiment
+from fedloom.ranks.communication import CommunicationManager
 from fedloom.testing.in_process import InProcess
-from fedloom.wire.communication import CommunicationManager
-from fedloom.wire.fleet import Audit, RankFleet
-from fedloom.wire.reception import register_devices
 from hospitals import SIZES, Row, write_hospitals, write_table
 
 COLUMNS = "target=los_days&drop=readmitted,patient"

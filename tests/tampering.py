@@ -14,13 +14,13 @@ import torch
 from fedloom.core import tree
 from fedloom.core.errors import CodecError
 from fedloom.core.types import Weighted
+from fedloom.deploy.server.fleet import RankFleet
 from fedloom.engines.faults import Faults
 from fedloom.engines.message import EVALUATING
 from fedloom.engines.message_bytes import head_of, pack, seal, unpack, unseal
 from fedloom.engines.processes import Processes
 from fedloom.engines.wires import Wires
-from fedloom.wire.communication import Connections
-from fedloom.wire.fleet import RankFleet
+from fedloom.ranks.communication import Connections
 
 Harm = Literal[
     "lost", "slow", "duplicated", "reordered", "replayed", "swapped", "corrupted", "malicious", "absurd", "forged"

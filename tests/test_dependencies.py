@@ -15,7 +15,7 @@ import pytest
 
 import fedloom
 import fedloom_papers
-from fedloom.wire.nats_server import program
+from fedloom.deploy.nats.nats_server import program
 
 ROOT = Path(__file__).parents[1]
 PACKAGES = {"pyproject.toml": fedloom, "papers/pyproject.toml": fedloom_papers}  # what each declares

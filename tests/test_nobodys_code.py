@@ -23,11 +23,11 @@ from fedloom.coordinator import reading
 from fedloom.core.errors import SettingError
 from fedloom.core.model import Model
 from fedloom.core.naming import by_python_name, forbid_imports, is_python_name, source_file
-from fedloom.device import Membership
+from fedloom.deploy.device import Membership
+from fedloom.deploy.registration import versions
 from fedloom.experiments import catalogue
 from fedloom.experiments.named_code import named_code
 from fedloom.storage import files
-from fedloom.wire.registration import versions
 
 HOSTILE = (
     "evil:", "evil:1", "evil:network:x", "evil:network", ":evil", "evil:a.b", "evil: network", "evil :network",

@@ -23,26 +23,25 @@ import warnings
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent))
-sys.path.insert(0, str(Path(__file__).parents[1] / "device"))
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 import runs
-import test_serve
 from served import GLOBAL, lost, records
 
-from federation_processes import Federation, command_of
+from federation_processes import Federation, command_of, secured
 from fedloom.coordinator.directory import RunDirectory, identity
 from fedloom.data import Federation as Examples
+from fedloom.deploy.guard import descendants
 from fedloom.experiments.experiment import Experiment
 from fedloom.experiments.settings_file import read_settings
-from fedloom.wire.guard import descendants
+from two_folders import lines, written
 
 ROUNDS = 100_000  # more than there is time for
 WITHIN = 300.0  # seconds to be whole again
 PLACES = {  # below which process, and a word of its command line
     "superlink": ("server", "flower-superlink"), "serverapp": ("server", "serverapp"),
     "nats-server": ("server", "nats-server"), "supernode": ("device1", "flower-supernode"),
-    "clientapp": ("device1", "fedloom.wire.flower_app"),
+    "clientapp": ("device1", "fedloom.deploy.flower.flower_app"),
 }  # fmt: skip
 
 
@@ -50,15 +49,11 @@ class Carried:
     """A federation over a transport, in a folder."""
 
     def __init__(self, transport: str, folder: Path) -> None:
-        import test_flower
-        import test_nats
-
         self.folder, self.federation = folder, Federation(folder, transport)
-        self.examples = test_serve.written(folder, ROUNDS)
+        self.examples = written(folder, ROUNDS)
         settings = (folder / "fed.toml").read_text().replace("deadline = 600", "deadline = 20, eval_every = 1000")
         (folder / "fed.toml").write_text(settings)
-        secured = test_flower.secured if transport == "flower" else test_nats.secured
-        self.certs = secured(folder, [0, 1])
+        self.certs = secured(folder, transport)
         self.federation.serve(*self.certs)
         for k in (0, 1):
             self.federation.join(k)
@@ -71,7 +66,7 @@ class Carried:
 
     def rounds(self) -> int:
         """Return how many rounds are done."""
-        return test_serve.lines(self.folder / "out" / "metrics.jsonl") - 1
+        return lines(self.folder / "out" / "metrics.jsonl") - 1
 
     def whole(self, after: int) -> bool:
         """Return whether both devices have answered in a round after some round."""
@@ -84,7 +79,7 @@ class Carried:
         parent, word = PLACES[what]
         for number in descendants(self.federation.processes[parent].pid):
             command = command_of(number)
-            if word in command and "fedloom.wire.guard" not in command:
+            if word in command and "fedloom.deploy.guard" not in command:
                 return number
         return None
 

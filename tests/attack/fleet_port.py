@@ -43,9 +43,9 @@ from flwr.proto.message_pb2 import PushObjectRequest
 from flwr.proto.node_pb2 import Node
 from fuzz import damaged
 
-from fedloom.wire import certificates
-from fedloom.wire.flower_processes import SuperLink, free_port
-from fedloom.wire.guard import descendants
+from fedloom.deploy import certificates
+from fedloom.deploy.flower.flower_processes import SuperLink, free_port
+from fedloom.deploy.guard import descendants
 from flower_in_memory import short_folder
 
 SOUND = 100  # every so many requests one is sound

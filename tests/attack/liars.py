@@ -32,14 +32,14 @@ from fedloom.algorithms import ALGORITHMS, FedAvg
 from fedloom.core import tree
 from fedloom.core.types import Weighted
 from fedloom.data import by_lists, federate, iid
-from fedloom.device import Controller, ModelManager
+from fedloom.deploy.device import Controller, ModelManager
+from fedloom.deploy.registration import Registration, cap_of
+from fedloom.deploy.server.device_registry import Registry
 from fedloom.engines.message_bytes import head_of, unseal
 from fedloom.engines.norms import BOUND_OF_DEVICES, Measured, bound
 from fedloom.engines.runtime import Runtime
 from fedloom.experiments import catalogue
 from fedloom.testing.in_process import fleet_of, population_of, token_of
-from fedloom.wire.device_registry import Registry
-from fedloom.wire.registration import Registration, cap_of
 from tampering import with_upload
 
 CLIENTS, EACH, LIAR = 12, 60, 5

@@ -27,20 +27,15 @@ from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
-sys.path.insert(0, str(Path(__file__).parents[1] / "wire"))
+sys.path.insert(0, str(Path(__file__).parent))
 
 import torch
 from fuzz import damaged
 
 from fedloom.algorithms import FedAvg
 from fedloom.core.errors import FedloomError
-from fedloom.engines.message import Call
-from fedloom.engines.message_bytes import part, seal, unpack, unseal
-from fedloom.engines.service import request_bytes
-from fedloom.testing.in_process import DevicesInProcess
-from fedloom.wire import over_flower
-from fedloom.wire.fleet import Audit, RankFleet
-from fedloom.wire.flower_relay import (
+from fedloom.deploy.flower import over_flower
+from fedloom.deploy.flower.flower_relay import (
     _COMMAND,
     _LENGTH,
     ABSENT,
@@ -54,7 +49,12 @@ from fedloom.wire.flower_relay import (
     Reply,
     relay,
 )
-from fedloom.wire.over_flower import FlowerConnections, RelayedServer
+from fedloom.deploy.flower.over_flower import FlowerConnections, RelayedServer
+from fedloom.deploy.server.fleet import Audit, RankFleet
+from fedloom.engines.message import Call
+from fedloom.engines.message_bytes import part, seal, unpack, unseal
+from fedloom.engines.service import request_bytes
+from fedloom.testing.in_process import DevicesInProcess
 from flower_in_memory import short_folder
 from tiny import LOCAL, mlp, population
 

@@ -51,7 +51,7 @@ def job(engine: str, rounds: int, deadline: float | None = None) -> Job:
 def run(transport: str, rounds: int, directory: str, deadline: float | None) -> None:
     """One rank's part."""
     runs.quiet()
-    from fedloom.wire.launched import rank_here
+    from fedloom.ranks.launched import rank_here
 
     rank: Any = rank_here(transport)  # type: ignore[arg-type]
     Path(f"{directory}-{rank}.pid").write_text(str(os.getpid()))

@@ -27,12 +27,9 @@ from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parent))
-sys.path.insert(0, str(Path(__file__).parents[1] / "device"))
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 import runs
-import test_serve
-from test_serve import commands, lines
 
 import launching
 from fedloom.coordinator.directory import RunDirectory, identity
@@ -40,6 +37,7 @@ from fedloom.coordinator.verdict import verify
 from fedloom.data import Federation
 from fedloom.experiments.experiment import Experiment
 from fedloom.experiments.settings_file import read_settings
+from two_folders import commands, lines, of_loop, written
 
 ROUNDS = 40
 GLOBAL = ("clients", "train_loss", "global_accuracy", "global_loss", "class_accuracy", "bytes_up")
@@ -59,9 +57,9 @@ def servers(kills: int) -> list[str]:
     wrong, count = list[str](), 0
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        federation = test_serve.written(folder, ROUNDS)
+        federation = written(folder, ROUNDS)
         log, order = folder / "out" / "metrics.jsonl", [0, 1]
-        whole = test_serve.of_loop(folder, federation)
+        whole = of_loop(folder, federation)
         while count < kills:
             at = lines(log)
             more = ["--resume"] if at else []
@@ -112,7 +110,7 @@ def devices(kills: int) -> list[str]:
     while count < kills:
         with tempfile.TemporaryDirectory() as name:
             folder = Path(name)
-            federation = test_serve.written(folder, ROUNDS)
+            federation = written(folder, ROUNDS)
             found = killed(folder, random.choice((1, 2)), random.randrange(ROUNDS - 5), [0, 1])
             count += bool(lost(folder))  # else the run was done before
             if found[0][0] or len(records(folder)) != ROUNDS + 1:
@@ -125,7 +123,7 @@ def devices(kills: int) -> list[str]:
 
 def returned(folder: Path, victim: int = 1, rounds: int = 150) -> list[str]:
     """A device is killed, and started again while the server waits for the other; what is wrong then."""
-    federation, port = test_serve.written(folder, rounds), launching.free_port()
+    federation, port = written(folder, rounds), launching.free_port()
     programs = commands(folder, [0, 1])
     ranks = launching.gloo(programs, port)
 
@@ -219,7 +217,7 @@ def damages() -> list[str]:
     with tempfile.TemporaryDirectory() as name:
         base = Path(name) / "base"
         base.mkdir()
-        federation = test_serve.written(base, ROUNDS)
+        federation = written(base, ROUNDS)
         killed(base, 0, 6, [0, 1])
         for what, damage in (OF_SERVER | OF_DEVICES).items():
             folder = Path(name) / what.replace(" ", "-")

@@ -13,7 +13,7 @@ pytest.importorskip("cryptography", reason="cryptography is not installed")
 
 import paths
 
-from fedloom.wire.nats_server import program
+from fedloom.deploy.nats.nats_server import program
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]
 

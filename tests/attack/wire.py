@@ -29,7 +29,10 @@ from fedloom.core import tree
 from fedloom.core.errors import CodecError, DeclinedError, RefusedError, SettingError, SettingWarning
 from fedloom.core.model import Model
 from fedloom.data import from_arrays
-from fedloom.device import Membership
+from fedloom.deploy.device import Membership
+from fedloom.deploy.registration import versions
+from fedloom.deploy.server.reception import _read_registration
+from fedloom.deploy.start import Start
 from fedloom.engines.engine_options import Options
 from fedloom.engines.message import Call
 from fedloom.engines.message_bytes import pack, part, seal, unpack, unseal, with_checksum
@@ -38,9 +41,6 @@ from fedloom.experiments import catalogue
 from fedloom.experiments.experiment import Experiment
 from fedloom.storage.files import digest
 from fedloom.testing.in_process import DevicesInProcess
-from fedloom.wire.reception import _read_registration
-from fedloom.wire.registration import versions
-from fedloom.wire.start import Start
 from tiny import LOCAL, mlp, population
 
 ODD: list[Any] = [

@@ -17,13 +17,14 @@ import pytest
 
 pytest.importorskip("cryptography", reason="cryptography is not installed")
 
-from fedloom.cli import flower
-from fedloom.cli.flower import address_of, check_reachable
+from fedloom.cli import flower_command as flower
+from fedloom.cli.flower_command import address_of, check_reachable
 from fedloom.cli.main import main
 from fedloom.core.errors import RankError, SettingError
-from fedloom.wire import certificates, flower_processes
-from fedloom.wire.certificates import make_authority, make_server
-from fedloom.wire.flower_processes import check_installed
+from fedloom.deploy import certificates
+from fedloom.deploy.certificates import make_authority, make_server
+from fedloom.deploy.flower import flower_processes
+from fedloom.deploy.flower.flower_processes import check_installed
 
 
 @contextmanager

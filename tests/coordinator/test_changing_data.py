@@ -161,7 +161,7 @@ def test_workers_give_the_bits_of_the_loop(changes: str) -> None:
 
 
 def test_ranks_whose_rules_differ_have_other_jobs() -> None:
-    from fedloom.wire.ranks import Gloo
+    from fedloom.ranks.rank_engine import Gloo
 
     digests = set()
     for changes in ({}, ARRIVING, {"arrives": Growing(0.3, 6)}, {"drift": LabelDrift(2)}):

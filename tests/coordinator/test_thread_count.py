@@ -18,13 +18,13 @@ from fedloom.coordinator import thread_count
 from fedloom.coordinator.thread_count import choose_threads
 from fedloom.core.model import Model
 from fedloom.data import by_lists
+from fedloom.deploy.server.devices import Devices
 from fedloom.engines.engine import Engine
 from fedloom.engines.loop import Loop
 from fedloom.engines.population import Population
 from fedloom.engines.stacked import Stacked
 from fedloom.engines.workers import Workers
 from fedloom.models import build
-from fedloom.wire.devices import Devices
 from tiny import LOCAL, federation, linear, mlp, population
 
 LINEAR = 4 * 48  # FLOPs of a step: 4 examples, forward 2 x 4 x 3, the gradient of the weights as many

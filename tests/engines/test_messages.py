@@ -24,6 +24,7 @@ from fedloom.core.model import Model
 from fedloom.core.optimiser import SGD, Local
 from fedloom.core.types import Maybe, Params, Weighted, Weights, state
 from fedloom.data import Federation
+from fedloom.deploy.server.rehearsal import Rehearsals
 from fedloom.engines.admission import check_argument, parameters
 from fedloom.engines.engine_options import Options
 from fedloom.engines.loop import Loop
@@ -34,7 +35,6 @@ from fedloom.engines.runtime import Runtime
 from fedloom.engines.service import Service, answer_of, request_bytes
 from fedloom.testing.in_process import DevicesInProcess
 from fedloom.testing.messages import Messages
-from fedloom.wire.rehearsal import Rehearsals
 from tiny import federation, linear, mlp
 
 LOCAL = Local(epochs=1, batch_size=4, optimiser=SGD(lr=0.1))

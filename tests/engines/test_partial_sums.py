@@ -21,16 +21,16 @@ from fedloom.core.errors import ClientError, SettingError
 from fedloom.core.model import Model
 from fedloom.core.optimiser import SGD, Local
 from fedloom.data import Federation, by_lists, federate
+from fedloom.deploy.server.devices import Devices
 from fedloom.engines.engine_options import Options
 from fedloom.engines.loop import Loop
 from fedloom.engines.population import Population
 from fedloom.engines.workers import Workers
+from fedloom.ranks.rank_engine import Gloo
 from fedloom.tasks import Classification
 from fedloom.testing.compare import same
 from fedloom.testing.small_networks import MLP, Convolutional
 from fedloom.testing.subject import Subject, record_run
-from fedloom.wire.devices import Devices
-from fedloom.wire.ranks import Gloo
 from tiny import examples, federation, mlp
 
 MODELS = {"conv": Model(Convolutional, name="conv"), "mlp": Model(MLP, name="mlp")}

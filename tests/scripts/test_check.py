@@ -25,7 +25,7 @@ def check() -> ModuleType:
     ("file", "tests"),
     [
         ("algorithms/moon", {"tests/algorithms/test_moon.py"}),  # of its name
-        ("wire/reception", {"tests/device/test_membership.py"}),  # its wrong edits name it
+        ("deploy/server/reception", {"tests/deploy/device/test_membership.py"}),  # its wrong edits name it
         ("engines/admission", {"tests/engines/test_messages.py"}),
         ("report/over_seeds", {"tests/report/test_first_screen.py"}),
         ("coordinator/thread_count", {"tests/coordinator/test_thread_count.py"}),

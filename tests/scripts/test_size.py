@@ -22,10 +22,10 @@ FILES = {
 KERNEL = {
     "fedloom/__init__.py": "",
     "fedloom/coordinator/__init__.py": "from fedloom.coordinator.run import f\n\nx = 1\n",
-    "fedloom/coordinator/run.py": "def f():\n    import fedloom.display.lines\n    import fedloom.wire.ranks\n",
+    "fedloom/coordinator/run.py": "def f():\n    import fedloom.display.lines\n    import fedloom.ranks.rank_engine\n",
     "fedloom/display/lines.py": "show = print\n",
-    "fedloom/wire/ranks.py": "from fedloom.core.tree import leaf\n\n\na = 1\nb = 2\n",
-    "fedloom/wire/alone.py": "import fedloom.cli\n",
+    "fedloom/ranks/rank_engine.py": "from fedloom.core.tree import leaf\n\n\na = 1\nb = 2\n",
+    "fedloom/ranks/alone.py": "import fedloom.cli\n",
     "fedloom/core/__init__.py": "\nversion = 1\n",
     "fedloom/core/tree.py": "from fedloom import data, report, __version__\n\nleaf = 1\n",
     "fedloom/algorithms/__init__.py": "from fedloom.algorithms.fedavg import FedAvg\n",
@@ -52,7 +52,7 @@ def test_counts(tmp_path: Path) -> None:
 
 def test_the_kernel_and_its_neighbours(tmp_path: Path) -> None:
     size = SCRIPT["Size"].of(made(tmp_path, KERNEL))
-    size.loaded = ["fedloom", "fedloom.core", "fedloom.wire.ranks", "fedloom.wording"]
+    size.loaded = ["fedloom", "fedloom.core", "fedloom.ranks.rank_engine", "fedloom.wording"]
     # of a run: its package and module, a line shown, three of ranks, one of a tree and its package's
     assert size.kernel() == {
         "modules that fedloom.run loads": 4,
@@ -62,7 +62,7 @@ def test_the_kernel_and_its_neighbours(tmp_path: Path) -> None:
         "imports of neighbours in the kernel": 2,
     }
     assert size.edges == [
-        "fedloom/coordinator/run.py imports fedloom.wire.ranks",
+        "fedloom/coordinator/run.py imports fedloom.ranks.rank_engine",
         "fedloom/core/tree.py imports fedloom.report",
     ]
 
@@ -76,7 +76,7 @@ def test_a_table_of_before_and_after(capsys: Any) -> None:
         for room, n in counts.items():
             size.statements[room], size.lines[room], size.files[room] = n, 2 * n, 1
     before.circles, before.closures, before.edges = [["a", "b"]], {"fedloom.run": 1200}, ["a imports b"]
-    before.loaded, after.loaded, after.closures = ["fedloom.wire.ranks"], ["fedloom.core"], {"fedloom.run": 1100}
+    before.loaded, after.loaded, after.closures = ["fedloom.ranks.rank_engine"], ["fedloom.core"], {"fedloom.run": 1100}
     SCRIPT["compare"](before, after)
     assert capsys.readouterr().out.splitlines()[2:] == [
         "| core | 1 | 2,400 → 2,200 | 1,200 → 1,100 | -100 |",

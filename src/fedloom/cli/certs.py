@@ -7,10 +7,10 @@ import sys
 from pathlib import Path
 
 from fedloom.core.errors import SettingError
+from fedloom.deploy import certificates, invitations
+from fedloom.deploy.invitations import address_of
 from fedloom.display.terminal import Terminal
 from fedloom.storage.files import path_of
-from fedloom.wire import certificates, invitations
-from fedloom.wire.invitations import address_of
 from fedloom.wording import install
 
 

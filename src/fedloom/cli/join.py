@@ -9,12 +9,12 @@ from pathlib import Path
 
 from fedloom.cli.device_commands import check_flags
 from fedloom.core.errors import SettingError
-from fedloom.device import Limits, Membership, Reading, system_monitor, take_part
-from fedloom.device.data_manager import default_name
+from fedloom.deploy import invitations
+from fedloom.deploy.device import Limits, Membership, Reading, system_monitor, take_part
+from fedloom.deploy.device.data_manager import default_name
+from fedloom.deploy.server.fleet import TRUSTED
 from fedloom.display.terminal import Terminal
-from fedloom.wire import invitations
-from fedloom.wire.fleet import TRUSTED
-from fedloom.wire.launched import communication, meeting_point, rank_here
+from fedloom.ranks.launched import communication, meeting_point, rank_here
 
 
 def join(args: argparse.Namespace, console: Terminal) -> int:
@@ -51,7 +51,7 @@ def join(args: argparse.Namespace, console: Terminal) -> int:
         )
 
     if args.transport == "flower":
-        from fedloom.cli.flower import join_over_flower
+        from fedloom.cli.flower_command import join_over_flower
 
         left = join_over_flower(args, new_member, console, joining)
         console.print("left" if left else "the run is over")

@@ -9,17 +9,17 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from fedloom.cli.certs import who_may_connect
-from fedloom.cli.flower import authority_of, sigterm_interrupts, wait_for_server
+from fedloom.cli.flower_command import authority_of, sigterm_interrupts, wait_for_server
 from fedloom.core.errors import EngineWarning, RankError, SettingError, warn
-from fedloom.device import Membership, take_part
+from fedloom.deploy import certificates
+from fedloom.deploy.device import Membership, take_part
+from fedloom.deploy.device_names import INVITED, SERVER, check_name
+from fedloom.deploy.invitations import Enrolment, Joining, address_of
+from fedloom.deploy.nats.nats_server import NatsServer, make_key
+from fedloom.deploy.nats.over_nats import Door, NatsManager
+from fedloom.deploy.server.fleet import Audit
+from fedloom.deploy.watched_keys import WatchedKeys
 from fedloom.display.terminal import Terminal
-from fedloom.wire import certificates
-from fedloom.wire.device_names import INVITED, SERVER, check_name
-from fedloom.wire.fleet import Audit
-from fedloom.wire.invitations import Enrolment, Joining, address_of
-from fedloom.wire.nats_server import NatsServer, make_key
-from fedloom.wire.over_nats import Door, NatsManager
-from fedloom.wire.watched_keys import WatchedKeys
 
 _PAUSE = 2.0  # seconds between two tries to connect
 

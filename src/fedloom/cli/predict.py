@@ -13,7 +13,7 @@ from fedloom.cli.options import print_code
 from fedloom.core.errors import SettingError
 from fedloom.core.task import Task
 from fedloom.core.task_measures import TaskMeasure
-from fedloom.device.device_results import is_of_device, model_of_device
+from fedloom.deploy.device.device_results import is_of_device, model_of_device
 from fedloom.display.terminal import Terminal, table
 from fedloom.evaluate.bootstrap import LEAST_ROWS, RESAMPLES, Interval
 from fedloom.experiments.new_rows import RowReader

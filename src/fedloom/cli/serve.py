@@ -18,7 +18,13 @@ from fedloom.coordinator.history import History
 from fedloom.core.errors import CodecError, SettingError
 from fedloom.core.naming import forbid_imports
 from fedloom.core.task import needs_moments
-from fedloom.device.data_manager import warn_about_own_scale
+from fedloom.deploy.device.data_manager import warn_about_own_scale
+from fedloom.deploy.invitations import TRANSPORTS, enrol
+from fedloom.deploy.server.device_registry import Registry
+from fedloom.deploy.server.devices import Devices
+from fedloom.deploy.server.fleet import TRUSTED, Audit, RankFleet
+from fedloom.deploy.server.reception import register_devices, send_public
+from fedloom.deploy.start import Start
 from fedloom.display.terminal import Terminal
 from fedloom.engines.norms import BOUND_OF_DEVICES, LEAST, bound
 from fedloom.experiments import catalogue
@@ -26,16 +32,10 @@ from fedloom.experiments.experiment import Experiment
 from fedloom.experiments.named_code import named_code
 from fedloom.experiments.sections import OF_DEVICES, OF_SERVER, DataSettings
 from fedloom.experiments.settings_file import flat, read_settings
+from fedloom.ranks.communication import Connections
+from fedloom.ranks.launched import communication, meeting_point, rank_here
 from fedloom.report import comparison_table
 from fedloom.storage import files
-from fedloom.wire.communication import Connections
-from fedloom.wire.device_registry import Registry
-from fedloom.wire.devices import Devices
-from fedloom.wire.fleet import TRUSTED, Audit, RankFleet
-from fedloom.wire.invitations import TRANSPORTS, enrol
-from fedloom.wire.launched import communication, meeting_point, rank_here
-from fedloom.wire.reception import register_devices, send_public
-from fedloom.wire.start import Start
 
 _SHOWN = 20  # devices in the terminal
 
@@ -146,7 +146,7 @@ def hand_out_models(job: Job, out: Path, history: History) -> str:
 def _connections(args: argparse.Namespace, out: Path, console: Terminal, audit: Audit) -> Iterator[Connections]:
     """Open the server's end of the transport."""
     if args.transport == "flower":
-        from fedloom.cli.flower import flower_connections
+        from fedloom.cli.flower_command import flower_connections
 
         with flower_connections(args, out, console, audit) as connections:
             yield connections

@@ -14,9 +14,9 @@ ENGINES = {
     "loop": "fedloom.engines.loop:Loop",
     "stacked": "fedloom.engines.stacked:Stacked",
     "workers": "fedloom.engines.workers:Workers",
-    "gloo": "fedloom.wire.ranks:Gloo",
-    "mpi": "fedloom.wire.ranks:MPI",
-    "devices": "fedloom.wire.devices:Devices",
+    "gloo": "fedloom.ranks.rank_engine:Gloo",
+    "mpi": "fedloom.ranks.rank_engine:MPI",
+    "devices": "fedloom.deploy.server.devices:Devices",
 }
 # Variables with the number of ranks, and their engine: of torchrun, Open MPI, MPICH and srun. `SLURM_NTASKS` is set in
 # batch scripts too.

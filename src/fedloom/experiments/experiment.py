@@ -26,12 +26,12 @@ from fedloom.engines.faults import Unreliable
 from fedloom.experiments import catalogue
 from fedloom.experiments.named_code import digests, named_code, with_files
 from fedloom.experiments.parts import parts, with_parts
+from fedloom.experiments.remote_source import RemoteSource, is_remote, remote_source
 from fedloom.experiments.sections import SECTIONS, TOP, ClientSettings, DataSettings, TopSettings
 from fedloom.experiments.settings_file import flat
 from fedloom.experiments.weights_file import load_network
 from fedloom.experiments.words import coerce
 from fedloom.storage.files import path_of
-from fedloom.wire.device_registry import Registry
 from fedloom.wording import did_you_mean
 
 
@@ -239,8 +239,8 @@ class Experiment(TopSettings):
             found: the result of `self.dataset()`, to read the data once.
         """
         d, seed = self.data, self.partition_seed
-        if d.source.startswith("devices:"):
-            registry = Registry.read(path_of(d.source.removeprefix("devices:")))
+        if is_remote(d.source):
+            registry = remote_source(d.source)
             whole = registry.federation(self._test_of_server(registry))
             arrives, drift = catalogue.changes(d.arrives, d.drift, seed)
             whole = dataclasses.replace(whole, arrives=arrives, drift=drift)
@@ -295,15 +295,15 @@ class Experiment(TopSettings):
                 "partition natural"
             )
 
-    def _test_of_server(self, registry: Registry) -> Examples | None:
+    def _test_of_server(self, registry: RemoteSource) -> Examples | None:
         """Return the examples on which a server evaluates the global model, with the classes of its devices.
 
         A source without test examples gives all its examples.
         """
         if not registry.test:
             return None
-        d, first = self.data, registry.devices[0]
-        found = catalogue.numbered(catalogue.data(registry.test, whole=True), d.classes, first.class_names)
+        d = self.data
+        found = catalogue.numbered(catalogue.data(registry.test, whole=True), d.classes, registry.class_names)
         found = catalogue.normalise(d.normalise, found)
         test = found.train if found.test is None else found.test
         return registry.prepared(test)

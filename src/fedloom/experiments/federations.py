@@ -7,6 +7,7 @@ import dataclasses
 from fedloom.coordinator.run import Job
 from fedloom.data import Dataset, Examples, Federation
 from fedloom.experiments.experiment import Experiment
+from fedloom.experiments.remote_source import is_remote
 from fedloom.experiments.sections import DataSettings
 
 _WHO_HOLDS = {
@@ -34,7 +35,7 @@ class Federations:
     def of(self, experiment: Experiment) -> Federation:
         """Return what `experiment.federation()` gives, shared between experiments with the same data."""
         d, seed = experiment.data, experiment.partition_seed
-        if d.source.startswith("devices:"):  # no examples to share
+        if is_remote(d.source):  # no examples to share
             return experiment.federation()
         if (d, seed) not in self._made:
             arrays = _arrays(d, seed)

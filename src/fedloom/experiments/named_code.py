@@ -14,12 +14,12 @@ from fedloom.core.errors import FedloomError
 from fedloom.core.naming import is_python_name, source_file
 from fedloom.core.network_makers import packaged
 from fedloom.experiments import catalogue
+from fedloom.experiments.remote_source import is_remote, remote_source
 from fedloom.experiments.sections import SECTIONS, TOP
 from fedloom.experiments.settings_file import flat
 from fedloom.models import MODELS
 from fedloom.models.torchvision_networks import PREFIX
 from fedloom.storage import files
-from fedloom.wire.device_registry import Registry
 
 
 def named_code(described: Any) -> list[str]:
@@ -47,9 +47,9 @@ def _code_at(key: str, value: Any) -> Iterator[str]:
         for name in value.split(",") if key == "model" else [value]:
             if ":" in name and name not in _REGISTRIES[key] and not (key == "model" and name.startswith(PREFIX)):
                 yield name
-    elif key == "data.source" and value.startswith("devices:"):
+    elif key == "data.source" and is_remote(value):
         with suppress(FedloomError):  # of a registry that cannot be read, whoever needs it says so
-            yield from _code_at(key, Registry.read(files.path_of(value.removeprefix("devices:"))).test)
+            yield from _code_at(key, remote_source(value).test)
     elif key in ("data.source", "data.public_source"):
         if catalogue.is_own_data(value):
             yield value

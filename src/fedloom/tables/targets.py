@@ -119,3 +119,8 @@ def _says(feature: Numbers, y: Numbers) -> bool:
     with np.errstate(all="ignore"):
         scale = np.sqrt((a * a).sum()) * np.sqrt((b * b).sum())
         return bool(scale > 0 and abs((a * b).sum()) / scale > 1 - _ALIKE)
+
+
+def class_numbers(count: int) -> tuple[str, ...]:
+    """Return the numbers of `count` classes as text, the names of classes without names."""
+    return tuple(map(str, range(count)))

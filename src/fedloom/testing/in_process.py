@@ -17,12 +17,12 @@ import numpy as np
 
 from fedloom.core.errors import FedloomError, SettingWarning
 from fedloom.data import Partition
-from fedloom.device import Controller, ModelManager
+from fedloom.deploy.device import Controller, ModelManager
+from fedloom.deploy.server.devices import Devices
+from fedloom.deploy.server.fleet import Audit, RankFleet
 from fedloom.engines.population import Population
 from fedloom.engines.runtime import Runtime
-from fedloom.wire.communication import Connections
-from fedloom.wire.devices import Devices
-from fedloom.wire.fleet import Audit, RankFleet
+from fedloom.ranks.communication import Connections
 
 
 class InProcess(Connections):

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from fedloom.core.errors import ClientError, CodecError
+from fedloom.deploy.server.rehearsal import Rehearsals
 from fedloom.engines.child import Child
 from fedloom.engines.engine import Engine
 from fedloom.engines.message import EVALUATING, Answer, Call, Request
@@ -14,7 +15,6 @@ from fedloom.engines.message_bytes import Part, part, unpack
 from fedloom.engines.runtime import Runtime
 from fedloom.engines.server_side import Send
 from fedloom.engines.service import LIMIT, Service, answer_of, request_bytes
-from fedloom.wire.rehearsal import Rehearsals
 
 
 class Messages(Engine):

@@ -29,7 +29,7 @@ from fedloom.data import (
 )
 from fedloom.experiments.catalogue.data_by_name import data
 from fedloom.experiments.words import coerce
-from fedloom.wire.registration import class_numbers
+from fedloom.tables.targets import class_numbers
 from fedloom.wording import did_you_mean, some_of
 
 _WHOLE = re.compile(r"0|[1-9][0-9]*")  # as a table spells whole numbers

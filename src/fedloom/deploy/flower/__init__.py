@@ -1,0 +1,1 @@
+"""Devices over Flower, whose processes carry the bytes."""

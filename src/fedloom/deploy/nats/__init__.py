@@ -1,0 +1,1 @@
+"""Devices over NATS, whose server carries the bytes."""

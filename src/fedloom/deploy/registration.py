@@ -1,0 +1,295 @@
+"""Registration of a device, once for each run: its own id, and a description of its examples."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, fields, replace
+from typing import Any
+
+import numpy as np
+import torch
+
+from fedloom.core.errors import RefusedError
+from fedloom.data import Inputs, Normalise, Tokens
+from fedloom.data.examples import MAX_CLASSES
+from fedloom.data.inputs import read_inputs
+from fedloom.engines.norms import LEAST
+from fedloom.tables.targets import class_numbers
+
+CAP = 1_000_000  # the most examples of a device that count, by default
+TIMES_MEDIAN = 10  # and at most this multiple of the median over devices
+_LONGEST, _LARGEST = 1000, 1 << 21  # characters of a name, bytes of all names of classes or of columns
+_LONGEST_NAME = 64  # characters of a device's name
+_ID = re.compile(r"[0-9a-f]{32}")
+DTYPES = {"uint8": torch.uint8, "float32": torch.float32, "float64": torch.float64, "int64": torch.int64}
+TARGETS = {"int64": torch.int64, "float32": torch.float32, "float64": torch.float64}
+_WORDS = {  # for entries of a registration, where their names are not those that people use
+    "train": "training examples by class", "test": "test examples by class", "val": "validation examples by class",
+    "dtype": "types of values", "shape": "shapes of an example", "target_dtype": "types of targets",
+    "target_shape": "shapes of a target", "statistics_digest": "digests of the statistics", "inputs": "kinds of inputs",
+    "vocabulary": "numbers of tokens", "model": "architectures", "name": "names",
+}  # fmt: skip
+_DIGEST = re.compile(r"(?:[0-9a-f]{32})?")
+
+
+def check_id(id: Any, whose: str) -> str:
+    """Return an id, which is safe as a part of a path.
+
+    Raises:
+        RefusedError: it is no id.
+    """
+    if isinstance(id, str) and _ID.fullmatch(id):
+        return id
+    raise RefusedError(f"the id of {whose} is 32 hexadecimal digits, got {id!r:.80}")
+
+
+def versions() -> dict[str, str]:
+    """Return what must be the same on both sides: the version of fedloom, and the first number of PyTorch's."""
+    from fedloom import __version__
+
+    return {"fedloom": __version__, "PyTorch": torch.__version__.partition(".")[0]}
+
+
+def check_versions(theirs: Any, whose: str, own: str) -> None:
+    """Raise RefusedError unless the other side has the versions of this one.
+
+    `theirs`: what it says. `whose` and `own`: the two sides in words.
+    """
+    for name, here in versions().items():
+        there = theirs.get(name) if isinstance(theirs, dict) else None
+        if there != here:
+            is_said = isinstance(there, str) and there.isprintable()
+            has = f"{name} {there:.40}" if is_said else f"a version of {name} that it does not say"
+            raise RefusedError(
+                f"{whose} has {has}, and {own} {name} {here}: both sides need the same, so install one of them on both"
+            )
+
+
+def check_device_name(name: Any) -> str:
+    """Return the name of a device, which is fit for a terminal and for pages; "" for none.
+
+    Raises:
+        RefusedError: it is no such name.
+    """
+    ok = isinstance(name, str) and len(name) <= _LONGEST_NAME and name.isprintable() and name == name.strip()
+    if ok and not _ID.fullmatch(name):
+        return str(name)
+    raise RefusedError(
+        f"the name of a device has at most {_LONGEST_NAME} printable characters, no space at its ends, and is no id, "
+        f"got {name!r:.80}: name it otherwise (--name)"
+    )
+
+
+def check_names(names: Any, whose: str, count: int) -> tuple[str, ...]:
+    """Return the names of `count` classes or columns; an empty tuple where they have no names.
+
+    Raises:
+        RefusedError: they are no names, too long, or of another number.
+    """
+    checked = tuple(names) if isinstance(names, list | tuple) else (None,)
+    if len(checked) not in (0, count) or not all(isinstance(name, str) for name in checked):
+        raise RefusedError(f"examples have the names of all {count} {whose} or none, got {names!r:.80}")
+    if long := [name for name in checked if len(name) > _LONGEST]:
+        raise RefusedError(
+            f"the names of {whose} have at most {_LONGEST} characters, got {len(long[0])}: rename {long[0]!r:.80}"
+        )
+    if (size := len(json.dumps(checked))) > _LARGEST:
+        raise RefusedError(f"the names of {whose} take at most {_LARGEST} bytes, got {size}: shorten them")
+    return checked
+
+
+@dataclass(frozen=True)
+class Registration:
+    """Description of a device, which it sends when it joins. Its examples stay on the device.
+
+    Attributes:
+        id: 32 hexadecimal digits, which identify the device on any host and rank.
+        train: training examples by class.
+        test: held-out examples by class, to test on.
+        val: the same, to validate on.
+        shape: of an example.
+        dtype: of the values of an example as they are stored.
+        model: its architecture; "" before the server has chosen one.
+        classes: names of the classes, in their order; empty where they are numbers from 0.
+        columns: names of a table's features, in their order; empty where they have none.
+        target_dtype: of the targets, int64 for classes. Targets that are no classes are counted as of one class.
+        target_shape: of the target of an example: () for one number, (D,) for several.
+        targets: names of targets that are no classes; empty where they have none.
+        statistics_digest: of the statistics of its training rows, where it has sent some.
+        inputs: what `describe_inputs` says of token ids, or of several inputs of a network; None of other examples.
+        vocabulary: number of tokens, where there is a target for each place of a sequence; else 0.
+        name: what people call it; "" where it has none.
+    """
+
+    id: str
+    train: tuple[int, ...]
+    test: tuple[int, ...]
+    val: tuple[int, ...]
+    shape: tuple[int, ...]
+    dtype: str
+    model: str = ""
+    classes: tuple[str, ...] = ()
+    columns: tuple[str, ...] = ()
+    target_dtype: str = "int64"
+    target_shape: tuple[int, ...] = ()
+    targets: tuple[str, ...] = ()
+    statistics_digest: str = ""
+    inputs: Any = None
+    vocabulary: int = 0
+    name: str = ""
+
+    @classmethod
+    def of(cls, fields: Any) -> Registration:
+        """Return the registration in an object of JSON.
+
+        Raises:
+            RefusedError: it is no registration.
+        """
+        try:
+            train, test, val, shape = (tuple(fields[name]) for name in ("train", "test", "val", "shape"))
+            device = cls(
+                fields["id"], train, test, val, shape, fields["dtype"], fields["model"],
+                target_dtype=fields.get("target_dtype", "int64"),
+                target_shape=tuple(fields.get("target_shape", ())),
+                statistics_digest=fields.get("statistics_digest", ""), name=fields.get("name", ""),
+                inputs=fields.get("inputs"), vocabulary=fields.get("vocabulary", 0),
+            )  # fmt: skip
+            classes, columns = fields["classes"], fields["columns"]
+        except (KeyError, TypeError) as error:
+            raise RefusedError(
+                f"a device registers with an id, its examples by class and its model: {error!r}"
+            ) from None
+        check_id(device.id, "a device")
+        check_device_name(device.name)
+        numbers = (*device.train, *device.test, *device.val, *device.shape)
+        if not all(type(n) is int and 0 <= n < 1 << 40 for n in numbers):
+            raise RefusedError("examples of a class are counted in whole numbers below 2**40")
+        if not 1 <= len(device.train) == len(device.test) == len(device.val) <= MAX_CLASSES or not sum(device.train):
+            raise RefusedError(f"examples are of the same classes, at most {MAX_CLASSES}, and some are to train on")
+        if not (isinstance(device.dtype, str) and device.dtype in DTYPES and isinstance(device.model, str)):
+            raise RefusedError(f"the values of an example are {', '.join(DTYPES)}, got {device.dtype!r:.80}")
+        if not 1 <= len(device.shape) <= 8 or np.prod(device.shape, dtype=float) > 1 << 30:
+            raise RefusedError(f"an example has at most 8 axes and 2**30 values, got {device.shape!s:.80}")
+        if not (isinstance(device.statistics_digest, str) and _DIGEST.fullmatch(device.statistics_digest)):
+            raise RefusedError(f"a digest is 32 hexadecimal digits, got {device.statistics_digest!r:.80}: leave it out")
+        if not (type(device.vocabulary) is int and 0 <= device.vocabulary < 1 << 31):
+            raise RefusedError(f"a vocabulary has less than 2**31 tokens, got {device.vocabulary!r:.80}")
+        try:
+            normalise = device.normalise
+        except (ValueError, TypeError, KeyError) as error:
+            raise RefusedError(f"inputs are token ids or several by name, got {device.inputs!r:.80}: {error}") from None
+        if isinstance(normalise, Normalise) and (device.dtype == "int64" or device.vocabulary):
+            raise RefusedError("integers are token ids, which a device registers as such: say what inputs are")
+        count = device.shape[0] if len(device.shape) == 1 else 0
+        return replace(
+            device,
+            classes=check_names(classes, "classes", len(device.train)),
+            columns=check_names(columns, "columns", count),
+            targets=device._check_targets(fields.get("targets", ()), classes),
+        )
+
+    def _check_targets(self, names: Any, classes: Any) -> tuple[str, ...]:
+        """Return the names of targets that are no classes."""
+        if not (isinstance(self.target_dtype, str) and self.target_dtype in TARGETS):
+            raise RefusedError(
+                f"targets are {', '.join(TARGETS)}, got {self.target_dtype!r:.80}: store class numbers or float32"
+            )
+        if len(self.target_shape) > 1 or not all(type(n) is int and 1 <= n <= MAX_CLASSES for n in self.target_shape):
+            raise RefusedError(
+                f"an example has one target or a row of at most {MAX_CLASSES}, got {self.target_shape!s:.80}: "
+                "store (N,) or (N, D)"
+            )
+        if self.has_classes:
+            if self.target_shape or names:
+                raise RefusedError(
+                    f"class numbers are one for each example, got the shape {self.target_shape!s:.80} and the names "
+                    f"{names!r:.80}: give neither"
+                )
+            return ()
+        if len(self.train) != 1 or classes:
+            raise RefusedError(
+                f"examples whose targets are no classes are counted as of one, got {len(self.train)} with the names "
+                f"{classes!r:.80}: count all together"
+            )
+        return check_names(names, "targets", 0 if self.vocabulary else self.num_outputs)
+
+    def differences(self, other: Registration) -> str:
+        """Return in which entries two registrations differ, in words; names are quoted, since devices sent them."""
+        pairs = ((f.name, getattr(self, f.name), getattr(other, f.name)) for f in fields(self))
+        changed = [f"{_WORDS.get(n, n)} were {a!r:.60} and are {b!r:.60}" for n, a, b in pairs if a != b]
+        return "; ".join(changed)
+
+    @property
+    def label(self) -> str:
+        """The id, with the name where it has one."""
+        return f"{self.id} ({self.name})" if self.name else self.id
+
+    @property
+    def has_classes(self) -> bool:
+        """True if targets are class numbers."""
+        return self.target_dtype == "int64" and not self.vocabulary
+
+    @property
+    def normalise(self) -> Normalise | Tokens | Inputs:
+        """The way from stored values to inputs; as they are where nothing is registered, since devices do it."""
+        return Normalise() if self.inputs is None else read_inputs(self.inputs)
+
+    @property
+    def num_outputs(self) -> int:
+        """Number of classes, or of targets that are no classes."""
+        return self.vocabulary or (len(self.train) if self.has_classes else math.prod(self.target_shape))
+
+    def described(self) -> dict[str, Any]:
+        """Return the registration as JSON has it; later entries are left out where they are unused."""
+        late = ("target_dtype", "target_shape", "targets", "statistics_digest", "name", "inputs", "vocabulary")
+        return {n: v for n, v in asdict(self).items() if n not in late or v != getattr(type(self), n)}
+
+    @property
+    def target_kind(self) -> tuple[torch.dtype, tuple[int, ...]]:
+        """Type and shape of the target of an example."""
+        return TARGETS[self.target_dtype], self.target_shape
+
+    @property
+    def described_targets(self) -> str:
+        """Kind of the targets, in words."""
+        return describe_targets(self.target_dtype, self.target_shape)
+
+    @property
+    def class_names(self) -> tuple[str, ...]:
+        """Names of the classes, by default their numbers."""
+        return self.classes or class_numbers(len(self.train))
+
+    def with_cap(self, cap: int) -> Registration:
+        """Return the registration with at most `cap` examples of each role.
+
+        The classes keep their shares, rounded by largest remainders: 3, 2 and 2 examples under a cap of 4 are 1.7, 1.1
+        and 1.1, so 2, 1 and 1 remain.
+        """
+
+        def cut(counts: tuple[int, ...]) -> tuple[int, ...]:
+            total = sum(counts)
+            if total <= cap:
+                return counts
+            whole = [n * cap // total for n in counts]
+            for c in sorted(range(len(counts)), key=lambda c: -(counts[c] * cap % total))[: cap - sum(whole)]:
+                whole[c] += 1
+            return tuple(whole)
+
+        return replace(self, train=cut(self.train), test=cut(self.test), val=cut(self.val))
+
+
+def describe_targets(dtype: str, shape: tuple[int, ...]) -> str:
+    return "class numbers" if dtype == "int64" and not shape else f"{dtype} of shape {('N', *shape)}".replace("'", "")
+
+
+def cap_of(registrations: Sequence[Registration]) -> int:
+    """Return the most examples of a device that count in a new run.
+
+    It limits the weight of a device that claims many more examples than others. With one or two devices there is no
+    useful median, and `CAP` alone applies.
+    """
+    sizes = sorted(sum(each.train) for each in registrations)
+    return CAP if len(sizes) < LEAST else min(CAP, TIMES_MEDIAN * sizes[(len(sizes) - 1) // 2])

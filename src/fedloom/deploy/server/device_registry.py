@@ -1,0 +1,358 @@
+"""Registry of a run's devices, in the order of their client numbers, and the federation that it makes."""
+
+from __future__ import annotations
+
+import hashlib
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import zip_longest
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from fedloom.core.errors import RefusedError, SettingError, SettingWarning, StorageError, warn
+from fedloom.data import Drift, Examples, Federation, Partition, Tokens
+from fedloom.data.inputs import describe_inputs
+from fedloom.deploy.device_statistics import read_moments, read_preparation
+from fedloom.deploy.registration import CAP, DTYPES, TARGETS, Registration, check_id, describe_targets
+from fedloom.storage import files
+from fedloom.storage.strict_json import LARGEST, document, parse
+from fedloom.tables.preparation import Preparation, preparation_of
+from fedloom.tables.statistics import CommonPreparation
+from fedloom.tables.vocabulary import TextPreparation
+from fedloom.wording import some_of
+
+_SHOWN = 5  # names in a message
+_DIGITS, _CUT = 8, 48  # of an id, and characters of a name before them, where several devices have one name
+_REMEDY_FOR_CLASSES = (
+    "give them the same names (the values of the label column, the folders of images), or number them from 0 on all "
+    "devices and set data.classes in the settings"
+)
+_REMEDY_FOR_COLUMNS = (
+    "give all files the same columns in the same order; where prepare=standard makes columns of words, each device "
+    "needs the same words in its training rows"
+)
+_REMEDY_FOR_TARGETS = "name the same columns of all files, as label= or target="
+
+
+def _describe_difference(one: tuple[str, Sequence[str]], other: tuple[str, Sequence[str]]) -> str:
+    """Describe two lists of names from where they first differ. Names are quoted, since devices sent them."""
+    pairs = enumerate(zip_longest(one[1], other[1]))
+    start = next((i for i, (a, b) in pairs if a != b), 0)
+
+    def shown(names: Sequence[str]) -> str:
+        return some_of(names[start:], _SHOWN, say=lambda name: f"{name!r:.80}") or (
+            "nothing more" if start else "no names"
+        )
+
+    after = f"from number {start} on, " if start else ""
+    return f"{after}{shown(one[1])} on {one[0]}, {shown(other[1])} on {other[0]}"
+
+
+def check_targets(devices: Sequence[Registration]) -> None:
+    """Raise SettingError where the targets of devices differ in kind or in name."""
+    first = devices[0]
+    for device in devices[1:]:
+        if (device.target_dtype, device.target_shape) != (first.target_dtype, first.target_shape):
+            raise SettingError(
+                f"targets must be of the same kind on all devices, got {first.described_targets} on {first.label} "
+                f"and {device.described_targets} on {device.label}: {_REMEDY_FOR_TARGETS}"
+            )
+        _check_same_names("classes", _REMEDY_FOR_CLASSES, (first, first.class_names), (device, device.class_names))
+        _check_same_names("targets", _REMEDY_FOR_TARGETS, (first, first.targets), (device, device.targets))
+
+
+def _check_same_names(
+    subject: str, remedy: str, one: tuple[Registration, Sequence[str]], other: tuple[Registration, Sequence[str]]
+) -> None:
+    if one[1] != other[1]:
+        difference = _describe_difference((one[0].label, one[1]), (other[0].label, other[1]))
+        raise SettingError(
+            f"{subject} must have the same names in the same order on all devices, and theirs differ: {difference}; "
+            f"{remedy}"
+        )
+
+
+def _with_unique_names(devices: Sequence[Registration]) -> list[Registration]:
+    """Return devices of which no two have one name: the first digits of their ids stand behind names that are shared.
+
+    Names are what devices say, so nobody keeps a name that another device has claimed too. One whose longer name is
+    another's already has none.
+    """
+    shared = Counter(device.name for device in devices if device.name)
+    out = [replace(d, name=f"{d.name[:_CUT]}-{d.id[:_DIGITS]}") if shared[d.name] > 1 else d for d in devices]
+    taken = Counter(device.name for device in out)
+    out = [replace(d, name="") if taken[d.name] > 1 else d for d in out]
+    for name in (name for name, count in shared.items() if count > 1):
+        called = [new.name or new.id for old, new in zip(devices, out, strict=True) if old.name == name]
+        warn(
+            f"a name is of one device, got {len(called)} called {name!r}: they are {some_of(called, _SHOWN)}; "
+            "give each its own (fedloom join --name)",
+            SettingWarning,
+        )
+    return out
+
+
+@dataclass(frozen=True, eq=False)
+class RemoteExamples(Examples):
+    """Examples on devices, of which only the labels are here, as registered by class.
+
+    `registry`: the content of `devices.json`.
+    """
+
+    registry: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        """Skip the checks of `Examples`: `x` is one zero, expanded."""
+
+    @property
+    def remote(self) -> Mapping[str, Any]:
+        return self.registry
+
+    def drifted(self, rule: Drift, clients: npt.NDArray[np.int64], round: int) -> Examples:
+        return replace(self, y=rule.labels(self.y, clients, round, self.num_classes))
+
+    def select(self, rows: npt.NDArray[np.int64] | Tensor) -> Examples:
+        return Examples.select(replace(self, preparation=None), rows)  # whose columns are on the devices
+
+    def fingerprint(self) -> str:
+        digest = hashlib.sha256(f"absent {self.num_classes} {self.x.dtype} {tuple(self.x.shape)}".encode())
+        digest.update(self.y.numpy().data if self.has_classes else str(self.y.dtype).encode())
+        return digest.hexdigest()[:16]
+
+
+@dataclass(frozen=True)
+class Registry:
+    """Devices of a run; the i-th is client i. A server that resumes reads them from the file.
+
+    Attributes:
+        run: the id of the run, by which devices separate the states of their runs.
+        devices: in the order of their ids, so that numbers do not depend on the order of arrival.
+        test: source of the test examples of the global model, as for `--data`; "" for none.
+        cap: the most examples of a device that count.
+        preparation: of the devices' tables by their common statistics, as JSON has it; None if there is none.
+        moments: mean and deviation of each target over all devices; None where no task asks for them.
+        least: the fewest devices that must answer what is asked once in the run.
+    """
+
+    run: str
+    devices: tuple[Registration, ...]
+    test: str = ""
+    cap: int = CAP
+    preparation: Mapping[str, Any] | None = None
+    moments: Mapping[str, Sequence[float]] | None = None
+    least: int = 0
+
+    @classmethod
+    def of(
+        cls,
+        run: str,
+        registrations: Sequence[Registration],
+        models: Sequence[str],
+        test: str = "",
+        cap: int = CAP,
+        *,
+        preparation: Mapping[str, Any] | None = None,
+        moments: Mapping[str, Sequence[float]] | None = None,
+        least: int = 0,
+    ) -> Registry:
+        """Return the registry of a new run.
+
+        Devices that name no architecture get those of `models` in turn.
+
+        Raises:
+            SettingError: there is no device, or they differ in shape, type, classes or columns of their examples.
+        """
+        made = cls(run, (), test, cap, preparation, moments, least)
+        devices = _with_unique_names(sorted(map(made._with_features, registrations), key=lambda device: device.id))
+        if not devices:
+            raise SettingError(
+                "a run needs at least 1 device, got none that could be registered: the audit log has the reasons"
+            )
+        first = devices[0]
+        check_targets(devices)
+        for device in devices[1:]:
+            _check_same_names("columns", _REMEDY_FOR_COLUMNS, (first, first.columns), (device, device.columns))
+        for name in ("shape", "dtype", "inputs", "vocabulary"):
+            for device in devices[1:]:
+                if (theirs := getattr(device, name)) != (ours := getattr(first, name)):
+                    raise SettingError(
+                        f"examples of all devices must have the same {name}, got {ours} on {first.label} and {theirs} "
+                        f"on {device.label}: prepare the files alike"
+                    )
+        chosen = [replace(d, model=d.model or models[k % len(models)]) for k, d in enumerate(devices)]
+        if unknown := [d for d in chosen if d.model not in models]:
+            raise SettingError(
+                f"devices must have an architecture of the settings, {', '.join(models)}, got {unknown[0].model!r:.80} "
+                f"on {unknown[0].label}: leave --model out there, or name one of these"
+            )
+        return replace(made, devices=tuple(chosen))
+
+    def _with_features(self, registration: Registration) -> Registration:
+        """Return a registration with the features that the common preparation makes of the device's columns."""
+        if self.preparation is None:
+            return registration
+        made = self.read_preparation()
+        if isinstance(made, TextPreparation):
+            inputs = describe_inputs(Tokens(made.padding, vocabulary=made.size))
+            return replace(registration, inputs=inputs, vocabulary=made.size if registration.vocabulary else 0)
+        names = tuple(made.get_feature_names_out())
+        return replace(registration, shape=(len(names),), columns=names)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Ids of the devices."""
+        return tuple(device.id for device in self.devices)
+
+    @property
+    def client_names(self) -> tuple[str, ...]:
+        """Names of the clients, the id of a device that has none; empty if no device has a name."""
+        return tuple(device.name or device.id for device in self.devices) if any(d.name for d in self.devices) else ()
+
+    def admit(self, registration: Registration) -> Registration:
+        """Return the entry of a device that joins this run again, under the name that it had when the run began.
+
+        Raises:
+            RefusedError: it has not joined before, or has other examples now; says which entries differ.
+        """
+        entry = next((device for device in self.devices if device.id == registration.id), None)
+        if entry is None:
+            raise RefusedError(f"the run has begun without device {registration.label}")
+        if (now := replace(self._with_features(registration), model=entry.model, name=entry.name)) != entry:
+            raise RefusedError(
+                f"device {entry.label} has registered with other examples when the run began: "
+                f"{entry.differences(now)}; bring them back as they were, or begin a new run"
+            )
+        return entry
+
+    @property
+    def class_names(self) -> tuple[str, ...]:
+        """What the devices call their classes."""
+        return self.devices[0].class_names
+
+    def described(self) -> dict[str, Any]:
+        """Return the content of the file; what follows from statistics is left out where there are none."""
+        devices = [device.described() for device in self.devices]
+        out = {"run": self.run, "devices": devices, "test": self.test, "cap": self.cap}
+        out |= {"least": self.least} if self.least else {}
+        return out | {n: v for n in ("preparation", "moments") if (v := getattr(self, n)) is not None}
+
+    def save(self, path: Path) -> None:
+        """Write the file."""
+        files.write(path.parent, path.name, document(self.described()))
+
+    @classmethod
+    def read(cls, path: Path) -> Registry:
+        """Read the file.
+
+        Raises:
+            StorageError: it is missing or damaged.
+        """
+        try:
+            content = parse(files.load(path), LARGEST)
+            devices = tuple(map(Registration.of, content["devices"]))
+            cap, least = content["cap"], content.get("least", 0)
+            for name, number in (("cap", cap), ("least", least)):
+                if type(number) is not int:
+                    raise ValueError(f"{name} is a whole number, got {number!r:.80}")
+            made = cls(check_id(content["run"], "a run"), devices, str(content["test"]), cap, least=least)
+            if "preparation" in content:
+                made = replace(made, preparation=read_preparation(content["preparation"]).described())
+            if "moments" in content:
+                mean, deviation = read_moments(content["moments"], devices[0].num_outputs)
+                made = replace(made, moments={"mean": [*mean], "deviation": [*deviation]})
+            return made
+        except (ValueError, LookupError, TypeError, RefusedError) as error:
+            raise StorageError(f"{path} does not say which devices a run has: {error}") from None
+
+    def read_preparation(self) -> CommonPreparation | TextPreparation:
+        """Return the preparation of the devices' tables, which there is."""
+        assert self.preparation is not None
+        read = TextPreparation.read if "vocabulary" in self.preparation else CommonPreparation.read
+        return read(self.preparation)
+
+    def common_preparation(self) -> Preparation | None:
+        """Return the preparation of the devices' tables, without their rows; None if there is none.
+
+        Raises:
+            SettingError: pandas is not installed.
+        """
+        if self.preparation is None:
+            return None
+        common = self.read_preparation()
+        try:
+            return Preparation.without_rows(common, sum(sum(device.train) for device in self.devices))
+        except ValueError as error:
+            raise SettingError(str(error)) from None
+
+    def prepared(self, test: Examples) -> Examples:
+        """Return examples of the server with the features that the devices' preparation makes of their columns.
+
+        Raises:
+            SettingError: one side is prepared by common statistics and the other is not, or columns differ.
+        """
+        common, own = self.common_preparation(), preparation_of(test)
+        theirs = None if common is None else common.common
+        ours = None if own is None else own.common
+        if type(theirs) is not type(ours):
+            said = "text=NAME" if isinstance(theirs or ours, TextPreparation) else "prepare=federated"
+            raise SettingError(
+                f"test examples are prepared as those of the devices, got {test.name} with{'out' * (ours is None)} "
+                f"{said}: name it on the devices and with --test, or on neither"
+            )
+        if common is None or own is None:
+            return test
+        if (wanted := own.least_clients) not in (1, common.least_clients):
+            raise SettingError(
+                f"least_clients is the same with --test and on all devices, got {wanted} with {test.name} and "
+                f"{common.least_clients} on the devices: name the same"
+            )
+        try:
+            own = replace(own, frame=common.transformer.conform(own.frame), transformer=common.transformer)
+        except ValueError as error:
+            raise SettingError(f"{test.name}: {error}") from None
+        return replace(test, preparation=own).prepared(common)
+
+    def federation(self, test: Examples | None = None) -> Federation:
+        """Return the federation with the number of examples by client and class; the examples are on the devices.
+
+        Raises:
+            SettingError: the columns of `test` have other names than those of the devices.
+        """
+        first, n, end = self.devices[0], len(self.devices), 0
+        if test is not None and (test.y.dtype, tuple(test.y.shape[1:])) != first.target_kind:
+            raise SettingError(
+                f"targets of the test examples must be those of the devices, {first.described_targets}, got "
+                f"{describe_targets(str(test.y.dtype).removeprefix('torch.'), tuple(test.y.shape[1:]))} in "
+                f"{test.name}: name the same label= or target= with --test"
+            )
+        if test is not None and first.columns != test.columns:
+            difference = _describe_difference((test.name, test.columns), (first.label, first.columns))
+            raise SettingError(
+                f"columns of the test examples must have the names of the devices' columns in their order, and differ: "
+                f"{difference}; {_REMEDY_FOR_COLUMNS}"
+            )
+        parts: dict[str, Partition | None] = {}
+        roles = ("train", "test", "val")  # rows of device 0, of device 1, ..., for each role in turn
+        counts = np.array([[getattr(device, role) for device in self.devices] for role in roles], np.int64)
+        for role, sizes in zip(roles, counts.sum(2), strict=True):
+            indptr = np.cumsum([0, *sizes], dtype=np.int64)
+            rows = np.arange(end, end := end + int(indptr[-1]))
+            parts[role] = Partition(indptr, rows, "devices", clients=self.client_names) if len(rows) else None
+        if first.has_classes:
+            y = torch.from_numpy(np.repeat(np.tile(np.arange(len(first.train)), len(roles) * n), counts.ravel()))
+        else:
+            y = torch.zeros((), dtype=TARGETS[first.target_dtype]).expand(end, *first.target_shape)
+        x = torch.zeros((), dtype=DTYPES[first.dtype]).expand(end, *first.shape)
+        train = RemoteExamples(
+            x, y, first.num_outputs, first.normalise, "examples of devices",
+            columns=first.columns if self.preparation else (), preparation=self.common_preparation(),
+            targets=first.targets, classes=first.classes, registry=self.described(),
+        )  # fmt: skip
+        assert parts["train"] is not None  # every device has some
+        return Federation(train, parts["train"], test, parts["test"], parts["val"])

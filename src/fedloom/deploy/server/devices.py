@@ -1,0 +1,312 @@
+"""Engine of devices: each client's data are on its own device, and the server knows its registration alone."""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fedloom.core import tree
+from fedloom.core.errors import CodecError, DeclinedError, FedloomError, RankError, RefusedError, SettingError
+from fedloom.core.task_measures import impossible
+from fedloom.core.types import Weighted, Weights, state
+from fedloom.deploy.server.fleet import Fleet, NoResponse
+from fedloom.deploy.server.rehearsal import Rehearsals
+from fedloom.engines.engine import Engine
+from fedloom.engines.loop import Loop
+from fedloom.engines.message import EVALUATING, GIVEN, Answer, Call, EvaluationResult, Request
+from fedloom.engines.message_bytes import head_of, part, seal, unpack, unseal
+from fedloom.engines.processes import in_order
+from fedloom.engines.server_side import Send
+from fedloom.engines.service import LIMIT, answer_of, request_bytes
+from fedloom.ranks.communication import UNLISTED
+from fedloom.storage.store import Version
+
+_DIGEST = re.compile(r"[0-9a-f]{32}")
+PATIENCE = 120.0  # seconds that a device has to keep a model of the finished run
+_AFTER_ALL = 1 << 40  # the number of the first message with such a model, above those of all requests
+INVITATION = "invitation"  # instead of a method: asks whether a device takes part
+
+
+@state
+class StateVersion:
+    """Version of a state that a device keeps: the exchange in which the server accepted it, and its digest."""
+
+    round: Tensor  # [] int64, -1 before the first
+    exchange: Tensor  # [] int64
+    digest: Tensor  # [16] uint8, zeros where there are no tensors in it
+
+
+NO_STATE = StateVersion(round=torch.tensor(-1), exchange=torch.tensor(-1), digest=torch.zeros(16, dtype=torch.uint8))
+
+
+class Devices(Engine):
+    """Engine that sends requests to the devices of a `fleet` and checks every answer.
+
+    It is the Aggregator of a round: it waits for all selected devices or for the deadline, and averages the answers
+    that pass. A device that does not answer, declines or is refused is lost to the round and named in its record, like
+    a simulated client. A request names the last round whose checkpoint is on disk (`durable`), the exchange accepted
+    last, and the digest of its state. An answer bears the number of its request, and the digests of the state before
+    and after. Structures are compared with a rehearsal before a tensor is made. An upload weighs at most the registered
+    number of examples.
+
+    Devices keep their states, unless states travel (`counts_states`). Then the server is the store of personal models,
+    by client and round, and a device may be another machine in every round.
+    """
+
+    name = "devices"
+    elsewhere = True
+    uses = frozenset({"deadline"})
+    fleet: Fleet | None = None
+
+    def __init__(self, *args: Any, **more: Any) -> None:
+        super().__init__(*args, **more)
+        self.rehearsals = Rehearsals(self.population, self.algorithm)
+        self.limit = LIMIT
+        self._numbers = itertools.count(1)
+        self._final: dict[str, Any] | None = None  # what is said beside a model of the finished run
+        self._has_trained = False  # whether devices were asked to train, in this process
+        p = self.population
+        one_of_each = [p.assignment.index(name) for name, members in p.members.items() if members]
+        self._has_states = any(tree.leaves(self.runtime.fresh(k)) for k in one_of_each)
+
+    def answers(self, call: Call, clients: Sequence[int], send: Send) -> Iterator[tuple[Request, Any, Answer]]:
+        yield from in_order(clients, self._ask_devices(call, clients, send))
+
+    def removed(self) -> Collection[int]:
+        """Return the clients whose devices have no registered key any more; none if that holds for all.
+
+        Then the run waits for one of them, as for any other that is not there.
+        """
+        if self.fleet is None or not (removed := self.fleet.removed()) or len(removed) == len(self.fleet.names):
+            return ()
+        return {k for k, name in enumerate(self.fleet.names) if name in removed}
+
+    def decliners(self, round: int, clients: Sequence[int]) -> dict[int, str]:
+        call, out = Call(INVITATION, (), round, EVALUATING, 0.0), dict[int, str]()
+        requests = {k: Request.to(call, [k], self.population.seed) for k in clients}
+        for k, answer in self._exchange(requests, None):
+            try:
+                self._open_answer(k, answer)
+            except FedloomError as error:
+                out[k] = self._record_failure(k, error, round)
+        return out
+
+    def refused(self, clients: Mapping[int, str], round: int) -> None:
+        for k, why in clients.items():
+            self._record_failure(k, RefusedError(why), round)
+
+    def _ask_devices(self, call: Call, clients: Sequence[int], send: Send) -> Iterator[tuple[Request, Any, Answer]]:
+        if self.watch is not None:
+            raise SettingError("a round of devices cannot be replayed, since their examples are not here")
+        requests = {k: self.request(call, [k], send) for k in clients}
+        for k, answer in self._exchange(requests, call.broadcast):
+            try:
+                message = self._open_answer(k, answer)
+                if self._final is not None:
+                    self._handed_out.add(k)
+                    self._fleet.audit("kept", self._fleet.names[k], round=call.round + 1, model=self._final["kind"])
+                    continue
+                response = self._read_answer(requests[k], message)
+            except FedloomError as error:
+                self.lost[k] = self._record_failure(k, error, call.round)
+                self.traffic.refused += not isinstance(error, RankError | DeclinedError)
+                continue
+            self._fleet.audit("answered", self._fleet.names[k], round=call.round + 1, method=call.method)
+            yield requests[k], *response
+
+    def hand_out(self, server: dict[str, Any], clients: Sequence[int], round: int, threshold: float | None) -> set[int]:
+        """Send devices their models of the finished run, and return the clients that have one.
+
+        Each is sent the global model of its architecture, and what the model by which it is evaluated is made of, where
+        that is its own. It keeps them in its folder, and sends nothing back.
+        """
+        self._numbers, self._handed_out = itertools.count(_AFTER_ALL), set[int]()
+        models = self.algorithm.global_models(server, self.population.models)
+        try:
+            if models:
+                own = [k for k in clients if self.population.assignment[k] in models]
+                self._final = {"kind": "global", "threshold": threshold}
+                self._evaluate(models, own, round, None, GIVEN)
+            if self.algorithm.personalises or not models:
+                self._final = {"kind": "personal", "threshold": threshold}
+                self._evaluate(server, clients, round, None)
+        finally:
+            self._final = None
+        return self._handed_out
+
+    def request(self, call: Call, clients: Sequence[int], send: Send) -> Request:
+        accepted = {k: v for k in clients if (v := self._version(k)) is not None}
+        return Request.to(call, clients, self.population.seed, accepted, send(clients))
+
+    def fresh(self, key: int) -> Any:
+        return NO_STATE if key < self.population.num_clients and self._states_stay else super().fresh(key)
+
+    def personal(self, server: dict[str, Any], clients: Sequence[int], round: int) -> dict[int, Weights]:
+        """Return the models by which clients are evaluated after `round`; without a fleet, those that need no device.
+
+        Raises:
+            SettingError: a state is on its device, or a model is trained on the device's examples.
+        """
+        if self.fleet is not None:
+            return super().personal(server, clients, round)
+        for needs, where, remedy in (
+            (self._states_stay, "made of states that devices keep", "train with run.stateless = true"),
+            (self.algorithm.trains_for_evaluation, "trained on a device's examples", "evaluate it on the device"),
+        ):
+            if needs:
+                raise SettingError(
+                    f"a personal model of a finished run follows from the server's files, and those of "
+                    f"{type(self.algorithm).__name__} are {where}: {remedy}, or take the global model"
+                )
+        here = Loop(self.population, self.algorithm, self.options)
+        here.states = self.states
+        return here.personal(server, clients, round)
+
+    @property
+    def least(self) -> int:  # type: ignore[override]
+        return 0 if self.fleet is None else self.fleet.least
+
+    @property
+    def _states_stay(self) -> bool:
+        """True if devices keep their states."""
+        return self._has_states and not self.options.counts_states
+
+    def _version(self, client: int) -> Version | None:
+        if not self._states_stay or client not in self.states:
+            return None
+        accepted = self.states[client]
+        return int(accepted.round), int(accepted.exchange)
+
+    def _digest(self, client: int) -> str | None:
+        """Return the digest of a device's last accepted state; None where it keeps no state or none was accepted."""
+        if self._version(client) is None:
+            return None
+        digest: Tensor = self.states[client].digest
+        return bytes(digest.tolist()).hex() if digest.any() else None
+
+    @property
+    def _fleet(self) -> Fleet:
+        if self.fleet is None:
+            raise SettingError("a run of devices needs a fleet, got none: start it with fedloom serve")
+        return self.fleet
+
+    # ---- over the wire
+
+    def _exchange(
+        self, requests: dict[int, Request], broadcast: tuple[Any, ...] | None
+    ) -> Iterator[tuple[int, memoryview | NoResponse]]:
+        """Send each client its request, and yield (client, answer or NoResponse)."""
+        if self._final is None:
+            self._fleet.admit_arrivals()
+        fleet, packed, clients = self._fleet, None if broadcast is None else part(broadcast), dict[str, int]()
+        deadline = self.options.deadline if self._final is None else PATIENCE
+        if broadcast is not None and self._final is None:
+            fleet.expect(max(map(self._size, requests.values()), default=0))
+        self._request_numbers = dict(zip(requests, self._numbers, strict=False))
+        messages = {}
+        for k, request in requests.items():
+            name, number, round = fleet.names[k], self._request_numbers[k], request.call.round
+            state = self.stack([k]) if self.options.counts_states and packed is not None else None
+            durable = round if self.durable is None else self.durable
+            fields = {"to": name, "durable": durable, "held": self._digest(k)}
+            fields |= {} if self._final is None else {"final": self._final}
+            self._has_trained |= request.call.exchange != EVALUATING
+            fields |= {"initial": True} if round == 0 and not self._has_trained else {}
+            clients[name] = k
+            messages[name] = seal(request_bytes(request, number, (number, packed), state, **fields), fleet.tokens[name])
+        for name, answer in fleet.ask(messages, deadline):
+            yield clients[name], answer
+
+    def _size(self, request: Request) -> int:
+        """Return the most bytes of an answer; a request that cannot be rehearsed is rejected with its answer."""
+        try:
+            return min(self.limit, self.rehearsals.size(request))
+        except FedloomError:
+            return self.limit
+
+    def _open_answer(self, client: int, answer: memoryview | NoResponse) -> memoryview:
+        """Return the answer of a device to the newest request.
+
+        Raises:
+            FedloomError: there is none, it answers another request, or the device declines.
+        """
+        if isinstance(answer, NoResponse):
+            raise RankError(answer.reason)
+        name = self._fleet.names[client]
+        data = unseal(answer, self._fleet.tokens[name], self.limit)
+        head = head_of(data, self.limit)
+        if head.get("from") != name:
+            raise RefusedError(f"it answers for {head.get('from')!r:.80}")
+        problem = head.get("problem")
+        if isinstance(problem, dict) and problem.get("kind") == "DeclinedError":
+            raise DeclinedError(str(problem.get("text")))
+        if head.get("number") != self._request_numbers[client]:
+            raise RefusedError(
+                f"it answers request {head.get('number')!r:.40}, and was sent {self._request_numbers[client]}"
+            )
+        if problem is not None:
+            what = problem.get("what") or problem.get("text") if isinstance(problem, dict) else problem
+            raise RefusedError(f"it has failed: {what!s:.200}")
+        return data
+
+    def _read_answer(self, request: Request, data: memoryview) -> tuple[Any, Answer]:
+        """Return (new state or its version, answer) from untrusted bytes."""
+        message = unpack(data, check=lambda _, name, like: self.rehearsals.check(request, name, like), limit=self.limit)
+        message.head["warnings"] = []  # warnings of a device go to its own log
+        travels = self.options.counts_states and request.call.exchange != EVALUATING
+        if ("state" in message.parts) != travels:
+            raise CodecError("a state comes with the answer to a request that brought one, and only then")
+        states, answer = answer_of(message, request)
+        nodes, spec = tree.flatten(answer.upload, is_leaf=lambda node: isinstance(node, Weighted | EvaluationResult))
+        nodes = [self._check_plausible(request, node) for node in nodes]
+        answer = Answer(tree.unflatten(nodes, spec), answer.losses, answer.steps, after=answer.after)
+        if answer.after is not None:
+            self._check_plausible(request, answer.after)
+        if self._states_stay:
+            start_digest, accepted_digest = message.head.get("began"), self._digest(request.clients[0])
+            if start_digest != accepted_digest:
+                raise RefusedError(
+                    f"it began from the state {start_digest!r:.10}, and that of this device is "
+                    f"{accepted_digest!r:.10}: bring its own state folder back"
+                )
+            if request.call.exchange != EVALUATING:
+                round, exchange = (torch.tensor([int(n)]) for n in (request.call.round, request.call.exchange))
+                states = StateVersion(round, exchange, _digest_bytes(message.head.get("made")))
+        return states, answer
+
+    def _check_plausible(self, request: Request, node: Any) -> Any:
+        """Return a part of an upload with its weight limited to the registered number of examples."""
+        size = int(self.population.at(request.call.round).partition.sizes[request.clients[0]])
+        if isinstance(node, Weighted):
+            if not bool((node.weight.isfinite() & (node.weight > 0)).all()):  # weights that are all 0 have no mean
+                raise RefusedError("an upload weighs a finite number above 0")
+            return Weighted(value=node.value, weight=node.weight.clamp(max=size))
+        if isinstance(node, EvaluationResult):
+            f, k = self.population.federation, request.clients[0]
+            max_count = max(int(part.sizes[k]) for part in (f.local_test, f.local_val, f.partition) if part is not None)
+            counts = torch.stack([node.examples, node.trained])
+            if int(counts.min()) < 0 or int(counts.max()) > max_count:
+                raise RefusedError("a device evaluates no more than the examples that it has registered")
+            one, n = tree.take(node, 0), int(node.examples)  # of [1, ...], one client
+            if name := impossible(self.population.task, one.sums, one.scores, n):
+                raise RefusedError(f"no {n:,} examples have the {name} that it sends")
+        return node
+
+    def _record_failure(self, client: int, error: FedloomError, round: int) -> str:
+        """Return the reason why a client's answer does not count, and write it to the audit log."""
+        event = {RankError: "lost", DeclinedError: "declined"}.get(type(error), "refused")
+        if str(error) != UNLISTED:  # else the log has said so when its connection ended
+            self._fleet.audit(event, self._fleet.names[client], str(error), round=round + 1)
+        return f"{event}: {str(error)[:200]}"
+
+
+def _digest_bytes(digest: Any) -> Tensor:
+    """Return a digest in hexadecimal as bytes, [1, 16]; zeros where the device keeps no state."""
+    if digest is not None and not (isinstance(digest, str) and _DIGEST.fullmatch(digest)):
+        raise CodecError(f"the digest of a state is 32 hexadecimal digits, got {digest!r:.80}")
+    return torch.tensor([list(bytes.fromhex(digest or "00" * 16))], dtype=torch.uint8)

@@ -1,0 +1,1 @@
+"""Ranks: processes that were launched together over Gloo or MPI, and compute one run."""

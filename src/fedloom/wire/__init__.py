@@ -1,1 +1,0 @@
-"""Messages and who carries them: workers, ranks and devices, their registration, admission and reception."""

