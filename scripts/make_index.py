@@ -4,10 +4,10 @@
 
 Made from the declarations in the classes are `fedloom/cli/index.json` (algorithms, flags, defaults),
 `fedloom/cli/settings.schema.json` (by which editors complete and check settings files), the tables of docs/settings.md,
-that of docs/measures.md, those of sources, partitions, networks and tasks on the pages of these, of
-samplers in docs/runs.md, of analyses in docs/analyses.md, that of families in README.md, and the list of algorithms in
-mkdocs.yml. The sections of docs/algorithms.md are made from the docstrings of the algorithms' files. Run it where these
-have changed; `tests/cli/test_index.py` says when.
+that of docs/measures.md, those of sources, partitions, networks and tasks on the pages of these, of samplers in
+docs/runs.md, of words in docs/tables.md, of analyses in docs/analyses.md, that of families in README.md, and the list
+of algorithms in mkdocs.yml. The sections of docs/algorithms.md are made from the docstrings of the algorithms' files.
+Run it where these have changed; `tests/cli/test_index.py` says when.
 """
 
 from __future__ import annotations
@@ -45,13 +45,14 @@ from fedloom.experiments.settings_file import flat
 from fedloom.models import MODELS
 from fedloom.models.registry import Network
 from fedloom.sources.sources_by_name import SOURCES
+from fedloom.tables.table_words import TableWords, kinds_of_words
 
 ROOT = Path(__file__).parents[1]
 INDEX, SCHEMA = (ROOT / "src/fedloom/cli" / name for name in ("index.json", "settings.schema.json"))
 PAGE, MEASURED, README = ROOT / "docs/settings.md", ROOT / "docs/measures.md", ROOT / "README.md"
 METHODS, NAVIGATION = ROOT / "docs/algorithms.md", ROOT / "mkdocs.yml"
-DATA, PARTITIONED, NETWORKS, LEARNT, RUNS, STUDIED = (
-    ROOT / "docs" / f"{name}.md" for name in ("data", "partitions", "networks", "tasks", "runs", "analyses")
+DATA, PARTITIONED, NETWORKS, LEARNT, RUNS, STUDIED, COLUMNS = (
+    ROOT / "docs" / f"{name}.md" for name in ("data", "partitions", "networks", "tasks", "runs", "analyses", "tables")
 )
 Schema = dict[str, Any]
 
@@ -270,6 +271,16 @@ def tasks_page(text: str) -> str:
     return _with_table(text, ("name", "loss"), [(f"`{task.name}`", task.what) for task in TASKS.values()])
 
 
+def tables_page(text: str) -> str:
+    """Return docs/tables.md with its table of words made anew."""
+    read, told = kinds_of_words(), sentences(TableWords)
+    rows = [
+        (f"`{each.name}`", "yes" if each.name in read else "in Python", told[each.name])
+        for each in dataclasses.fields(TableWords)
+    ]
+    return _with_table(text, ("word", "behind the path", "meaning"), rows)
+
+
 def runs_page(text: str) -> str:
     """Return docs/runs.md with its table of samplers made anew."""
     rows = [
@@ -343,6 +354,7 @@ def made() -> dict[Path, str]:
         PARTITIONED: partitions_page,
         NETWORKS: networks_page,
         LEARNT: tasks_page,
+        COLUMNS: tables_page,
         RUNS: runs_page,
         STUDIED: analyses_page,
         NAVIGATION: navigation,

@@ -30,10 +30,10 @@ LAYERS = [  # top first; those on one line may not import each other
     {"storage"},
     {"evaluate"},
     {"tasks"},
-    {"display"},
-    {"core", "sources"},
-    {"models", "tables"},
-    {"data"},
+    {"display", "sources"},
+    {"tables"},
+    {"core"},
+    {"data", "models"},
     {"wording"},
 ]
 OF_ANOTHER = re.compile(r"fedloom\.algorithms\.(?!shared\b)")

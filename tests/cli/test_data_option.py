@@ -65,7 +65,7 @@ def test_missing_files_are_named(tmp_path: Path, capsys: pytest.CaptureFixture[s
             "least_clients=2 leaves out words where prepare='federated' or text=NAME, got 'standard': leave it out",
         ),
         ("s/none.parquet?label=y", "there is no file 's/none.parquet'; give the path of a .parquet file"),
-        ("s/none.parquet?gaps=y", "of a table one says, each once, s/none.parquet?label=y&client=c&split=s&group=g"),
+        ("s/none.parquet?gaps=y", "gaps are words in text files, got gaps=y for s/none.parquet: leave it out"),
     ],
 )  # fmt: skip
 def test_tables_of_sites_that_are_refused(

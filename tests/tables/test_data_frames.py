@@ -20,6 +20,7 @@ import torch
 from fedloom.experiments import catalogue
 from fedloom.tables import columns, from_frame, read_csv
 from fedloom.tables.roles import Roles, first_repeated
+from fedloom.tables.table_words import TableWords
 
 
 def write(path: Path, *lines: str, end: str = "\n") -> Path:
@@ -303,6 +304,6 @@ def test_columns_are_told_apart_in_linear_time(tmp_path: Path) -> None:
     path.write_text(",".join(["label", *names]) + "\n")
     start = time.process_time()
     columns.check_header(path, ["label", *names], ["label"], names)
-    assert Roles.of(None, (), None, None, None, names, ()).drop == tuple(names)
+    assert Roles.of(TableWords(drop=names)).drop == tuple(names)
     assert time.process_time() - start < 1.0
     assert first_repeated([*names, "g7", "g3"]) == "g3"

@@ -22,7 +22,7 @@ from fedloom.data import Dataset, natural
 from fedloom.experiments import catalogue
 from fedloom.experiments.experiment import Experiment
 from fedloom.tables import from_frame, read_csv, read_sites
-from fedloom.tables.preparation import Gaps
+from fedloom.tables.gaps import Gaps
 
 
 def households(n: int = 2000) -> pd.DataFrame:

@@ -16,8 +16,9 @@ from fedloom.storage.files import path_of
 from fedloom.tables.columns import DATE, Columns, NoColumnError, class_labels
 from fedloom.tables.data_frames import columns_of_frame
 from fedloom.tables.file_checks import refuse
+from fedloom.tables.gaps import MISSING, Gaps
 from fedloom.tables.parquet import is_parquet, read_frame
-from fedloom.tables.preparation import MISSING, Gaps, Preparation
+from fedloom.tables.preparation import Preparation
 from fedloom.tables.roles import Roles
 from fedloom.tables.sites import is_pattern, site_files, site_names
 from fedloom.tables.statistics import CommonPreparation

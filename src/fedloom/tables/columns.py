@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from fedloom.tables.file_checks import FormatError, refuse
-from fedloom.tables.preparation import MISSING
+from fedloom.tables.gaps import MISSING
 from fedloom.tables.roles import first_repeated
 from fedloom.wording import some_of
 

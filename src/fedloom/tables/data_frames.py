@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -30,14 +29,14 @@ from fedloom.tables.columns import (
     test_rows,
     warn_of_spellings,
 )
-from fedloom.tables.file_checks import FormatError, refuse
-from fedloom.tables.preparation import MISSING, Gaps, Preparation, asked, spelt
+from fedloom.tables.file_checks import refuse
+from fedloom.tables.gaps import MISSING, Gaps, spelt
+from fedloom.tables.preparation import Preparation, asked
 from fedloom.tables.roles import Roles
 from fedloom.tables.statistics import CommonPreparation
+from fedloom.tables.table_words import TableWords, takes_words
 from fedloom.tables.targets import take_targets
-from fedloom.tables.text_table import TextTable, read_columns
-from fedloom.tables.vocabulary import Tokeniser, TokenKind
-from fedloom.wording import install, local_path
+from fedloom.wording import install
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -45,113 +44,8 @@ if TYPE_CHECKING:
 _NUMBER = re.compile(r"[+-]?[0-9]+([.,][0-9]*)*")
 
 
-def read_csv(
-    path: str | os.PathLike[str],
-    *,
-    label: str | None = None,
-    target: str | Sequence[str] = (),
-    client: str | None = None,
-    split: str | None = None,
-    group: str | None = None,
-    drop: Sequence[str] = (),
-    categories: Sequence[str] = (),
-    gaps: Any = (),
-    prepare: Any = None,
-    least: int = 1,
-    least_clients: int = 1,
-    text: str | None = None,
-    tokens: TokenKind | Tokeniser | None = None,
-    length: int | None = None,
-    most: int | None = None,
-    test_fraction: float = 0.2,
-    seed: int = 0,
-) -> Dataset:
-    """Return the rows of a table in a text file as feature vectors (N, D) float32, in file order.
-
-    Its first line names the columns. The separator (comma, semicolon, tab or bar; behind semicolons 3,5 is a number)
-    and the encoding (UTF-8, UTF-16 with its mark, else Windows-1252) are recognised, and so are thousands' marks in a
-    column where some cell has both marks, 66.981,87 or 66,981.87, or one twice (1.234.567). Classes are the values of
-    the label column in sorted order, numerically if all are integers; an integer has one spelling. There and in the
-    column of clients a gap is refused.
-
-    Columns that are not named here are features. Without `prepare` they hold numbers, as they are. With it, columns of
-    words and gaps (empty cells, NA, N/A, NaN, null and ?) are features too (the extra `tables`). It is fitted on the
-    rows that train: here on all that are no test rows, and anew by `federate`.
-
-    Args:
-        path: the file.
-        label: column of class labels, integers or names; "label" where neither it nor `target` is given.
-        target: column of numbers to predict in the place of classes, or several.
-        client: column of natural clients.
-        split: column that says `train` or `test` for every row. With `client`, the test rows stay in `train` too,
-            marked in `held_out`, to evaluate their clients on.
-        group: column of groups, such as patients; rows of one group never fall on both sides of a split, here and in
-            `federate`.
-        drop: columns that are left out.
-        categories: columns of numbers that are names, such as postcodes; prepared as words.
-        gaps: more words or numbers that mean a gap, such as "k.A." or -999, one or several. A number means one however
-            a cell writes it, -999.0 too; a word that no cell has is warned of.
-        prepare: "standard": numbers are standardised, gaps are the median, words become one column of 0 and 1 each;
-            "federated": the same of what clients count and add up (`fedloom.tables.statistics`), the median to 1/1024
-            of the range; or a transformer of scikit-learn, which is given a data frame of the features.
-        least: of "federated", how many rows of a client must have a word for the client to name it; of a text, how
-            often a client must have a token.
-        least_clients: of "federated", how many clients must have a word for it to be a feature; of a text, how many
-            must have a token for it to be in the vocabulary. It leaves out what fewer clients claim, once `federate`
-            knows them.
-        text: column of texts, which become token ids (N, length), padded at their end with 0; the other columns without
-            a role are left out. The vocabulary is what clients count (`fedloom.tables.vocabulary`).
-        tokens: of a text, "words" (unless said) or "characters"; or a tokeniser of your own, a function of a text that
-            returns ids, whose `size` says how many there are.
-        length: of a text, most tokens of it, 128 unless said; the others are left out.
-        most: of a text, the largest vocabulary, the most frequent tokens; 10,000 unless said.
-        test_fraction: without `split`, the part of all rows that becomes the test set, in [0, 1): at random, stratified
-            by class. At 0 there is no test set.
-        seed: of this choice, 0 to 2**32 - 1.
-
-    Raises:
-        ValueError: a column is missing, a row has another number of cells than the header, columns do not hold what
-            they need to (all of them in one message), or there is no row to train on.
-    """
-    path = local_path(path)
-    if not path.is_file():
-        raise FormatError(f"there is no file {str(path)!r}; give the path of a .csv file with a header line")
-    roles = Roles.of(label, target, client, split, group, drop, categories, text)
-    how = asked(prepare, least, least_clients, roles.text, tokens=tokens, length=length, most=most)
-    table = TextTable.recognised(path, roles.others, roles.features)
-    table = replace(table, gaps=Gaps.of(gaps))
-    dropped = roles.dropped(table.header)
-    read = read_columns(table, {*roles.words, *roles.categories}, set(dropped))
-    said: dict[str, Any] = {"separator": table.separator, "encoding": table.encoding, "dropped": list(dropped)}
-    if table.gaps.words:
-        said["gaps"] = sorted(table.gaps.words)
-        table.gaps.warn_of_unmet(path, table.met)
-    if read.grouped:
-        said["thousands"] = read.grouped
-    return dataset_of(path, read, roles, path.stem, how, said, test_fraction, seed)
-
-
-def from_frame(
-    frame: pd.DataFrame,
-    *,
-    label: str | None = None,
-    target: str | Sequence[str] = (),
-    client: str | None = None,
-    split: str | None = None,
-    group: str | None = None,
-    drop: Sequence[str] = (),
-    categories: Sequence[str] = (),
-    prepare: Any = None,
-    least: int = 1,
-    least_clients: int = 1,
-    text: str | None = None,
-    tokens: TokenKind | Tokeniser | None = None,
-    length: int | None = None,
-    most: int | None = None,
-    test_fraction: float = 0.2,
-    seed: int = 0,
-    name: str = "frame",
-) -> Dataset:
+@takes_words(TableWords)
+def from_frame(frame: pd.DataFrame, words: TableWords) -> Dataset:
     """Return the rows of a pandas data frame as feature vectors (N, D) float32, in their order.
 
     Gaps are NaN and None, and the words that mean one in a text file, so that a table is the same in each format: "",
@@ -160,23 +54,7 @@ def from_frame(
 
     Args:
         frame: of pandas.
-        label: column of class labels; "label" where neither it nor `target` is given.
-        target: column of numbers to predict in the place of classes, or several.
-        client: column of natural clients.
-        split: column that says `train` or `test` for every row.
-        group: column of groups, whose rows never fall on both sides of a split.
-        drop: columns that are left out.
-        categories: columns of numbers that are names, prepared as words.
-        prepare: "standard", "federated" or a transformer, as of `read_csv`.
-        least: of "federated", how many rows of a client must have a word for the client to name it.
-        least_clients: of "federated", how many clients must have a word; of a text, how many must have a token.
-        text: column of texts, which become token ids (N, length), as of `read_csv`.
-        tokens: of a text, "words", "characters" or a tokeniser of your own.
-        length: of a text, most tokens of it, 128 unless said.
-        most: of a text, the largest vocabulary; 10,000 unless said.
-        test_fraction: without `split`, the part of all rows that becomes the test set, in [0, 1).
-        seed: of this choice, 0 to 2**32 - 1.
-        name: what the data are called.
+        words: those of `fedloom.tables.TableWords`, each by its name, as in `from_frame(frame, label="ill")`.
 
     Raises:
         ValueError: as of `read_csv`, a column holds neither, such as dates, or this is no data frame of pandas.
@@ -186,11 +64,31 @@ def from_frame(
             f"frame must be a pandas DataFrame, got {type(frame).__name__}: pandas.DataFrame(...) makes one, and "
             "frame.to_pandas() of polars"
         )
-    roles = Roles.of(label, target, client, split, group, drop, categories, text)
-    how = asked(prepare, least, least_clients, roles.text, tokens=tokens, length=length, most=most)
-    read, bad = columns_of_frame(Path(name), frame, roles)
+    return of_frame(frame, words, "frame")
+
+
+def of_frame(frame: pd.DataFrame, words: TableWords, name: str) -> Dataset:
+    """Return the rows of a data frame.
+
+    Args:
+        frame: of pandas.
+        words: what its columns are.
+        name: what reports call the examples, unless the words do.
+    """
+    roles, how, place = Roles.of(words), asked(words), Path(words.name or name)
+    refuse_gaps(words, place)
+    read, bad = columns_of_frame(place, frame, roles)
     said = {"dropped": list(roles.dropped([str(column) for column in frame.columns]))}
-    return dataset_of(Path(name), read, roles, name, how, said, test_fraction, seed, bad)
+    return dataset_of(place, read, roles, words, place.name, how, said, bad)
+
+
+def refuse_gaps(words: TableWords, place: Path) -> None:
+    """Refuse words that mean a gap, of what is no text file."""
+    if gaps := sorted(Gaps.of(words.gaps).words):
+        raise ValueError(
+            f"gaps are words in text files, got gaps={','.join(gaps)} for {place}: leave it out, and read with NaN for "
+            "them, frame.replace(...) of pandas"
+        )
 
 
 def columns_of_frame(place: Path, frame: pd.DataFrame, roles: Roles) -> tuple[Columns, dict[str, str]]:
@@ -231,11 +129,10 @@ def dataset_of(
     path: Path,
     read: Columns,
     roles: Roles,
+    words: TableWords,
     name: str,
     prepare: Any,
     said: dict[str, Any],
-    test_fraction: float,
-    seed: int,
     bad: Mapping[str, str] = MappingProxyType({}),
 ) -> Dataset:
     if not len(read.lines):
@@ -261,9 +158,9 @@ def dataset_of(
         strata = np.zeros(len(y), np.int64) if labels is None else y
         whole = pooled(len(y))
         if groups is None:
-            out = split_rows(whole, strata, test_fraction, seed)[1]
+            out = split_rows(whole, strata, words.test_fraction, words.seed)[1]
         else:
-            out = split_whole_groups(whole, strata, groups, test_fraction, seed)[1]
+            out = split_whole_groups(whole, strata, groups, words.test_fraction, words.seed)[1]
         test = np.zeros(len(y), np.bool_)
         test[out.indices] = True
     else:

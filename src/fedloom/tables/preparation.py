@@ -3,13 +3,8 @@
 from __future__ import annotations
 
 import re
-import warnings
-from collections.abc import Callable, Collection, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
-from numbers import Number
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -17,74 +12,14 @@ import numpy.typing as npt
 
 from fedloom.data import Examples, Tokens
 from fedloom.tables.client_counts import check_least_clients
+from fedloom.tables.gaps import MISSING, Gaps, spelt
 from fedloom.tables.statistics import CommonPreparation, Scale
+from fedloom.tables.table_words import TableWords
 from fedloom.tables.vocabulary import TextPreparation
 from fedloom.wording import install, some_of
 
-MISSING = {"", "NA", "N/A", "NaN", "nan", "null", "NULL", "?"}  # words that mean a gap
 _BLOCK = 4096  # rows that are transformed at once
 _MOST_NAMED = 20  # categories of a column that facts name
-
-
-def spelt(value: Any) -> str:
-    """Return a value of a data frame as a table would have it: 3.0, which pandas makes of 3 beside a gap, is 3."""
-    whole = isinstance(value, float) and value.is_integer()
-    return str(int(value) if whole or isinstance(value, bool | np.bool_) else value).strip()
-
-
-@dataclass(frozen=True)
-class Gaps:
-    """Words that mean a gap in a table, beside those that always do. A number means one however it is written.
-
-    Args:
-        words: the words, stripped.
-    """
-
-    words: frozenset[str] = frozenset()
-
-    @classmethod
-    def of(cls, given: Any) -> Gaps:
-        """Make gaps of what a caller of `read_csv` names: one or several words or numbers."""
-        several = () if given is None else [given] if isinstance(given, str | Number) else given
-        return cls(frozenset(map(spelt, several)))
-
-    def word(self, cell: str, number: Callable[[str], float] = float) -> str | None:
-        """Return which of the words a cell is; None where it is none.
-
-        Args:
-            cell: stripped.
-            number: reads the number in a cell, of which there may be none.
-        """
-        if cell in self.words:
-            return cell
-        if not self._numbers:
-            return None
-        try:
-            return self._numbers.get(number(cell))
-        except ValueError:
-            return None
-
-    @cached_property
-    def _numbers(self) -> dict[float, str]:
-        out = {}
-        for word in sorted(self.words):
-            with suppress(ValueError):
-                out[float(word)] = word
-        return {number: word for number, word in out.items() if number == number}  # NaN is a gap in any case
-
-    def warn_of_unmet(self, place: Path, met: Collection[str]) -> None:
-        """Warn of words that no cell is: they may be spelt otherwise there.
-
-        Args:
-            place: the table, or that of all sites.
-            met: the words that were met.
-        """
-        if unmet := sorted(self.words - {*met} - MISSING):
-            warnings.warn(
-                f"{place}: words of gaps stand in cells, got {some_of(map(repr, unmet), 8)} in none: spell them as the "
-                "table does, or leave them out",
-                stacklevel=3,
-            )
 
 
 @dataclass(frozen=True, eq=False)
@@ -328,22 +263,24 @@ def preparation_of(examples: Examples) -> Preparation | None:
     return made
 
 
-def asked(prepare: Any, least: int, least_clients: int, text: str | None = None, **how: Any) -> Any:
+def asked(words: TableWords) -> Any:
     """Return what prepares a table: None, "standard", a transformer, a `CommonPreparation` for "federated".
 
-    Of a column `text` it is a `TextPreparation`, and `how` are its `tokens`, `length` and `most`; None: as usual.
+    Of a column of texts it is a `TextPreparation`.
 
     Raises:
         ValueError: `least` or `least_clients` is no count, or what was said belongs to another preparation.
     """
+    prepare, least, least_clients = words.prepare, words.least, words.least_clients
+    how: dict[str, Any] = {"tokens": words.tokens, "length": words.length, "most": words.most}
     said = {name: value for name, value in how.items() if value is not None}
-    if text is not None:
+    if (text := words.text) is not None:
         if prepare is not None:
             raise ValueError(
                 f"a text becomes token ids, got prepare={prepare!r} beside text={text}: leave prepare out; tokens, "
                 "length and most say how"
             )
-        return TextPreparation(text, least=least, least_clients=least_clients, **said)
+        return TextPreparation(str(text), least=least, least_clients=least_clients, **said)
     if said:
         name, value = next(iter(said.items()))
         raise ValueError(f"{name} is said of a column of texts, got {name}={value!r} without one: name it, text=NAME")

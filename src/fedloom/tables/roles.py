@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from fedloom.tables.table_words import TableWords
+
 _FORM = "label, target, client, split, group, drop, categories and text"
 
 
@@ -35,31 +37,22 @@ class Roles:
     text: str | None = None
 
     @classmethod
-    def of(
-        cls,
-        label: Any,
-        target: Any,
-        client: Any,
-        split: Any,
-        group: Any,
-        drop: Any,
-        categories: Any,
-        text: Any = None,
-    ) -> Roles:
+    def of(cls, said: TableWords) -> Roles:
         """Make roles of what a caller of `read_csv` names; a single name becomes a list, and numbers become text.
 
         Raises:
             ValueError: a column has two roles, both `label` and `target` are given, or `categories` beside a `text`.
         """
-        targets = _texts(target)
-        if targets and label is not None:
+        targets = _texts(said.target)
+        if targets and said.label is not None:
             raise ValueError(
-                f"a table has classes, or targets that are no classes, got label={label} and "
+                f"a table has classes, or targets that are no classes, got label={said.label} and "
                 f"target={','.join(targets)}: leave one of them out"
             )
-        client, split, group, text = (None if name is None else str(name) for name in (client, split, group, text))
-        label = None if targets else "label" if label is None else str(label)
-        made = cls(label, targets, client, split, group, _texts(drop), _texts(categories), text)
+        single = (said.client, said.split, said.group, said.text)
+        client, split, group, text = (None if name is None else str(name) for name in single)
+        label = None if targets else "label" if said.label is None else str(said.label)
+        made = cls(label, targets, client, split, group, _texts(said.drop), _texts(said.categories), text)
         if text is not None and made.categories:
             raise ValueError(
                 f"a text is the one feature of its table, got categories={','.join(made.categories)} beside "

@@ -15,13 +15,14 @@ import numpy.typing as npt
 
 from fedloom.data.examples import Dataset
 from fedloom.tables.columns import Columns, same_word
-from fedloom.tables.data_frames import columns_of_frame, dataset_of
+from fedloom.tables.data_frames import columns_of_frame, dataset_of, refuse_gaps
 from fedloom.tables.file_checks import FormatError, refuse
+from fedloom.tables.gaps import MISSING, Gaps
 from fedloom.tables.parquet import is_parquet, read_frame
-from fedloom.tables.preparation import MISSING, Gaps, asked
+from fedloom.tables.preparation import asked
 from fedloom.tables.roles import Roles, first_repeated
+from fedloom.tables.table_words import TableWords, takes_words
 from fedloom.tables.text_table import TextTable, read_columns
-from fedloom.tables.vocabulary import Tokeniser, TokenKind
 from fedloom.wording import local_path, some_of
 
 TABLES = (".csv", ".tsv", ".parquet")
@@ -32,26 +33,8 @@ _FEWEST = 5  # numbers of a file that are compared with those of others
 _TIMES = 5  # how many times as large another unit is
 
 
-def read_sites(
-    files: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
-    *,
-    label: str | None = None,
-    target: str | Sequence[str] = (),
-    split: str | None = None,
-    group: str | None = None,
-    drop: Sequence[str] = (),
-    categories: Sequence[str] = (),
-    gaps: Any = (),
-    prepare: Any = None,
-    least: int = 1,
-    least_clients: int = 1,
-    text: str | None = None,
-    tokens: TokenKind | Tokeniser | None = None,
-    length: int | None = None,
-    most: int | None = None,
-    test_fraction: float = 0.2,
-    seed: int = 0,
-) -> Dataset:
+@takes_words(TableWords)
+def read_sites(files: str | os.PathLike[str] | Sequence[str | os.PathLike[str]], words: TableWords) -> Dataset:
     """Return the rows of several tables, one for each natural client, which is named after its file.
 
     The result is that of `read_csv` of one table with the rows of all files, in order of the files' names, and a column
@@ -60,38 +43,23 @@ def read_sites(
 
     Args:
         files: a pattern such as "sites/*.csv", or a list of files; all text (.csv, .tsv) or all Parquet (.parquet).
-        label: as of `read_csv`, like all that follows.
-        target: columns of numbers to predict in the place of classes.
-        split: column that says `train` or `test` for every row.
-        group: column of groups. Equal names are one group, also at several sites.
-        drop: columns that are left out, of the files that have them.
-        categories: columns of numbers that are names; also those that hold numbers in one file and words in another.
-        gaps: more words or numbers that mean a gap, in text files.
-        prepare: "standard", "federated" or a transformer of scikit-learn; fitted on the training rows of all sites.
-        least: of "federated", how many rows of a site must have a word for the site to name it; of a text, how often it
-            must have a token.
-        least_clients: of "federated", how many sites must have a word; of a text, how many must have a token.
-        text: column of texts; files need no other column without a role.
-        tokens: of a text.
-        length: of a text.
-        most: of a text.
-        test_fraction: without `split`, the part of all rows that becomes the test set.
-        seed: of this choice, 0 to 2**32 - 1.
+        words: those of `fedloom.tables.TableWords`, each by its name, as in `read_sites("sites/*.csv", label="ill")`.
 
     Raises:
         ValueError: files differ in their columns, in what columns hold or in how classes are spelt (all differences
             stand in one message), there are fewer than two files, or what `read_csv` refuses.
     """
     paths = site_files(files)
-    names = site_names(paths)
-    roles = Roles.of(label, target, None, split, group, drop, categories, text)
-    how = asked(prepare, least, least_clients, roles.text, tokens=tokens, length=length, most=most)
-    means_gap = Gaps.of(gaps)
-    words = sorted(means_gap.words)
-    is_text = not is_parquet(paths[0])
-    if not is_text and words:
-        raise ValueError(f"gaps are words in text files, got gaps={','.join(words)} for Parquet: leave it out")
     place = Path(str(files)) if isinstance(files, str | os.PathLike) else paths[0].parent
+    if words.client is not None:
+        raise FormatError(
+            f"each file of {place} is a client, got 'client={words.client}': leave it out, or name one file alone"
+        )
+    names = site_names(paths)
+    roles, how, means_gap = Roles.of(words), asked(words), Gaps.of(words.gaps)
+    is_text = not is_parquet(paths[0])
+    if not is_text:
+        refuse_gaps(words, place)
     headers: dict[str, tuple[str, ...]] = {}
     texts, frames = dict[str, TextTable](), dict[str, Any]()
     for name, path in zip(names, paths, strict=True):
@@ -121,7 +89,7 @@ def read_sites(
     if differences.noted:
         warnings.warn(f"{place}: {'; '.join(differences.noted[:_SHOWN])}", stacklevel=2)
     said: dict[str, Any] = {"files": len(paths), "dropped": list(roles.drop)}
-    said |= {"gaps": words} if words else {}
+    said |= {"gaps": sorted(means_gap.words)} if means_gap.words else {}
     if is_text:
         joined = _Joined([texts[name] for name in names], shared)
         read = read_columns(joined, {*roles.words, *roles.categories}, set())
@@ -144,7 +112,7 @@ def read_sites(
     client = _unused("client", read)
     read.words[client] = [name for name, length in zip(names, lengths, strict=True) for _ in range(length)]
     roles = replace(roles, client=client)
-    return dataset_of(place, read, roles, _called(paths), how, said, test_fraction, seed, bad)
+    return dataset_of(place, read, roles, words, words.name or _called(paths), how, said, bad)
 
 
 def is_pattern(source: str) -> bool:

@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from fedloom.tables.columns import DATE, Columns
 from fedloom.tables.file_checks import refuse
-from fedloom.tables.preparation import MISSING
+from fedloom.tables.gaps import MISSING
 from fedloom.wording import some_of
 
 _WITH_UNIT = re.compile(r"[+-]?[0-9]+(?:[.,][0-9]+)?\s*([^\d\s.,+-]\S*)")

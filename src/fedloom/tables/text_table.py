@@ -3,21 +3,28 @@
 from __future__ import annotations
 
 import csv
+import os
 import re
 from array import array
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
+from fedloom.data import Dataset
 from fedloom.tables import file_checks
 from fedloom.tables.columns import Columns, check_header
-from fedloom.tables.file_checks import refuse, refuse_other_kinds
-from fedloom.tables.preparation import MISSING, Gaps
+from fedloom.tables.data_frames import dataset_of
+from fedloom.tables.file_checks import FormatError, refuse, refuse_other_kinds
+from fedloom.tables.gaps import MISSING, Gaps
+from fedloom.tables.preparation import asked
+from fedloom.tables.roles import Roles
+from fedloom.tables.table_words import TableWords, takes_words
+from fedloom.wording import local_path
 
 _DECIMAL_COMMA = re.compile(r"[+-]?[0-9]*,[0-9]+")
 _GROUPED = [  # 66.981,87 and 66,981.87: what whole columns must look like, what tells it from a decimal mark, the marks
@@ -209,3 +216,39 @@ def _number_or_note(text: Cells, cell: str, met: list[Any], row: int) -> float:
             met[:2] = row, cell
         met[2] += 1
         return np.nan
+
+
+@takes_words(TableWords)
+def read_csv(path: str | os.PathLike[str], words: TableWords) -> Dataset:
+    """Return the rows of a table in a text file as feature vectors (N, D) float32, in file order.
+
+    Its first line names the columns. The separator (comma, semicolon, tab or bar; behind semicolons 3,5 is a number)
+    and the encoding (UTF-8, UTF-16 with its mark, else Windows-1252) are recognised, and so are thousands' marks in a
+    column where some cell has both marks, 66.981,87 or 66,981.87, or one twice (1.234.567). Classes are the values of
+    the label column in sorted order, numerically if all are integers.
+
+    Columns that are not named are features. Without `prepare` they hold numbers, as they are. With it, columns of words
+    and gaps (empty cells, NA, N/A, NaN, null and ?) are features too (the extra `tables`).
+
+    Args:
+        path: the file.
+        words: those of `fedloom.tables.TableWords`, each by its name, as in `read_csv("people.csv", label="ill")`.
+
+    Raises:
+        ValueError: a column is missing, a row has another number of cells than the header, columns do not hold what
+            they need to (all of them in one message), or there is no row to train on.
+    """
+    path = local_path(path)
+    if not path.is_file():
+        raise FormatError(f"there is no file {str(path)!r}; give the path of a .csv file with a header line")
+    roles, how = Roles.of(words), asked(words)
+    table = replace(TextTable.recognised(path, roles.others, roles.features), gaps=Gaps.of(words.gaps))
+    dropped = roles.dropped(table.header)
+    read = read_columns(table, {*roles.words, *roles.categories}, set(dropped))
+    said: dict[str, Any] = {"separator": table.separator, "encoding": table.encoding, "dropped": list(dropped)}
+    if table.gaps.words:
+        said["gaps"] = sorted(table.gaps.words)
+        table.gaps.warn_of_unmet(path, table.met)
+    if read.grouped:
+        said["thousands"] = read.grouped
+    return dataset_of(path, read, roles, words, words.name or path.stem, how, said)

@@ -19,6 +19,7 @@ from fedloom.tables.columns import NoColumnError
 from fedloom.tables.file_checks import FormatError, refuse_other_kinds
 from fedloom.tables.parquet import is_parquet
 from fedloom.tables.sites import TABLES, is_pattern
+from fedloom.tables.table_words import example, kinds_of_words
 from fedloom.wording import did_you_mean, local_path
 
 
@@ -189,31 +190,19 @@ def _of_huggingface(rest: str) -> Dataset:
     return texts_of_huggingface(source, **given) if "text" in given else from_huggingface(source, **given)
 
 
-_ARGUMENTS = {
-    "label": str, "target": list, "client": str, "split": str, "group": str, "prepare": str, "drop": list,
-    "categories": list, "gaps": list, "least": int, "text": str, "tokens": str, "length": int, "most": int,
-    "least_clients": int,
-}  # fmt: skip
-
-
 def _table(path: str, written: str | None, whole: bool) -> Dataset:
     """Read a table, with the arguments that follow its path."""
     several = is_pattern(path)
     read = read_sites if several else read_parquet if is_parquet(path) else read_csv
-    known = {key: kind for key, kind in _ARGUMENTS.items() if key in signature(read).parameters}
-    example = {
-        "label": "y", "client": "c", "split": "s", "group": "g", "drop": "a,b", "categories": "d", "gaps": "none",
-        "prepare": "standard",
-    }  # fmt: skip
-    form = f"{path}?{'&'.join(f'{key}={value}' for key, value in example.items() if key in known)}"
-    form += (
-        ", or target=y in the place of label, or text=t for a column of texts (tokens=words, length=128, most=10000)"
+    known = kinds_of_words()
+    shown = example((*["client"] * several, *["gaps"] * is_parquet(path)))
+    form = (
+        f"{path}?{shown}, or target=y in the place of label, or text=t for a column of texts (tokens=words, "
+        "length=128, most=10000)"
     )
     given: dict[str, Any] = {}
     for pair in [] if written is None else written.split("&"):
         key, _, value = pair.partition("=")
-        if several and key == "client":
-            raise SettingError(f"each file of {path} is a client, got {pair!r}: leave it out, or name one file alone")
         if key not in known or not value or key in given:
             raise SettingError(
                 f"of a table one says, each once, {form}, got {pair!r}{did_you_mean(key, known.keys() - {key})}"
