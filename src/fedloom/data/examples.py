@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple, Protocol, Self
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -13,45 +13,12 @@ import torch
 from torch import Tensor
 
 from fedloom.data.changes import Drift
-from fedloom.data.inputs import IGNORED, Inputs, Tokens
+from fedloom.data.inputs import IGNORED, Inputs, Prepared, Tokens
 from fedloom.data.normalise import AS_STORED, Normalise
 
 MAX_CLASSES = 2**16  # a table of clients and classes is made
 _LOGITS = 2**24  # of a batch that is evaluated, 64 MiB
 INTEGERS = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
-
-
-class Prepared(Protocol):
-    """Columns of some examples, and what makes features of them: `fedloom.tables.preparation`."""
-
-    @property
-    def frame(self) -> Any:
-        """The columns, a pandas DataFrame of N rows."""
-
-    @property
-    def facts(self) -> Mapping[str, Any]:
-        """Description of the features, once it is fitted."""
-
-    @property
-    def tokens(self) -> Tokens | None:
-        """The kind of the token ids that it makes; None where it makes other features."""
-
-    def select(self, rows: npt.NDArray[np.int64]) -> Self:
-        """Return the same of some rows."""
-
-    def joined(self, other: Any) -> Self:
-        """Return the same with the rows of another one after its own."""
-
-    def fitted(
-        self, rows: npt.NDArray[np.int64], y: npt.NDArray[Any], sizes: npt.NDArray[np.int64] | None = None
-    ) -> Self:
-        """Return the same, fitted on some rows and their labels alone, whose clients have so many each."""
-
-    def features(self, other: Any = None) -> tuple[npt.NDArray[Any], tuple[str, ...]]:
-        """Return features of these columns, or of those of another one, and their names."""
-
-    def of_rows(self, other: Any) -> Self:
-        """Return the same of the rows of another one."""
 
 
 @dataclass(frozen=True, eq=False, repr=False)

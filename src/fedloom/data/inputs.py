@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from math import prod
-from typing import Any, Literal, NamedTuple, get_args
+from typing import Any, Literal, NamedTuple, Protocol, Self, get_args
 
 import numpy as np
 import numpy.typing as npt
@@ -268,3 +268,36 @@ def read_inputs(found: Any) -> Normalise | Tokens | Inputs:
     if wrong := [part for part in parts if part.kind not in KINDS or min(part.shape, default=1) < 1]:
         raise ValueError(f"inputs of a network are {', '.join(KINDS)} of some shape, got {wrong[0]!r:.80}")
     return Inputs(tuple(parts), found["padding"], found.get("cut", True) is True)
+
+
+class Prepared(Protocol):
+    """Columns of some examples, and what makes features of them: `fedloom.tables.preparation`."""
+
+    @property
+    def frame(self) -> Any:
+        """The columns, a pandas DataFrame of N rows."""
+
+    @property
+    def facts(self) -> Mapping[str, Any]:
+        """Description of the features, once it is fitted."""
+
+    @property
+    def tokens(self) -> Tokens | None:
+        """The kind of the token ids that it makes; None where it makes other features."""
+
+    def select(self, rows: npt.NDArray[np.int64]) -> Self:
+        """Return the same of some rows."""
+
+    def joined(self, other: Any) -> Self:
+        """Return the same with the rows of another one after its own."""
+
+    def fitted(
+        self, rows: npt.NDArray[np.int64], y: npt.NDArray[Any], sizes: npt.NDArray[np.int64] | None = None
+    ) -> Self:
+        """Return the same, fitted on some rows and their labels alone, whose clients have so many each."""
+
+    def features(self, other: Any = None) -> tuple[npt.NDArray[Any], tuple[str, ...]]:
+        """Return features of these columns, or of those of another one, and their names."""
+
+    def of_rows(self, other: Any) -> Self:
+        """Return the same of the rows of another one."""
