@@ -15,6 +15,7 @@ import pytest
 
 import fedloom
 import fedloom_papers
+from fedloom.cli.parser import ROOMS, _of_room
 
 SOURCE, PAPERS = Path(fedloom.__file__).parent, Path(fedloom_papers.__file__).parent
 SIZE: dict[str, Any] = runpy.run_path(str(Path(__file__).parents[1] / "scripts/size.py"))
@@ -110,6 +111,30 @@ def test_the_kernel_imports_no_neighbour() -> None:
 def test_a_run_loads_no_neighbour() -> None:
     found = [module for module in SIZE["loaded"](SOURCE.parent) if SIZE["is_neighbour"](module)]
     assert not found, f"fedloom.run loads {found}"
+
+
+def offered() -> list[tuple[str, str]]:
+    """(room, what it runs) of every command."""
+    return [
+        (room, one.do)
+        for room in ROOMS
+        for command in _of_room(room).values()
+        for one in (command, *command.inner.values())
+        if one.do
+    ]
+
+
+def test_every_room_with_commands_is_asked_and_runs_what_stands_in_it() -> None:
+    assert {path.parent.name for path in SOURCE.glob("*/commands.py")} == set(ROOMS)
+    assert len(offered()) > 25
+    assert [do for room, do in offered() if layer_of(do.partition(":")[0]) != room] == []
+
+
+def test_declarations_of_commands_import_what_is_light() -> None:
+    light = {"cli", "display", "core", "wording"}
+    for path in SOURCE.glob("*/commands.py"):
+        found = {layer_of(module) for _, module in imports(path, path.read_text(encoding="utf-8"))} - {None}
+        assert found <= light if path.parent.name == "cli" else found <= light - {"cli"}, path
 
 
 def test_studies_do_not_know_each_other() -> None:

@@ -14,6 +14,7 @@ import fedloom_papers
 SOURCES = [Path(package.__file__).parent for package in (fedloom, fedloom_papers)]
 SHARED = {  # name: why more than one module or package has it
     "__init__": "what a package says of itself",
+    "commands": "what a room offers at the command line, and what papers do",
     "cohort": "what an algorithm calls, and how an engine answers it",
     "alignment": "the measure, and the analysis that draws it",
     "forgetting": "the measure, and the analysis that draws it",

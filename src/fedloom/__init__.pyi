@@ -74,6 +74,7 @@ from fedloom.data import (
     iid as iid,
     shards as shards,
 )
+from fedloom.display.command import Command as Command
 from fedloom.engines.attacks import (
     Attack as Attack,
     Backdoor as Backdoor,

@@ -17,7 +17,7 @@ from fedloom.core.errors import SettingError
 
 GREETING = '''
 """Commands of a package that fedloom does not know."""
-from fedloom.display.command import Command
+from fedloom import Command
 
 def _flags(parser):
     parser.add_argument("name")

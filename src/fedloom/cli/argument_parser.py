@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Any, NoReturn
 
@@ -15,11 +15,21 @@ class Parser(argparse.ArgumentParser):
 
     Attributes:
         elsewhere: of commands that are missing here, the package that brings them.
+        fill: adds the flags, when they are first needed; None where they are there.
     """
 
+    fill: Callable[[], None] | None = None
     elsewhere: Mapping[str, str] = MappingProxyType({})
 
+    def filled(self) -> Parser:
+        """Return this parser with its flags."""
+        if self.fill is not None:
+            fill, self.fill = self.fill, None
+            fill()
+        return self
+
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        self.filled()
         parsed, unknown = super().parse_known_args(args, namespace)
         if unknown:
             close = did_you_mean(unknown[0].partition("=")[0], self._option_string_actions)

@@ -51,7 +51,7 @@ def _commands() -> Iterator[tuple[str, argparse.ArgumentParser]]:
 def _subcommands(parser_: argparse.ArgumentParser) -> Iterator[tuple[str, argparse.ArgumentParser]]:
     for action in parser_._actions:
         if isinstance(action, argparse._SubParsersAction):
-            yield from action.choices.items()
+            yield from ((name, one.filled()) for name, one in action.choices.items())
 
 
 def _completions(parser_: argparse.ArgumentParser) -> list[str]:

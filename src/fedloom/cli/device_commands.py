@@ -1,12 +1,13 @@
-"""Add the commands of devices, serve and join, to the parser."""
+"""Commands of devices: serve and join, certificates and invitations."""
 
 from __future__ import annotations
 
 import argparse
 from typing import Any
 
-from fedloom.cli.flags import directory, file
 from fedloom.core.errors import SettingError
+from fedloom.display.arguments import directory, file
+from fedloom.display.command import Command
 
 _HOST, _PORT = "127.0.0.1", 8443
 # Flags that some transports alone have: those transports, and the value where the flag is not given.
@@ -33,9 +34,8 @@ def check_flags(args: argparse.Namespace) -> None:
         raise SettingError(f"{insecure} uses no certificates, got {certificate} too: leave one of them out")
 
 
-def add_device_commands(command: Any) -> None:
-    serve = command("serve", "run rounds with devices that join, at rank 0; see docs/devices.md", "serve.serve")
-    add = serve.add_argument
+def _serve(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument
     add(
         "--settings",
         required=True,
@@ -75,8 +75,11 @@ def add_device_commands(command: Any) -> None:
     add("--host", default=_HOST, metavar="A", help="over NATS: address to listen at (default: 127.0.0.1)")
     add("--port", type=int, default=_PORT, metavar="N", help="over Flower and NATS: port (default: 8443)")
     add("--certs", type=directory, metavar="DIR", help="over Flower and NATS: what fedloom certs made")
-    join = command("join", "take part as a device, at any other rank; see docs/devices.md", "join.join")
-    add = join.add_argument
+    _add_transport(parser)
+
+
+def _join(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument
     add("--data", required=True, metavar="SOURCE", help="as of fedloom run; or a folder with such a file, or images")
     add("--state", required=True, type=directory, metavar="DIR", help="where the device keeps its id and its states")
     add("--model", default="", metavar="NAME", help="an architecture of the settings (default: the server chooses)")
@@ -102,30 +105,68 @@ def add_device_commands(command: Any) -> None:
         help="over Flower and NATS: certificate of the server's authority (default: authority.crt in --state)",
     )  # fmt: skip
     add("--insecure-anywhere", action="store_true", help="over Flower: no encryption and no keys, to any host")
-    for one in (serve, join):
-        one.add_argument(
-            "--transport", choices=("gloo", "mpi", "flower", "nats"), default="gloo",
-            help="between ranks: gloo (default) or mpi; or flower or nats, over the internet, see docs/flower.md",
-        )  # fmt: skip
-        one.add_argument(
-            "--insecure", action="store_true", help="over Flower: no encryption and no keys, on this host alone"
-        )
-    certs = command("certs", "make a server's certificates, or a device's key; see docs/flower.md", "certs.make")
-    certs.add_argument("kind", choices=("authority", "server", "device"), help="what to make")
-    certs.add_argument("directory", type=directory, help="where it is kept; of a device its state folder")
-    certs.add_argument(
+    _add_transport(parser)
+
+
+def _add_transport(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--transport", choices=("gloo", "mpi", "flower", "nats"), default="gloo",
+        help="between ranks: gloo (default) or mpi; or flower or nats, over the internet, see docs/flower.md",
+    )  # fmt: skip
+    parser.add_argument(
+        "--insecure", action="store_true", help="over Flower: no encryption and no keys, on this host alone"
+    )
+
+
+def _certs(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("kind", choices=("authority", "server", "device"), help="what to make")
+    parser.add_argument("directory", type=directory, help="where it is kept; of a device its state folder")
+    parser.add_argument(
         "--name", action="append", default=[], metavar="NAME", help="name or address of the server; repeatable"
     )
-    certs.add_argument("--days", type=int, metavar="N", help="how long it is valid (default: 3650, of a server 825)")
-    devices = command("devices", "add, list or remove the devices that may connect", "certs.devices")
-    devices.add_argument("action", choices=("add", "list", "remove"), help="what to do")
-    devices.add_argument("directory", type=directory, help="the server's certificates")
-    devices.add_argument("name", nargs="?", help="of a device, such as Kiel")
-    devices.add_argument("key", nargs="?", help="its public key, as a file or a line; - for standard input")
-    invite = command("invite", "write the file by which one device joins, once; see docs/flower.md", "certs.invite")
-    invite.add_argument("name", help="of the device, such as Kiel")
-    invite.add_argument("--certs", required=True, type=directory, metavar="DIR", help="the server's certificates")
-    invite.add_argument("--server", required=True, metavar="HOST:PORT", help="by which devices reach the server")
-    invite.add_argument("--transport", choices=("flower", "nats"), default="flower", help="default: flower")
-    invite.add_argument("--days", type=int, default=14, metavar="N", help="how long it is valid (default: 14)")
-    invite.add_argument("--out", type=file, metavar="FILE", help="the file (default: NAME.invitation)")
+    parser.add_argument("--days", type=int, metavar="N", help="how long it is valid (default: 3650, of a server 825)")
+
+
+def _devices(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("action", choices=("add", "list", "remove"), help="what to do")
+    parser.add_argument("directory", type=directory, help="the server's certificates")
+    parser.add_argument("name", nargs="?", help="of a device, such as Kiel")
+    parser.add_argument("key", nargs="?", help="its public key, as a file or a line; - for standard input")
+
+
+def _invite(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("name", help="of the device, such as Kiel")
+    parser.add_argument("--certs", required=True, type=directory, metavar="DIR", help="the server's certificates")
+    parser.add_argument("--server", required=True, metavar="HOST:PORT", help="by which devices reach the server")
+    parser.add_argument("--transport", choices=("flower", "nats"), default="flower", help="default: flower")
+    parser.add_argument("--days", type=int, default=14, metavar="N", help="how long it is valid (default: 14)")
+    parser.add_argument("--out", type=file, metavar="FILE", help="the file (default: NAME.invitation)")
+
+
+COMMANDS = {
+    "serve": Command(
+        help="run rounds with devices that join, at rank 0; see docs/devices.md",
+        do="fedloom.cli.serve:serve",
+        flags=_serve,
+    ),
+    "join": Command(
+        help="take part as a device, at any other rank; see docs/devices.md",
+        do="fedloom.cli.join:join",
+        flags=_join,
+    ),
+    "certs": Command(
+        help="make a server's certificates, or a device's key; see docs/flower.md",
+        do="fedloom.cli.certs:make",
+        flags=_certs,
+    ),
+    "devices": Command(
+        help="add, list or remove the devices that may connect",
+        do="fedloom.cli.certs:devices",
+        flags=_devices,
+    ),
+    "invite": Command(
+        help="write the file by which one device joins, once; see docs/flower.md",
+        do="fedloom.cli.certs:invite",
+        flags=_invite,
+    ),
+}

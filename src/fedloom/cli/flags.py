@@ -3,49 +3,15 @@
 from __future__ import annotations
 
 import argparse
-import os
 from collections.abc import Callable, Mapping
 from typing import Any
 
 from fedloom.cli.index import INDEX
-from fedloom.wording import local_path
+from fedloom.display.arguments import directory, file
 
 FLAGS: dict[str, dict[str, Any]] = INDEX["settings"]
 """Settings with a flag: the flag, its value and group in the help, default, sentence, choices."""
 _GROUPS = ("data and clients", "training", "engine", "results")
-
-
-def directory(text: str) -> str:
-    """Return the directory of a flag; refuse an empty name, as from an unset variable of a shell, and an address."""
-    return _place(text, "a directory")
-
-
-def file(text: str) -> str:
-    """Return the file of a flag; refuse an empty name and an address."""
-    return _place(text, "a file")
-
-
-def _place(text: str, what: str) -> str:
-    if not text:
-        raise argparse.ArgumentTypeError(f"is empty; name {what}")
-    try:
-        return os.fspath(local_path(text))
-    except ValueError as error:
-        raise argparse.ArgumentTypeError(f"is not {what} here: {error}") from None
-
-
-def count(text: str) -> int:
-    """Return a number of at least 1 that a person has typed."""
-    if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"is a number of at least 1, got {text!r}")
-    return int(text)
-
-
-def round_or_best(text: str) -> int | str:
-    """Return the round that a person names: its number, or "best" for the best one on validation data."""
-    if text != "best" and not text.lstrip("-").isdecimal():
-        raise argparse.ArgumentTypeError(f"is the number of a round, or best, got {text!r}")
-    return text if text == "best" else int(text)
 
 
 def add_settings(parser: argparse.ArgumentParser, with_seeds: bool = True) -> None:

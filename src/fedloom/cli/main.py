@@ -74,8 +74,7 @@ def _permission(args: argparse.Namespace) -> AbstractContextManager[None]:
 
 
 def _load_function(name: str) -> Callable[[argparse.Namespace, Terminal], int]:
-    """Import and return the function of a command, MODULE.NAME of this package or module:name of another."""
-    module, colon, function = name.partition(":") if ":" in name else name.partition(".")
-    where = module if colon == ":" else f"fedloom.cli.{module}"
-    loaded: Callable[[argparse.Namespace, Terminal], int] = getattr(import_module(where), function)
+    """Import and return the function of a command, `module:function`."""
+    module, _, function = name.partition(":")
+    loaded: Callable[[argparse.Namespace, Terminal], int] = getattr(import_module(module), function)
     return loaded

@@ -6,29 +6,14 @@ import argparse
 import dataclasses
 import re
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 from fedloom.cli.flags import FLAGS
 from fedloom.core.errors import SettingError
-from fedloom.display.terminal import Terminal
 from fedloom.experiments import catalogue
 from fedloom.experiments.experiment import Experiment
 from fedloom.experiments.settings_file import read_settings
 from fedloom.experiments.words import coerce
-
-
-def open_experiment(directory: str | Path, args: argparse.Namespace, console: Terminal) -> Experiment:
-    """Return the experiment of the run in a directory."""
-    print_code(directory, args, console)
-    return Experiment.from_directory(directory, allow_code=args.allow_code)
-
-
-def print_code(directory: str | Path, args: argparse.Namespace, console: Terminal) -> None:
-    """Print the code that the run in a directory names, if it may be imported, before its import."""
-    if args.allow_code and (code := Experiment.code_of(directory)):
-        text = f"{directory} imports {', '.join(code)}"
-        console.print(text, highlight=False)
 
 
 def experiments(args: argparse.Namespace, names: Sequence[str], sections: Sequence[str] = ()) -> list[Experiment]:

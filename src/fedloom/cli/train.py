@@ -12,7 +12,7 @@ from typing import Any
 from rich.console import ConsoleRenderable
 
 from fedloom.cli.leave_one_out import show_sites, without_each_site
-from fedloom.cli.options import experiments, open_experiment, seeds_of, settings_of_method, with_seed
+from fedloom.cli.options import experiments, seeds_of, settings_of_method, with_seed
 from fedloom.cli.tune import SUFFIX, planned, tune
 from fedloom.coordinator import History, Job, RunSettings, check_free
 from fedloom.coordinator.history import showing
@@ -26,6 +26,7 @@ from fedloom.engines.by_name import only_computes
 from fedloom.experiments.catalogue import label
 from fedloom.experiments.experiment import Experiment
 from fedloom.experiments.federations import Federations
+from fedloom.experiments.opened import open_experiment
 from fedloom.experiments.trackers import track, tracker
 from fedloom.experiments.trials import Train
 from fedloom.report import comparison_table, readings_table, summary

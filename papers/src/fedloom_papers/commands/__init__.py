@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from fedloom.cli.flags import directory
+from fedloom.display.arguments import directory
 from fedloom.display.command import Command
 from fedloom_papers import STUDIES
 

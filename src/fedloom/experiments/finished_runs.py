@@ -1,17 +1,14 @@
-"""`fedloom report`, `summary`, `replay` and `export`: results of finished runs."""
+"""`fedloom replay` and `export`: rounds and models of finished runs."""
 
 from __future__ import annotations
 
 import argparse
 import json
 import math
-from collections.abc import Sequence
 from pathlib import Path
 
-from fedloom.cli.options import open_experiment
 from fedloom.coordinator import Job
 from fedloom.coordinator.directory import RunDirectory
-from fedloom.core.errors import SettingError
 from fedloom.core.task import targets_of
 from fedloom.core.task_measures import measures_of
 from fedloom.data import Examples
@@ -20,44 +17,9 @@ from fedloom.display.terminal import Terminal, table
 from fedloom.evaluate import evaluate_rows, measured
 from fedloom.experiments.experiment import Experiment
 from fedloom.experiments.export import export as write_model
+from fedloom.experiments.opened import open_experiment
 from fedloom.experiments.trained_model import task_of, trained_model, validated_round
-from fedloom.report import summary, write_report
 from fedloom.tables.preparation import Preparation, preparation_of
-
-
-def report(args: argparse.Namespace, console: Terminal) -> int:
-    """Write one page about every run below some directories."""
-    path = write_report([Path(d) for d in args.directories], args.out, names=_names(args.name))
-    console.print(f"report: {path}")
-    return 0
-
-
-def summarise(args: argparse.Namespace, console: Terminal) -> int:
-    """Print means over seeds and differences, and with --out write them for a paper."""
-    columns = None if args.columns is None else args.columns.split(",")
-    result = summary(
-        *map(Path, args.directories),
-        against=args.against,
-        reading=args.reading,
-        names=_names(args.name),
-        columns=columns,
-    )
-    console.print(result)
-    if args.out is not None:
-        console.print(f"files: {', '.join(map(str, result.write(args.out)))}")
-    return 0
-
-
-def _names(texts: Sequence[str]) -> dict[str, str]:
-    """Return OLD=NEW of each --name, split at the last =, since names of methods may contain settings."""
-    pairs = [text.rpartition("=") for text in texts]
-    for text, (old, equals, new) in zip(texts, pairs, strict=True):
-        if not (old and equals and new):
-            raise SettingError(f"--name takes OLD=NEW, as in fedavg=FedAvg, got {text!r}")
-    names = {old: new for old, _, new in pairs}
-    if len(names) < len(pairs):
-        raise SettingError(f"--name takes each OLD once, got {' '.join(texts)}: drop the repeats")
-    return names
 
 
 def replay(args: argparse.Namespace, console: Terminal) -> int:

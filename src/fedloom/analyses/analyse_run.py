@@ -8,9 +8,9 @@ from pathlib import Path
 from fedloom.analyses import analyse, every
 from fedloom.analyses.analysed_run import AnalysedRun
 from fedloom.analyses.analysis_result import AnalysisResult
-from fedloom.cli.options import print_code
 from fedloom.core.errors import SettingError, StorageError
 from fedloom.display.terminal import Terminal, table
+from fedloom.experiments.opened import print_code
 from fedloom.experiments.words import coerce
 from fedloom.storage.output import path_below
 from fedloom.wording import did_you_mean

@@ -1,0 +1,37 @@
+"""Command of analyses."""
+
+from __future__ import annotations
+
+import argparse
+
+from fedloom.display.arguments import allow_code, directory
+from fedloom.display.command import Command
+
+
+def _analyse(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("directory", nargs="?", type=directory, help="a run")
+    parser.add_argument("names", nargs="*", metavar="NAME", help="analyses that --list shows; or all")
+    which = parser.add_mutually_exclusive_group()
+    which.add_argument(
+        "--round", type=int, metavar="T", help="the round to analyse (default: the last in which clients trained)"
+    )
+    which.add_argument(
+        "--rounds",
+        metavar="A,B,C",
+        help="rounds of curves, or all (default: ten, evenly spaced); other analyses take the last of them",
+    )
+    parser.add_argument("--model", metavar="NAME", help="which architecture, where there are several")
+    parser.add_argument(
+        "--out", type=directory, metavar="DIR", help="where figures and numbers go (default: analysis/ in the run)"
+    )
+    parser.add_argument("--list", action="store_true", help="list the analyses")
+    allow_code(parser)
+
+
+COMMANDS = {
+    "analyse": Command(
+        help="measure what happened inside the rounds of a run: figures and numbers",
+        do="fedloom.analyses.analyse_run:run",
+        flags=_analyse,
+    ),
+}
