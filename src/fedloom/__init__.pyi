@@ -11,8 +11,12 @@ from fedloom.coordinator import (
     FixedList as FixedList,
     History as History,
     Job as Job,
+    Needs as Needs,
     NewClients as NewClients,
+    Part as Part,
+    Running as Running,
     RunSettings as RunSettings,
+    Schedule as Schedule,
     SeededByRound as SeededByRound,
     Uniform as Uniform,
     run as run,
@@ -87,6 +91,7 @@ from fedloom.engines.attacks import (
     StandStill as StandStill,
 )
 from fedloom.engines.faults import Unreliable as Unreliable
+from fedloom.evaluate.measure import Measure as Measure
 from fedloom.experiments.experiment import Experiment as Experiment
 from fedloom.experiments.export import export as export, module as module
 from fedloom.experiments.predictions import Predictions as Predictions, predict as predict

@@ -25,6 +25,7 @@ from fedloom import (
     Scaffold,
 )
 from fedloom.algorithms.shared.ldam import LDAM
+from fedloom.coordinator.global_model import _shares
 from fedloom.coordinator.replay import RoundReplay
 from fedloom.coordinator.rounds import Coordinator
 from fedloom.core import tree
@@ -222,9 +223,9 @@ def test_models_are_judged_on_the_data_of_their_round(tmp_path: Path) -> None:
 def test_a_share_of_classes_counts_the_labels_of_the_round() -> None:
     """Of every example that the client ever has, since a server of devices knows no more."""
     made = job({"drift": LabelDrift(1), **ARRIVING}, FedAvg(local=LOCAL))
-    evaluation = Coordinator(made).evaluation
+    evaluation = Coordinator(made).running.evaluation
     counts = made.federation.counts()[0]
-    shares = evaluation._shares([0], 1)[0]
+    shares = _shares(evaluation, [0], 1)[0]
     assert shares.tolist() == pytest.approx((np.roll(counts, 1) / counts.sum()).tolist())
 
 

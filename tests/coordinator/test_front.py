@@ -221,9 +221,9 @@ def test_of_several_architectures_none_is_evaluated_on_the_inputs_of_others() ->
 def test_what_may_be_kept_is_shared_by_architectures(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(front, "IN_MEMORY", 2 * 150 * 4 * 5)  # of each what the outputs of `Short` take, and no more
     made = Coordinator(several(rounds=8))
-    assert "in files of" in made.fronts["exact"]
-    assert made.fronts["short"].endswith("in memory")
-    size = made.trained.examples_of("short").train.x.shape[1]
+    assert "in files of" in made.assembly.fronts["exact"]
+    assert made.assembly.fronts["short"].endswith("in memory")
+    size = made.assembly.trained.examples_of("short").train.x.shape[1]
     assert (size, made.trained.examples_of("plain").train.x.shape[1]) == (5, 4)
 
 
@@ -319,7 +319,7 @@ def test_where_it_is_not_used_the_reason_is_said(name: str) -> None:
 
 
 def said_of(made: Job) -> str:
-    return Coordinator(made).fronts["net"]
+    return Coordinator(made).assembly.fronts["net"]
 
 
 def test_augmented_inputs_other_networks_and_methods_that_need_the_front() -> None:
@@ -329,10 +329,10 @@ def test_augmented_inputs_other_networks_and_methods_that_need_the_front() -> No
     two = {n: Model(Exact(), name=n, frozen="body") for n in ("net", "other")}
     shared = replace(job(Exact(), parts=fl.replace(clients(), public=clients().test)), model=two)
     why = "computed in every pass, since several architectures are given the same public examples"
-    assert Coordinator(shared).fronts == dict.fromkeys(two, why)
+    assert Coordinator(shared).assembly.fronts == dict.fromkeys(two, why)
     pooled = replace(job(Exact(), algorithm=fl.Centralised(local=LOCAL)), model=two)
     why = "computed in every pass, since Centralised trains one of several architectures"
-    assert Coordinator(pooled).fronts == dict.fromkeys(two, why)
+    assert Coordinator(pooled).assembly.fronts == dict.fromkeys(two, why)
     for method in (fl.DENSE, fl.FedADI, fl.FedDAFL, fl.FedAlign):
         assert method.needs_front
 
@@ -372,7 +372,7 @@ def test_runs_of_one_comparison_share_the_outputs() -> None:
     parts, net, jobs = clients(), Exact(), []
     for algorithm in (fl.FedAvg(local=LOCAL), fl.Scaffold(local=LOCAL)):
         jobs.append(Coordinator(job(net, algorithm=algorithm, parts=parts)))
-    first, second = (c.trained.federation for c in jobs)
+    first, second = (c.assembly.trained.federation for c in jobs)
     assert first is second
     assert first is not parts
 

@@ -15,7 +15,8 @@ from test_resume import interrupted, same, same_end
 
 from fedloom import FedAvg, PFedSD, RunSettings, run, verify
 from fedloom.coordinator import Job
-from fedloom.coordinator.evaluation import Evaluation
+from fedloom.coordinator.part import Running
+from fedloom.coordinator.personal_models import PersonalModels
 from fedloom.core.errors import SettingError, SettingWarning, StorageWarning
 from fedloom.storage import files
 from tiny import LOCAL, federation, linear
@@ -38,13 +39,13 @@ def job(**more: Any) -> Job:
 @pytest.fixture(autouse=True)
 def _scripted(monkeypatch: pytest.MonkeyPatch) -> None:
     """Validation accuracies are those above; before training and after round 1 they are the same."""
-    original = Evaluation.of_personal
+    original = PersonalModels.due
 
-    def of_personal(self: Evaluation, server: dict[str, Any], round: int) -> dict[str, Any]:
-        found = original(self, server, round)
-        return {**found, "val_accuracy": VALIDATION[round + 1]} if "val_accuracy" in found else found
+    def due(self: PersonalModels, run: Running) -> dict[str, Any]:
+        found = original(self, run)
+        return {**found, "val_accuracy": VALIDATION[run.round + 1]} if "val_accuracy" in found else found
 
-    monkeypatch.setattr(Evaluation, "of_personal", of_personal)
+    monkeypatch.setattr(PersonalModels, "due", due)
 
 
 def kept(directory: Path) -> list[int]:

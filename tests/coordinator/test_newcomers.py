@@ -72,7 +72,7 @@ def cohorts(sampler: Any, new: NewClients, rounds: int = 8, cohort_size: int = 2
             new=new,
         )
     )
-    return [coordinator.cohort(t) for t in range(rounds)]
+    return [coordinator.asked(t)[0] for t in range(rounds)]
 
 
 @dataclass(frozen=True)
@@ -117,7 +117,7 @@ def test_the_panel_is_as_large_as_asked_whoever_is_new() -> None:
     for seed in range(5):
         settings = replace(SETTINGS, panel=3, seed=seed)
         job = Job(algorithm=FedAvg(local=LOCAL), federation=federation(), model=linear, settings=settings, new=NEW)
-        panel = Coordinator(job).evaluation.panel
+        panel = Coordinator(job).running.evaluation.panel
         assert len(panel) == 3
         assert not {4, 5} & {*panel}
 

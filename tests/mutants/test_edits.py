@@ -17,7 +17,7 @@ PARTS = (
     *("fold", "ldam", "optimiser", "surface", "cohort", "evaluation", "partition", "codec", "runs", "studies"),
     *("ranks", "devices", "given", "names", "readers", "frozen", "front", "changes", "sites", "fedntd_figures"),
     *("tasks", "predict", "statistics", "tuning", "task_checks", "threshold", "rare", "onnx", "robust", "texts"),
-    *("flower", "nats", "new_method", "tokens", "threads"),
+    *("flower", "nats", "new_method", "tokens", "threads", "parts"),
 )
 
 

@@ -17,6 +17,8 @@ import fedloom as fl
 from fedloom.coordinator import Job
 from fedloom.coordinator.evaluation import Evaluation
 from fedloom.coordinator.facts import plain
+from fedloom.coordinator.part import Running
+from fedloom.coordinator.personal_models import PersonalModels, Threshold
 from fedloom.core.task_measures import chosen_measures, measures_of, sums_of, values_of_sums
 from fedloom.engines.engine_options import Options
 from fedloom.engines.loop import Loop
@@ -158,13 +160,15 @@ def test_engines_choose_the_same_threshold() -> None:
 
 
 def test_messages_and_devices_add_up_to_the_same_threshold() -> None:
-    algorithm, population = fl.FedPer(local=LOCAL, personal_layers="bias"), job(fl.FedAvg(local=LOCAL)).population
+    algorithm, made = fl.FedPer(local=LOCAL, personal_layers="bias"), job(fl.FedAvg(local=LOCAL))
+    population = made.population
     records = []
     for kind in (Loop, Stacked, Messages, DevicesInProcess):
         engine = kind(population, algorithm, Options())
-        evaluation = Evaluation(algorithm, population, engine, 5)
+        evaluation = Evaluation(algorithm, population, engine, range(5))
         server = engine.round(engine.init(), (0, 1, 2, 3, 4), 0)
-        records.append({**evaluation.of_threshold(server, 0), **evaluation.of_personal(server, 0)})
+        now = Running(made, algorithm, engine, evaluation, fl.History("FedPer"), server=server)
+        records.append({**Threshold().after(now), **PersonalModels().due(now)})
         engine.close()
     for record in records[1:]:
         assert record["threshold"] == records[0]["threshold"]

@@ -86,7 +86,9 @@ def serve(args: argparse.Namespace, console: Terminal) -> int:
         if args.certs is not None:
             fleet.enrol = partial(enrol, Path(args.certs))
         local = {f"data.{name}": getattr(DataSettings(), name) for name in OF_SERVER}
-        settings = experiment.with_all(local | {"start": None, "start_only": "*"}).described()
+        settings = experiment.with_all(
+            local | {"start": None, "start_only": "*", "parts": (), "schedule": None}
+        ).described()
         jobs = list[Job]()
 
         def check_fit() -> None:

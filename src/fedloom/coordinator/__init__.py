@@ -2,6 +2,7 @@
 
 from fedloom.coordinator.history import History
 from fedloom.coordinator.newcomers import NewClients
+from fedloom.coordinator.part import Needs, Part, Running
 from fedloom.coordinator.replay import Replay, RoundReplay
 from fedloom.coordinator.run import Job, Restored, run
 from fedloom.coordinator.run_folders import check_free, runs_below
@@ -14,6 +15,7 @@ from fedloom.coordinator.sampler import (
     SeededByRound,
     Uniform,
 )
+from fedloom.coordinator.schedule import Schedule
 from fedloom.coordinator.settings import RunSettings
 from fedloom.coordinator.verdict import Verdict, verify
 
@@ -25,11 +27,15 @@ __all__ = [
     "FixedList",
     "History",
     "Job",
+    "Needs",
     "NewClients",
+    "Part",
     "Replay",
     "Restored",
     "RoundReplay",
     "RunSettings",
+    "Running",
+    "Schedule",
     "SeededByRound",
     "Uniform",
     "Verdict",

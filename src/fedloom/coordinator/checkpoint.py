@@ -29,7 +29,7 @@ MAY_DIFFER = {f"run.{name}" for name in may_differ(RunSettings, "resumed")}
 # of a manifest, what does not make a run; `chained` is written no longer
 BESIDE = {
     *("format", "versions", "engine_reason", "documents", "chained", "shared", "branch", "start"),
-    *("front", "code", "chance"),
+    *("front", "code", "chance", "columns"),
 }
 _ANY = 1 << 62
 _INDEX = re.compile(r"([0-9]{8,})\.json")

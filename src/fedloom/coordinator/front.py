@@ -7,14 +7,13 @@ import tempfile
 import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import fields, is_dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 from torch.func import grad, vmap
 
-from fedloom.coordinator.evaluation import panel_of
 from fedloom.coordinator.job import Plan
 from fedloom.core import tree
 from fedloom.core.algorithm import Algorithm
@@ -30,6 +29,7 @@ from fedloom.core.task import loss_of, notes_of
 from fedloom.core.types import Params, Weights
 from fedloom.data import Examples, Federation, Normalise
 from fedloom.engines.engine import Engine
+from fedloom.engines.engine_options import Options
 from fedloom.engines.population import Population
 from fedloom.storage import codec
 
@@ -45,8 +45,20 @@ _made: weakref.WeakKeyDictionary[Federation, weakref.WeakValueDictionary[Any, Fe
 _made = weakref.WeakKeyDictionary()
 
 
+class Frame(NamedTuple):
+    """What is known of how a run is computed, before there is an engine."""
+
+    kind: type[Engine]
+    options: Options
+    algorithm: Algorithm[Any, Any]  # as the engine will run it
+    trained: Population  # who trains
+    panel: Sequence[int]  # clients whose personal models are evaluated
+    cohort: int  # clients of a round
+    threads: int | None  # of PyTorch
+
+
 @own_defaults()
-def settled(job: Plan, engine: Engine, cohort: int, count: int | None) -> tuple[Population, dict[str, str]]:
+def settled(job: Plan, frame: Frame) -> tuple[Population, dict[str, str]]:
     """Return the population that a run computes with, and what is to be said of its networks' frozen fronts.
 
     It is the job's own, or one of networks without their front and of examples that are the front's outputs.
@@ -65,21 +77,21 @@ def settled(job: Plan, engine: Engine, cohort: int, count: int | None) -> tuple[
 
     Of several architectures each has a front of its own, and an equal part of what is kept, or none.
 
-    `engine`: of the run, as it is without that. `cohort`: clients of a round. `count`: of PyTorch's threads.
+    `frame`: how it is computed without that.
     """
     population = job.population
     said = [name for name, model in population.models.items() if model.num_frozen]
     if not said:
         return population, {}
-    why = _hindrance(job, engine)
+    why = _hindrance(job, frame)
     if why is not None:
         return population, dict.fromkeys(said, f"computed in every pass, {why}")
-    now = torch.get_num_threads() if count is None else count
-    counts, chosen, about = sorted({now, 1} if engine.on_one_thread else {now}), list[_Choice](), {}
+    now = torch.get_num_threads() if frame.threads is None else frame.threads
+    counts, chosen, about = sorted({now, 1} if frame.kind.on_one_thread else {now}), list[_Choice](), {}
     for name in said:
         try:
             with threads(now):
-                chosen.append(_Choice(job, engine, cohort, counts, name, len(said)))
+                chosen.append(_Choice(job, frame, counts, name, len(said)))
             about[name] = chosen[-1].said
         except _NoFrontError as error:
             about[name] = f"computed in every pass, {error}"
@@ -93,18 +105,18 @@ def settled(job: Plan, engine: Engine, cohort: int, count: int | None) -> tuple[
     return (replace(population, models=models, behind=behind) if behind else population), about
 
 
-def _hindrance(job: Plan, engine: Engine) -> str | None:
+def _hindrance(job: Plan, frame: Frame) -> str | None:
     """Return why no front is looked for."""
-    algorithm, options = type(job.algorithm), engine.options
+    algorithm, options = type(job.algorithm), frame.options
     if job.settings.front == "off":
         return "front = 'off'"
-    if engine.elsewhere:
+    if frame.kind.elsewhere:
         return "since the examples are on devices"
     if options.compilation == "compile":
         return "since steps are compiled"
     if options.bf16:
         return "since training is in bfloat16"
-    if len(job.population.models) > len(engine.population.models):
+    if len(job.population.models) > len(frame.trained.models):
         return f"since {algorithm.__name__} trains one of several architectures"
     if len(job.population.models) > 1 and job.federation.public is not None:
         return "since several architectures are given the same public examples"
@@ -144,10 +156,8 @@ class _Choice:
         _NoFrontError: none can be.
     """
 
-    def __init__(
-        self, job: Plan, engine: Engine, cohort: int, counts: Sequence[int], name: str, several: int = 1
-    ) -> None:
-        self.job, self.engine, self.cohort, self.counts = job, engine, cohort, counts
+    def __init__(self, job: Plan, frame: Frame, counts: Sequence[int], name: str, several: int = 1) -> None:
+        self.job, self.frame, self.cohort, self.counts = job, frame, frame.cohort, counts
         p = self.before = job.population
         self.name, self.model, self.several = name, p.models[name], several
         if (passes := self._passes()) <= (once := _count(p.federation) + sum(self._widths())):
@@ -171,8 +181,8 @@ class _Choice:
 
     def _passes(self) -> int:
         """Return about how many examples the network is computed for in a run."""
-        s, f, local = self.job.settings, self.before.federation, self.engine.algorithm.training
-        size = self.engine.population.sizes.mean()
+        s, f, local = self.job.settings, self.before.federation, self.frame.algorithm.training
+        size = self.frame.trained.sizes.mean()
         trained = self.cohort * (local.batch_size * local.steps if local.steps else size * local.epochs)
         tested = 0 if f.test is None else len(f.test)
         return int(s.rounds * (trained * self.before.members[self.name] / self.before.num_clients + tested))
@@ -213,7 +223,7 @@ class _Choice:
                 for width in sorted(self._widths()):
                     if not self._alike(compute, table, width, None):
                         return f"gives other last bits in batches of {width} than of {min(_AT_A_TIME, len(table))}"
-                for width in sorted(self._widths()) if self.engine.stacked else ():
+                for width in sorted(self._widths()) if self.frame.kind.stacked else ():
                     for clients in sorted({1, 2, self.cohort}):
                         if clients * width <= _STACKED and not self._alike(compute, table, width, clients):
                             return f"gives other last bits in a stack of {clients} clients with batches of {width}"
@@ -237,9 +247,8 @@ class _Choice:
 
     def _widths(self) -> set[int]:
         """Return the numbers of rows of the batches of a run."""
-        job, p = self.job, self.before
-        trained = self.engine.population
-        f = trained.federation
+        job = self.job
+        f = self.frame.trained.federation
         held = [part for part in (f.local_test, f.local_val) if part is not None]
         parts = [*(f.at(t).partition for t in range(job.settings.rounds if f.arrives else 1)), *held]
         sizes = {int(n) for part in parts for n in part.sizes if n}
@@ -248,11 +257,11 @@ class _Choice:
         widths = {min(most, n if n < 1 else padded(n)) for most in {*planned, _AT_A_TIME} for n in sizes}
         if f.public is not None:
             widths |= {min(most, len(f.public)) for most in planned}
-        panel = list(trained.holders(panel_of(p, job.settings.panel, job.new)))
+        panel = list(self.frame.trained.holders(self.frame.panel))
         evaluated = [int(part.sizes[panel].sum()) for part in held]
         for n in [*evaluated, *([] if f.test is None else [len(f.test)])]:
             widths |= {min(n, 500), n % 500}
-        if self.engine.stacked:  # which has lock-steps of narrow clients
+        if self.frame.kind.stacked:  # which has lock-steps of narrow clients
             widths |= {1 << i for i in range(8) if self.before.num_clients * max(widths) > _STACKED}
         return widths - {0}
 
@@ -283,7 +292,7 @@ class _Choice:
             with torch.no_grad():
                 logits = model(self.weights, x)
             out = [logits, *gradient(model, x)]
-            if self.engine.stacked:
+            if self.frame.kind.stacked:
                 pair = torch.stack([x.contiguous()] * 2)
                 out += vmap(lambda x: tuple(gradient(model, x)))(pair)
             return out

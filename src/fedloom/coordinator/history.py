@@ -101,7 +101,12 @@ class History:
     def measures(self) -> dict[str, Measure]:
         """Descriptions of all numbers of a record that are one a round, by name."""
         first, *others = self.task_measures
-        return measures_for(first, others)
+        return measures_for(first, others) | self.columns
+
+    @functools.cached_property
+    def columns(self) -> dict[str, Measure]:
+        """Descriptions of those among them that the user's own parts have declared, by name."""
+        return {one["name"]: Measure(**one) for one in self.manifest.get("columns", ())}
 
     def lower_is_better(self, name: str) -> bool:
         """Return whether a measure of the records is good when it is low.

@@ -11,11 +11,12 @@ import torch
 from torch import nn
 
 from fedloom.coordinator.newcomers import NewClients, no_training_rows
+from fedloom.coordinator.part import Part, Parts
 from fedloom.coordinator.sampler import Arriving, DeviceSampler, FixedList
+from fedloom.coordinator.schedule import Schedule
 from fedloom.coordinator.settings import RunSettings
 from fedloom.coordinator.task_targets import check_targets, check_validation, target_moments
 from fedloom.coordinator.trainees import Trainees, trainees
-from fedloom.core.aggregators import aggregator
 from fedloom.core.algorithm import Algorithm
 from fedloom.core.errors import SettingError
 from fedloom.core.model import Model
@@ -24,7 +25,7 @@ from fedloom.data import Federation
 from fedloom.engines.attacks import Attack
 from fedloom.engines.faults import Faults
 from fedloom.engines.population import Population
-from fedloom.evaluate.measure import Measure, monitored, task_measures_for
+from fedloom.evaluate.measure import Measure, task_measures_for
 from fedloom.tasks import Classification
 
 Models = Model | nn.Module | Callable[[], nn.Module] | Mapping[str, Model | nn.Module | Callable[[], nn.Module]]
@@ -48,6 +49,8 @@ class Plan:
     faults: Faults | None = None
     attack: Attack | None = None
     new: NewClients | None = None
+    parts: Sequence[Part] = ()
+    schedule: Schedule | None = None
     described: Mapping[str, Any] | None = None
     code: Mapping[str, str] = field(default_factory=dict)
     fleet: Any = None
@@ -77,41 +80,23 @@ class Plan:
                 f"cohort_size = {settings.cohort_size} is larger than the federation of {there} clients; "
                 f"set cohort_size <= {there} (--cohort {there} asks all of them)"
             )
-        aggregator(self.trainees.aggregator).check(self.trainees.cohort_size)
-        if algorithm.needs_sums and settings.aggregator != "mean":
-            raise SettingError(
-                f"{type(algorithm).__name__} adds up what clients report, and aggregator = {settings.aggregator!r} "
-                "gives no sum: use aggregator = 'mean' (--aggregator mean), or an algorithm that takes means alone"
-            )
         if self.attack is not None:
             self.attack.check(federation)
-        if self.new is not None:
-            self.new.check(federation, settings.cohort_size)
         new = [] if self.new is None else self.new.ids(federation.num_clients)
         no_training_rows(federation, new)
         self._check_list(new)
         if federation.changes:
             self._check_changes()
-        watched = monitored(settings.monitor, self.measures)
-        settings.check_target(watched)
-        if settings.target is not None or settings.patience is not None:
-            part = watched.tunable
-            if getattr(federation, part) is None:
-                raise SettingError(
-                    f"monitor = {watched.name!r} is measured on {part}, which this federation lacks: "
-                    "hold examples out (val_fraction, test_fraction, test), or monitor something else"
-                )
-
-        if settings.keep_best and federation.local_val is None:
-            raise SettingError(
-                f"keep_best chooses a round by {next(iter(self.measures))}, on validation examples, which this "
-                "federation lacks, and test examples choose no round: hold validation examples out (val_fraction, "
-                "--val-fraction 0.1), or leave keep_best out"
-            )
+        Parts(self).check(self)
 
     @property
     def measures(self) -> dict[str, Measure]:
         """Descriptions of the numbers that the records of this run have one of a round, by name."""
+        return self.task_measures | {column.name: column for part in self.parts for column in part.columns}
+
+    @property
+    def task_measures(self) -> dict[str, Measure]:
+        """The same without those of the user's parts."""
         return task_measures_for(self.task, self.settings.measures, self.settings.headline)
 
     def _check_changes(self) -> None:

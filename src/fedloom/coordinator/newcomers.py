@@ -5,10 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, Literal, get_args
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, get_args
 
 import numpy as np
 
+from fedloom.coordinator.evaluation import finite
+from fedloom.coordinator.history import Record
+from fedloom.coordinator.part import Part, Running
 from fedloom.core.averaging import Averaging
 from fedloom.core.choices import check, check_choices
 from fedloom.core.client import Client
@@ -19,6 +22,9 @@ from fedloom.data import Federation
 from fedloom.engines.engine import Engine
 from fedloom.engines.message import EvaluationResult
 from fedloom.storage.store import TrialStore
+
+if TYPE_CHECKING:
+    from fedloom.coordinator.job import Plan
 
 Way = Literal["global", "fine_tuned", "personalised"]
 WAYS: tuple[Way, ...] = get_args(Way)
@@ -108,6 +114,44 @@ def no_training_rows(federation: Federation, new: Sequence[int]) -> None:
             f"a client that is asked needs a training example, got none for client {bare[0]}: leave it out, or "
             "make it a new client that is evaluated by 'global' alone"
         )
+
+
+class Newcomers(Part):
+    """Judges each new client after the last round, in every way that is asked for and that the algorithm has."""
+
+    def __init__(self, new: NewClients, num_clients: int) -> None:
+        self.new, self.num_clients = new, num_clients
+        self.held_out = new.ids(num_clients)
+
+    @classmethod
+    def of(cls, job: Plan) -> Newcomers | None:
+        return None if job.new is None else cls(job.new, job.federation.num_clients)
+
+    def check(self, job: Plan) -> None:
+        self.new.check(job.federation, job.settings.cohort_size)
+
+    def absent(self, round: int) -> set[int]:
+        return self.new.absent(self.num_clients, round)
+
+    def end(self, run: Running) -> Record:
+        of = run.evaluation
+        by_way, refused = evaluate_new(run.engine, run.server, self.new, run.round)
+        out: Record = {"new_by_client": {}, **({"new_failed": refused} if refused else {})}
+        for way, results in by_way.items():
+            found = {k: of.measured_of(result) for k, result in sorted(results.items())}
+            main = of.main.name
+            rate = {str(k): finite(one.values[main]) for k, one in found.items()}
+            out[f"new_{way}_{main}"] = of.mean_over(main, found.values())
+            out[f"new_{way}_{main}_by_samples"] = of.by_samples(main, found.values())
+            out["new_by_client"][way] = rate
+            out |= of.others(f"new_{way}", found)
+            if others := of.names[1:]:
+                each = {n: {str(k): finite(one.values[n]) for k, one in found.items()} for n in others}
+                out.setdefault("new_others_by_client", {})[way] = each
+        return out
+
+    def lacks(self, records: Sequence[Record]) -> bool:
+        return "new_by_client" not in records[-1]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -6,13 +6,14 @@ import json
 import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import fields
 from pathlib import Path
 from typing import Any, get_args
 
 from fedloom.core.errors import DamageError, SettingError, StorageError
 from fedloom.core.task_measures import LARGEST_SHARE
 from fedloom.engines.by_name import EngineName
-from fedloom.evaluate.measure import KNOWN
+from fedloom.evaluate.measure import KNOWN, Measure
 from fedloom.storage import files
 from fedloom.storage.strict_json import LARGEST, MOST, Object, parse, short
 
@@ -165,6 +166,7 @@ def _timing_check() -> Callable[[Object], None]:
     return check
 
 
+_COLUMN = {field.name for field in fields(Measure)}
 _COUNTED = ("clients", "examples", "train_examples")
 
 
@@ -275,10 +277,12 @@ def _check_manifest(facts: Object) -> None:
     named: Any = facts.get("documents")
     ok = isinstance(named, dict) and all(_list(d) and all(isinstance(one, str) for one in d) for d in named.values())
     _need(ok and all(_DOCUMENT.fullmatch(n) for n in named), "documents", "names and digests", named)
+    columns: Any = facts.get("columns", [])
+    ok = _list(columns) and all(isinstance(c, dict) and c.keys() == _COLUMN and _texts(c.values()) for c in columns)
+    _need(ok, "columns", f"a list of mappings of {', '.join(sorted(_COLUMN))} to texts", columns)
     start = facts.get("start", {"file": "", "digest": ""})
     for name, texts in (("initial", facts["initial"]), ("start", start)):
-        ok = isinstance(texts, dict) and all(isinstance(text, str) for text in texts.values())
-        _need(ok, name, "a mapping to texts", texts)
+        _need(isinstance(texts, dict) and _texts(texts.values()), name, "a mapping to texts", texts)
     _need(set(start) == {"file", "digest"}, "start", "a file and its digest", start)
 
 
@@ -344,6 +348,10 @@ def natural(text: str) -> list[tuple[int, int, str]]:
 def _need(holds: bool, name: str, rule: str, value: Any) -> None:
     if not holds:
         raise ValueError(f"{name} must be {rule}, got {short(value)}")
+
+
+def _texts(values: Iterable[Any]) -> bool:
+    return all(isinstance(text, str) for text in values)
 
 
 def _list(value: Any) -> bool:

@@ -154,7 +154,7 @@ class RoundReplay:
                 )
         with self.coordinator.threads():
             self._stand_after(round - 1)
-            (clients, _), server = self.coordinator.accepting(round - 1), self.coordinator.state[1]
+            (clients, _), server = self.coordinator.asked(round - 1), self.coordinator.state[1]
             # beside the clients' states what the server keeps: what it sends may be made of rows of any client
             num_clients = engine.population.num_clients
             states = {k: engine.states[k] for k in engine.states if k >= num_clients or k in clients}
@@ -188,7 +188,7 @@ class RoundReplay:
         checkpoint = self.files.checkpoints.read(round)
         saved = ClientStore(folder=self.files.checkpoints.clients)
         saved.restore(checkpoint.clients, self.coordinator.engine.fresh)
-        pairs: list[tuple[Any, Any]] = [(self.files.checkpoints.server(checkpoint, server), server)]
+        pairs: list[tuple[Any, Any]] = [(self.coordinator.read(self.files, checkpoint)[0], server)]
         pairs += [(saved.get(k), now.get(k)) for k in clients]
         if not all(_equal(before, again) for before, again in pairs):
             raise _otherwise(round)

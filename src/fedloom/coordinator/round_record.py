@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import itertools
 import sys
 import time
 from collections.abc import Sequence
 
 from fedloom.coordinator.evaluation import mean
 from fedloom.coordinator.history import Record
-from fedloom.engines.norms import LEAST
 from fedloom.engines.round_traffic import Traffic
 
 
@@ -35,28 +33,6 @@ def of_traffic(traffic: Traffic, clients: Sequence[int]) -> Record:
         "bytes_up": sum(traffic.up.values()),
         **{f"bytes_{k}": n for k, n in sorted(traffic.kinds.items()) if n},
     }
-
-
-def nobody_accepted(records: list[Record]) -> str | None:
-    """Return why to stop where the last answers were all refused, as those to come would be; None to go on."""
-    alone = list(itertools.takewhile(lambda record: "all_refused" in record, reversed(records)))
-    count = sum(record["all_refused"] for record in alone)
-    if count < LEAST:  # of one or two it may be the client that lies
-        return None
-    why = next(iter(alone[0]["failed"].values()), "")
-    return (
-        f"all {count} answers of the last {len(alone)} round{'s' * (len(alone) > 1)} were refused, and a run that "
-        f"continues trains nothing ({why[:200]})"
-    )
-
-
-def evaluated_as_last(records: Sequence[Record], *, new: bool) -> bool:
-    """Return whether the newest record of a run has what a last round is evaluated by. `new`: if there are new clients.
-
-    Personal models are evaluated before the first round too, where that can be.
-    """
-    begun, ended = (any(name.startswith(("personal_", "val_")) for name in r) for r in (records[0], records[-1]))
-    return (ended or not begun) and ("new_by_client" in records[-1] or not new)
 
 
 def peak_rss_mib() -> float | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import os
 import warnings
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,11 +15,13 @@ from fedloom.coordinator.directory import RunDirectory
 from fedloom.coordinator.history import History, showing
 from fedloom.coordinator.job import Models, Plan, describe
 from fedloom.coordinator.newcomers import NewClients
+from fedloom.coordinator.part import Part
 from fedloom.coordinator.plausible import check_batches_of_one, check_plausible
 from fedloom.coordinator.replay import Replay, RoundReplay
 from fedloom.coordinator.rounds import Coordinator, OnHistory
 from fedloom.coordinator.run_folders import check_free
 from fedloom.coordinator.sampler import DeviceSampler
+from fedloom.coordinator.schedule import Schedule
 from fedloom.coordinator.settings import RunSettings
 from fedloom.coordinator.tried import try_model
 from fedloom.core.algorithm import Algorithm
@@ -56,7 +59,7 @@ class Job(Plan):
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # whoever runs it is warned then
             tried = {name: try_model(model, self) for name, model in self.population.models.items()}
-            trained = (coordinator := Coordinator(self, trains=False)).trained
+            trained = (coordinator := Coordinator(self, trains=False)).assembly.trained
             coordinator.engine.init()
         people = self.population
         check_plausible(self.federation, people.models.values(), people.task, people.measures[0], people.dtype)
@@ -266,6 +269,8 @@ def run(
     faults: Faults | None = None,
     attack: Attack | None = None,
     new: NewClients | None = None,
+    parts: Sequence[Part] = (),
+    schedule: Schedule | None = None,
     directory: str | os.PathLike[str] | None = None,
     resume: bool = False,
     on_start: OnHistory | None = None,
@@ -286,6 +291,8 @@ def run(
         faults: says which clients do not answer; None: all answer.
         attack: says which clients lie, and how; None: nobody.
         new: clients that are held out from training, or join late, and are evaluated at the end.
+        parts: what the run has beside its algorithm: measurements, stops, advice of your own (`Part`).
+        schedule: says who is asked when, and from which version of the model; None: rounds that wait for their cohort.
         directory: where settings, logs and checkpoints go. It must not hold a run yet, unless `resume`.
         resume: continue the run in `directory` from its newest checkpoint, bit for bit.
         on_start: called once, when the engine is chosen and nothing is measured yet.
@@ -318,6 +325,8 @@ def run(
         faults=faults,
         attack=attack,
         new=new,
+        parts=parts,
+        schedule=schedule,
     )
     _check_watchers(on_round=on_round)
     with optional_progress(type(algorithm).__name__, settings.rounds, progress) as shown:

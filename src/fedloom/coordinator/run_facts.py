@@ -9,17 +9,14 @@ from typing import Any
 import torch
 
 from fedloom.coordinator import chance, facts
+from fedloom.coordinator.assembly import Assembly
 from fedloom.coordinator.directory import initial_name
 from fedloom.coordinator.history import Record
 from fedloom.coordinator.job import Plan
 from fedloom.coordinator.reading import FORMAT
-from fedloom.coordinator.sampler import DeviceSampler
-from fedloom.core.algorithm import Algorithm
 from fedloom.core.fold.execution import threads
 from fedloom.core.network_copies import stored_names
 from fedloom.core.task_measures import measures_of
-from fedloom.engines.engine import Engine
-from fedloom.engines.population import Population
 from fedloom.storage import codec
 from fedloom.storage.files import digest_of, path_of
 
@@ -29,57 +26,49 @@ class RunFacts:
     """Facts of a run.
 
     Attributes:
-        job: what was asked for.
-        sampler: of the clients of each round.
-        algorithm: as the engine runs it.
-        engine: that computes clients.
-        reason: why it was chosen.
-        trained: the population that trains, one client where examples are pooled.
-        fronts: frozen fronts that are computed once, in words, by architecture.
-        num_threads: of PyTorch; None: as many as it chooses.
+        assembly: what computes the run.
         stored_start: the file of weights as the run's manifest has it; empty for a new run.
     """
 
-    job: Plan
-    sampler: DeviceSampler
-    algorithm: Algorithm[Any, Any]
-    engine: Engine
-    reason: str
-    trained: Population
-    fronts: Mapping[str, str]
-    num_threads: int | None
+    assembly: Assembly
     stored_start: Mapping[str, Any]
+
+    @property
+    def job(self) -> Plan:
+        return self.assembly.job
 
     def settings(self) -> Record:
         """Return how the run was asked for."""
-        asked = {"algorithm": type(self.algorithm).__name__, "run": self.job.settings}
+        asked = {"algorithm": type(self.assembly.algorithm).__name__, "run": self.job.settings}
         return asked if self.job.described is None else dict(self.job.described)
 
     def known(self) -> Record:
         """Return the facts that a history has without a directory too."""
         job = self.job
-        known = {"algorithm": type(self.algorithm).__name__, "hyper_parameters": self.algorithm}
-        known |= {"task": job.population.task, "sampler": self.sampler, "faults": job.faults, "new": job.new}
-        return known | self._attack() | self._front() | self._measures() | self.chance()
+        known = {"algorithm": type(self.assembly.algorithm).__name__, "hyper_parameters": self.assembly.algorithm}
+        known |= {"task": job.population.task, "sampler": self.assembly.sampler, "faults": job.faults, "new": job.new}
+        return known | self._attack() | self._front() | self._measures() | self.chance() | self._columns()
 
     def facts(self) -> Record:
         """Return what must be the same for a run to go on."""
         job, p = self.job, self.job.population
         frozen = {n: m for n, m in p.models.items() if m.num_frozen}
-        count = torch.get_num_threads() if self.num_threads is None else self.num_threads
+        count = torch.get_num_threads() if self.assembly.num_threads is None else self.assembly.num_threads
         return {
             "format": FORMAT,
-            "algorithm": type(self.algorithm).__name__,
-            "hyper_parameters": self.algorithm,
+            "algorithm": type(self.assembly.algorithm).__name__,
+            "hyper_parameters": self.assembly.algorithm,
             "run": job.settings,
             "task": p.task,
-            "sampler": self.sampler,
+            "sampler": self.assembly.sampler,
             "faults": job.faults,
             **self._attack(),
             **({} if job.new is None else {"new": job.new}),
-            "engine": self.engine.name,
-            "engine_reason": self.reason,
-            "fixed": {"threads": count, **self.engine.fixed()},
+            **({"parts": job.parts} if job.parts else {}),
+            **({} if job.schedule is None else {"schedule": job.schedule}),
+            "engine": self.assembly.engine.name,
+            "engine_reason": self.assembly.reason,
+            "fixed": {"threads": count, **self.assembly.engine.fixed()},
             "models": {n: m.num_params for n, m in p.models.items()},
             **({"frozen": {n: m.num_frozen for n, m in frozen.items()}} if frozen else {}),
             **self._front(),
@@ -97,15 +86,24 @@ class RunFacts:
         With them a run needs nothing but its directory: no checkpoint has frozen tensors.
         """
         out = {}
-        for i, name in enumerate(self.trained.models):
+        for i, name in enumerate(self.assembly.trained.models):
             model = self.job.population.models[name]
             if model.num_frozen:
-                begins = self.engine.runtime.initial(name)
+                begins = self.assembly.engine.runtime.initial(name)
                 tensors = {**begins.params, **begins.buffers, **model.frozen}
                 out[initial_name(i)] = codec.pieces({n: tensors[n] for n in stored_names(model.skeleton())})
         return out
 
-    def start(self) -> Record:
+    def beside(self) -> Record:
+        """Return what the manifest says that may change when a run goes on."""
+        return {**self._start(), **self.chance(), **self._columns()}
+
+    def _columns(self) -> Record:
+        """Describe the columns of the user's own parts."""
+        columns = [vars(column) for column in self.assembly.parts.columns.values()]
+        return {"columns": columns} if columns else {}
+
+    def _start(self) -> Record:
         """Return the file of weights that the run starts from, if words name one: `verify` looks whether it changed.
 
         Of a file that is gone, what the run has written of it before.
@@ -119,18 +117,18 @@ class RunFacts:
 
     def _shared(self) -> Record:
         """Return the names of the tensors that are shared, by architecture, where some stay with the clients."""
-        initial = self.engine.runtime.initial
-        named = {n: self.algorithm.shared_tensors(initial(n)) for n in self.trained.models}
+        initial = self.assembly.engine.runtime.initial
+        named = {n: self.assembly.algorithm.shared_tensors(initial(n)) for n in self.assembly.trained.models}
         shared = {n: names for n, names in named.items() if names is not None}
         return {"shared": shared} if shared else {}
 
     def _initial(self) -> Record:
         """Return the digests of the weights that networks start from, by architecture."""
-        with threads(self.num_threads):  # as in the run: some code that makes weights gives other bits else
-            return {n: self.engine.runtime.digest(n) for n in self.trained.models}
+        with threads(self.assembly.num_threads):  # as in the run: some code that makes weights gives other bits else
+            return {n: self.assembly.engine.runtime.digest(n) for n in self.assembly.trained.models}
 
     def _front(self) -> Record:
-        return {"front": self.fronts} if self.fronts else {}
+        return {"front": self.assembly.fronts} if self.assembly.fronts else {}
 
     def _attack(self) -> Record:
         """Describe who lies and how, where somebody does."""

@@ -43,19 +43,28 @@ class RunSettings(StrictSettings):
     monitor: str = setting(HEADLINE, "--monitor NAME", "training", may_differ=("resumed",))
     """Measure that `target` and `patience` watch ([stop conditions](runs.md#stop-early)). Losses and forgetting are
     better when lower. The default stands for the headline on the global test set, also where that is not accuracy."""
-    target: float | None = setting(None, "--target X", "training", may_differ=("resumed",))
+    target: float | None = setting(
+        None, "--target X", "training", may_differ=("resumed",), part="fedloom.coordinator.stopping:StopConditions"
+    )
     """Value of the monitored measure at which the run stops. Accuracies are shares: 0.9 is 90 %."""
-    patience: Count | None = setting(None, "--patience N", "training", may_differ=("resumed",))
+    patience: Count | None = setting(
+        None, "--patience N", "training", may_differ=("resumed",), part="fedloom.coordinator.stopping:StopConditions"
+    )
     """Measurements without an improvement after which the run stops."""
     eval_every: Count = setting(1, "--eval-every N", "results")
     """Rounds between evaluations of the personal models; the last round always has one. The global model is evaluated
     after every round."""
     panel: Count = 1000
     """Maximum number of clients whose personal models are evaluated."""
-    evaluate_training: bool = setting(False, "--evaluate-training", "results", may_differ=("resumed", "recipe"))
+    evaluate_training: bool = setting(
+        False, "--evaluate-training", "results", may_differ=("resumed", "recipe"),
+        part="fedloom.coordinator.personal_models:TrainingLoss",
+    )  # fmt: skip
     """Measure the loss of the personal models over all training examples of their clients too (`personal_train_loss`),
     whenever they are evaluated. It costs a pass over these examples."""
-    per_client: bool = setting(False, "--per-client", "results", may_differ=("recipe",))
+    per_client: bool = setting(
+        False, "--per-client", "results", may_differ=("recipe",), part="fedloom.coordinator.per_client:PerClient"
+    )
     """Write the numbers of [each client](runs.md#each-client) to `clients.jsonl`: examples, right answers and losses of
     the personal and the global model, before and after local training. It costs a pass over these examples for each
     model."""
@@ -70,7 +79,9 @@ class RunSettings(StrictSettings):
     kept."""
     keep_every: Count = setting(10, may_differ=EVERYWHERE)
     """Checkpoints of every N-th round are kept for good."""
-    keep_best: bool = setting(False, "--keep-best", "results", may_differ=EVERYWHERE)
+    keep_best: bool = setting(
+        False, "--keep-best", "results", may_differ=EVERYWHERE, part="fedloom.coordinator.best_round:BestRound"
+    )
     """Keep the [checkpoint of the best round](runs.md#the-best-round) so far too: that with the best headline on
     validation examples, such as the highest `val_accuracy`, the first of equals. It needs validation examples
     (`data.val_fraction`)."""
@@ -107,7 +118,9 @@ class RunSettings(StrictSettings):
     on_nonfinite: Literal["stop", "refuse"] = setting("stop", "--on-nonfinite", "training")
     """At a loss, an upload or a server state that is NaN or infinite: stop, or continue without that client (with the
     previous server state)."""
-    aggregator: str = setting("mean", "--aggregator RULE", "training")
+    aggregator: str = setting(
+        "mean", "--aggregator RULE", "training", part="fedloom.coordinator.aggregation:AggregatorUsed"
+    )
     """[Rule by which uploads become a mean](robust.md#rules), the weighted mean or one that survives clients that lie,
     in every algorithm that averages."""
     bound: str = setting("none", "--bound RULE", "training")

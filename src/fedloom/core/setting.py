@@ -21,7 +21,9 @@ MISSING: Any = dataclasses.MISSING
 Where = Literal["resumed", "method", "recipe"]
 
 
-def setting(default: Any = MISSING, flag: str = "", group: str = "", may_differ: tuple[Where, ...] = ()) -> Any:
+def setting(
+    default: Any = MISSING, flag: str = "", group: str = "", may_differ: tuple[Where, ...] = (), part: str = ""
+) -> Any:
     """Declare a field of a dataclass.
 
     Args:
@@ -31,8 +33,10 @@ def setting(default: Any = MISSING, flag: str = "", group: str = "", may_differ:
         may_differ: where another value makes no other run: in a run that is `resumed`, in the runs of one `method`, in
             those of one published `recipe`. Nowhere, if results can depend on it and nobody asks for another value by
             going on or by a seed.
+        part: "module:Class" of the part of a run that the setting asks for (`coordinator/part.py`).
     """
-    return dataclasses.field(default=default, metadata={"flag": flag, "group": group, "may_differ": may_differ})
+    metadata = {"flag": flag, "group": group, "may_differ": may_differ, "part": part}
+    return dataclasses.field(default=default, metadata=metadata)
 
 
 def may_differ(kind: type, where: Where) -> set[str]:

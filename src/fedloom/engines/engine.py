@@ -29,12 +29,15 @@ class Engine(ServerSide):
     # ---- what a run asks of an engine
 
     @own_defaults()
-    def round(self, server: dict[str, Any], clients: Sequence[int], round: int) -> dict[str, Any]:
+    def round(
+        self, server: dict[str, Any], clients: Sequence[int], round: int, *, joins: bool = False
+    ) -> dict[str, Any]:
         """Run one round with these clients, and return the new server states.
 
-        `self.traffic` then tells of this round.
+        `self.traffic` then tells of this round; where it `joins`, of what was computed of the same round before too.
         """
-        self.traffic = Traffic(travels=self.population.travels)
+        if not joins:
+            self.traffic = Traffic(travels=self.population.travels)
         self.states.version = round + 1
         cohort = AskedCohort(self, tuple(sorted(map(int, clients))), round)  # its order carries no meaning
         groups = {"": cohort} if self.algorithm.mixed else {str(g.architecture): g for g in cohort.groups}

@@ -368,6 +368,8 @@ class Experiment(TopSettings):
             faults=faults if c.declined or c.lost or c.late else None,
             attack=catalogue.attack(c.attack, c.attackers, seed),
             new=c.newcomers(),
+            parts=[catalogue.part(name) for name in self.parts],
+            schedule=None if self.schedule is None else catalogue.schedule(self.schedule),
             described=(described := self.described()),
             code=digests(named_code(described)),
         )

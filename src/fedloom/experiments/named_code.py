@@ -47,6 +47,8 @@ def _code_at(key: str, value: Any) -> Iterator[str]:
         for name in value.split(",") if key == "model" else [value]:
             if ":" in name and name not in _REGISTRIES[key] and not (key == "model" and name.startswith(PREFIX)):
                 yield name
+    elif key in ("parts", "schedule"):
+        yield value
     elif key == "data.source" and is_remote(value):
         with suppress(FedloomError):  # of a registry that cannot be read, whoever needs it says so
             yield from _code_at(key, remote_source(value).test)

@@ -140,6 +140,12 @@ class TopSettings:
     factors: Factors = setting("second", "--factors NAME")
     """Of a [low-rank adapter](frozen.md#adapters) B A: train the `second` factor B alone (of an embedding A), so that
     its mean is that of the products, or `both`."""
+    parts: tuple[str, ...] = setting((), "--parts CODE,CODE")
+    """What the run has beside its algorithm, of [your own](parts.md), each as `module:name`: measurements, stops,
+    advice."""
+    schedule: str | None = setting(None, "--schedule CODE")
+    """Who is asked when, and from which version of the model, of [your own](parts.md#a-schedule), as `module:name`;
+    none: rounds that wait for their cohort."""
 
 
 OF_DEVICES = frozenset(  # of [data], which devices follow with examples of their own

@@ -36,6 +36,7 @@ def headline(methods: Sequence[Method]) -> Table:
         Column("forgetting", "forgetting", percent, "low"),
         *(_column(methods, f"new_{way}_{main.name}", of_new) for way in ("global", "fine_tuned", "personalised")),
         _column(methods, "better_than_global", "clients better off, %"),
+        *(_column([m for m in methods if name in m.measures], name, "") for name in own_columns(methods)),
     ]
     cells: list[list[Any]] = []
     for m in methods:
@@ -60,6 +61,11 @@ def headline(methods: Sequence[Method]) -> Table:
     ]
     rows = [[row[i] for i in shown_columns] for row in cells]
     return Table("summary", [columns[i] for i in shown_columns], rows, *of_methods(methods))
+
+
+def own_columns(methods: Sequence[Method]) -> list[str]:
+    """Return the names of the columns of users' own parts that some of these methods have, in order."""
+    return list(dict.fromkeys(name for m in methods for name in m.first.history.columns))
 
 
 def _column(methods: Sequence[Method], name: str, group: str, heading: str = "") -> Column:

@@ -214,6 +214,8 @@ def _curves(page: Page, methods: Sequence[Method]) -> None:
     elif first is None:
         page.note_missing(f"{capital(several_of(main.title))} are not shown: none was measured.")
     _grid(page, methods, losses)
+    for name in comparison.own_columns(methods):
+        _grid(page, [m for m in methods if name in m.measures], [name])
     _beside(page, methods, beside)
 
 

@@ -33,6 +33,7 @@ from fedloom.experiments.catalogue.data_changes import (
 )
 from fedloom.experiments.catalogue.models_and_tasks import TASKS, models, task
 from fedloom.experiments.catalogue.partitions import PARTITIONS, handed_out, partition
+from fedloom.experiments.catalogue.parts_by_name import part, schedule
 from fedloom.experiments.catalogue.samplers import ARRIVING, SAMPLERS, sampler
 
 __all__ = [
@@ -61,10 +62,12 @@ __all__ = [
     "normalise",
     "numbered",
     "own_tokeniser",
+    "part",
     "partition",
     "public",
     "public_of_server",
     "sampler",
+    "schedule",
     "setting_keys",
     "take_out",
     "task",

@@ -1,0 +1,107 @@
+"""What a run measures of its global model after each round, and of what a server wants evaluated beside it."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
+
+from fedloom.coordinator.evaluation import Evaluation, finite, mean
+from fedloom.coordinator.history import Record
+from fedloom.coordinator.part import Part, Running
+from fedloom.core.errors import SettingError
+from fedloom.data import Examples
+from fedloom.engines.population import Population
+from fedloom.evaluate import by_class, evaluate_rows, forgetting, in_local, measured, out_local, rate_rows
+
+if TYPE_CHECKING:
+    from fedloom.coordinator.job import Plan
+
+
+class GlobalModel(Part):
+    """The global model's accuracy and loss on the test set, its accuracy per class, and what follows from these."""
+
+    @classmethod
+    def of(cls, job: Plan) -> GlobalModel | None:
+        return None if job.federation.test is None else cls()
+
+    def after(self, run: Running) -> Record:
+        of, p = run.evaluation, run.population
+        weights = of.global_models(run.server)
+        if not weights:
+            return {}
+        members = np.array([of.members[name] for name in weights])
+        if members.any():
+            members /= members.sum()  # exactly 1 where there is one architecture
+        else:  # one that no client has
+            members[:] = 1 / len(members)
+        results = [
+            evaluate_rows(p.models[n], w, p.task, of.names, _test_of(p, n, run.round)) for n, w in weights.items()
+        ]
+        found = measured(results, of.valued)
+        out: Record = {
+            f"global_{name}": finite(np.average([m[name] for m in found], weights=members)) for name in of.names
+        }
+        out["global_loss"] = finite(np.average([r.loss for r in results], weights=members))
+        if not of.classes or "accuracy" not in found[0]:
+            return out
+        counts = [by_class(r, p.federation.num_classes) for r in results]
+        per_class = np.average([c.per_class for c in counts], axis=0, weights=members)
+        out["class_accuracy"] = [None if np.isnan(a) else float(a) for a in per_class]
+        if run.clients:
+            past = run.history.per_class
+            rows = np.vstack([past, per_class]) if len(past) else per_class[None]
+            out["forgetting"] = mean(forgetting(rows))  # None after the first round: nothing to forget yet
+            share = _shares(of, sorted(run.clients), run.round)  # a sum of floats depends on its order
+            out["in_local_accuracy"] = mean(in_local(share, per_class))
+            out["out_local_accuracy"] = mean(out_local(share, per_class))
+        return out
+
+
+class Predictions(Part):
+    """The headline on the test set of what a server wants evaluated beside its global model (`Cohort.evaluate`)."""
+
+    @classmethod
+    def of(cls, job: Plan) -> Predictions | None:
+        return None if job.federation.test is None else cls()
+
+    def after(self, run: Running) -> Record:
+        p, wanted, main, out = run.population, run.engine.traffic.to_judge, run.evaluation.main.name, Record()
+        if wanted and p.behind:
+            raise SettingError(
+                f"{', '.join(wanted)} would be evaluated on inputs of none of the architectures, whose frozen "
+                "fronts are computed once: set front = 'off' (--front off)"
+            )
+        test = p.at(run.round).test
+        if not wanted or test is None:
+            return out
+        rate = functools.partial(rate_rows, task=p.task, measure=main, examples=test, device=p.device, dtype=p.dtype)
+        for name, predict in wanted.items():
+            if isinstance(predict, Mapping):
+                out[f"{name}_{main}"] = {str(k): finite(rate(each)) for k, each in predict.items()}
+            else:
+                out[f"{name}_{main}"] = finite(rate(predict))
+        return out
+
+
+def _test_of(population: Population, name: str, round: int) -> Examples:
+    """Return the global test set of a round with the inputs of an architecture."""
+    test = population.seen_by(name, round).test
+    assert test is not None
+    return test
+
+
+def _shares(of: Evaluation, cohort: Sequence[int], round: int) -> npt.NDArray[np.float64]:
+    """Return the shares of classes of each client of the cohort, [K, C]; of all clients where data are pooled.
+
+    Examples that arrive later, or have left, count too.
+    """
+    federation, owners = of.population.federation, of.engine.population.owners(cohort)
+    y, classes = of.population.at(round).train.y, federation.num_classes
+    rows = [y[federation.partition.rows(k)].cpu().numpy() for k in owners]
+    counts = np.array([np.bincount(r, minlength=classes) for r in rows])
+    shares: npt.NDArray[np.float64] = counts / counts.sum(1, keepdims=True)
+    return shares

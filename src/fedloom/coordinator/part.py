@@ -1,0 +1,269 @@
+"""The parts of a run: what it has beside the algorithm, each in one place, and the moments at which they act."""
+
+from __future__ import annotations
+
+import copy
+import functools
+import operator
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
+
+from fedloom.coordinator.history import History, Record
+from fedloom.core import tree
+from fedloom.core.algorithm import Algorithm
+from fedloom.core.errors import SettingError
+from fedloom.engines.engine import Engine
+from fedloom.engines.population import Population
+from fedloom.evaluate.measure import KNOWN, Measure
+
+if TYPE_CHECKING:
+    from fedloom.coordinator.directory import RunDirectory
+    from fedloom.coordinator.evaluation import Evaluation
+    from fedloom.coordinator.job import Plan
+
+
+@dataclass(frozen=True)
+class Needs:
+    """What a part asks of the engine, before there is one.
+
+    `trained`: what each client has trained is evaluated where it was trained (`Running.trained`). `states`: clients'
+    states travel with the messages, and their bytes are counted.
+    """
+
+    trained: bool = False
+    states: bool = False
+
+    def __or__(self, other: Needs) -> Needs:
+        return Needs(self.trained or other.trained, self.states or other.states)
+
+
+@dataclass
+class Running:
+    """A run as its parts see it at a moment.
+
+    `server`: the newest server states, by architecture ("" where the algorithm mixes them). `round`: from 0, the last
+    that was computed; 0 before the first, too, when `done` is 0. `clients`: who was asked in it. `by_client`: columns
+    of `clients.jsonl`, to which parts add where `RunSettings.per_client` asks for that file.
+    """
+
+    job: Plan
+    algorithm: Algorithm[Any, Any]  # as the engine runs it
+    engine: Engine
+    evaluation: Evaluation
+    history: History
+    files: RunDirectory | None = None
+    server: dict[str, Any] = field(default_factory=dict)
+    round: int = 0
+    done: int = 0  # rounds
+    clients: list[int] = field(default_factory=list)
+    by_client: Record = field(default_factory=dict)
+
+    @property
+    def population(self) -> Population:
+        return self.evaluation.population
+
+    @property
+    def trained(self) -> Mapping[int, Any]:
+        """How good what each client of the round has trained is, by client (`EvaluationResult`): `Needs.trained`."""
+        return self.engine.traffic.after
+
+
+class Part:
+    """Something that a run has beside its algorithm: a measurement, a stop, an advice. Every method may be left out.
+
+        class Spread(fl.Part):
+            columns = (fl.Measure("loss_spread", "Spread of losses", "spread", "Standard deviation over clients."),)
+
+            def after(self, run):
+                losses = list(run.engine.traffic.losses.values())
+                return {"loss_spread": float(np.std(losses)) if losses else None}
+
+        fl.run(algorithm, federation, model, parts=[Spread()])
+
+    A run asks its parts in their order: `before` and `after` each round, `due` when personal models are evaluated
+    (`eval_every`) and in the last round, `end` after the last; before the first round `after` and `due` are asked of
+    the start. What they return joins the round's record. After `after`, and again after `due`, each is asked whether to
+    `stop`. `state` is saved with every checkpoint, and is put back when the run goes on.
+    """
+
+    needs: ClassVar[Needs] = Needs()
+    columns: tuple[Measure, ...] = ()
+    """Numbers of a record that are one a round, and what they mean: for pages, tables, trackers and `monitor`."""
+    held_out: Collection[int] = ()
+    """Clients that are judged apart: no panel has them."""
+    state: Any = ()
+    """What the part keeps between rounds: a pytree of tensors, of the same shapes at every moment."""
+
+    def check(self, job: Plan) -> None:
+        """Raise SettingError where the part does not fit the run; nothing is computed yet."""
+
+    def absent(self, round: int) -> Collection[int]:
+        """Return clients that may not be asked in a round, from 0."""
+        return ()
+
+    def begin(self, run: Running) -> None:
+        """Look at a run that is about to start, or to go on: `run.history` has its records so far."""
+
+    def before(self, run: Running) -> None:
+        """Look at the run before a round, whose clients are known."""
+
+    def after(self, run: Running) -> Record:
+        """Return columns of a round that was just computed."""
+        return {}
+
+    def due(self, run: Running) -> Record:
+        """Return columns that are too dear for every round."""
+        return {}
+
+    def end(self, run: Running) -> Record:
+        """Return columns of the last round."""
+        return {}
+
+    def stop(self, run: Running, record: Record | None) -> str | None:
+        """Return why the run should end, or nothing.
+
+        Args:
+            run: at this moment.
+            record: of the round so far, which `run.history` has not yet; None before a run goes on.
+        """
+        return None
+
+    def keep(self, run: Running) -> int | None:
+        """Return the round whose checkpoint is to be kept beside those of `keep_every`, if there is one."""
+        return None
+
+    def lacks(self, records: Sequence[Record]) -> bool:
+        """Return whether the newest of these records has not what the part gives the last round."""
+        return False
+
+
+ALWAYS = (
+    "fedloom.coordinator.personal_models:Threshold",
+    "fedloom.coordinator.global_model:GlobalModel",
+    "fedloom.coordinator.global_model:Predictions",
+    "fedloom.coordinator.personal_models:PersonalModels",
+    "fedloom.coordinator.stopping:NobodyAccepted",
+    "fedloom.coordinator.newcomers:Newcomers",
+)
+"""Parts of every run that has what they are about; those that settings ask for (`setting(part=...)`) follow."""
+
+
+RECORDED = (
+    "round", "clients", "failed", "failed_at", "declined", "server_refused", "all_refused", "bytes_down", "bytes_up",
+    "threshold", "class_accuracy", "personal_by_client", "new_by_client", "new_failed", "new_others_by_client",
+    "without_personal", "seconds", "bytes",
+)  # fmt: skip
+"""Names in a record that are no measures."""
+
+
+class Parts:
+    """The parts of a run in their order, the user's own last; each as it is before the first round."""
+
+    def __init__(self, job: Plan) -> None:
+        _check_own(job.parts, job.task_measures)
+        named = [f.metadata["part"] for f in fields(job.settings) if f.metadata.get("part")]
+        found = (_class(where).of(job) for where in dict.fromkeys([*ALWAYS, *named]))
+        self.own: tuple[Part, ...] = copy.deepcopy(tuple(job.parts))
+        self.all: list[Part] = [*(part for part in found if part is not None), *self.own]
+
+    def check(self, job: Plan) -> None:
+        """Raise SettingError where a part does not fit the run."""
+        for part in self.all:
+            part.check(job)
+
+    @property
+    def needs(self) -> Needs:
+        return functools.reduce(operator.or_, (part.needs for part in self.all), Needs())
+
+    @property
+    def columns(self) -> dict[str, Measure]:
+        """The columns of the user's own parts, by name."""
+        return {column.name: column for part in self.own for column in part.columns}
+
+    @property
+    def held_out(self) -> set[int]:
+        """Clients that are judged apart."""
+        return {k for part in self.all for k in part.held_out}
+
+    def absent(self, round: int) -> set[int]:
+        """Return clients that may not be asked in a round, from 0."""
+        return {k for part in self.all for k in part.absent(round)}
+
+    def begin(self, run: Running) -> None:
+        for part in self.all:
+            part.begin(run)
+
+    def before(self, run: Running) -> bool:
+        """Let the parts look at the run before a round; return whether any does."""
+        looking = [part for part in self.all if type(part).before is not Part.before]
+        for part in looking:
+            part.before(run)
+        return bool(looking)
+
+    def add(self, stage: Literal["after", "due", "end"], run: Running, record: Record) -> None:
+        """Add to a record what the parts return of a moment.
+
+        Raises:
+            SettingError: a user's part returns what is none of its columns.
+        """
+        for part in self.all:
+            found = getattr(part, stage)(run)
+            if part in self.own and (other := found.keys() - {column.name for column in part.columns}):
+                raise SettingError(
+                    f"{type(part).__name__}.{stage} returned {sorted(other)}, and its columns are "
+                    f"{[column.name for column in part.columns]}: declare each as a fedloom.Measure in columns"
+                )
+            record.update(found)
+
+    def stop(self, run: Running, record: Record | None = None) -> str | None:
+        """Return why the run should end, by the first part that says so."""
+        reasons = (part.stop(run, record) for part in self.all)
+        return next((why for why in reasons if why is not None), None)
+
+    def keep(self, run: Running) -> int | None:
+        """Return the round whose checkpoint is to be kept beside others, by the first part that names one."""
+        return next((found for part in self.all if (found := part.keep(run)) is not None), None)
+
+    def lack(self, records: Sequence[Record]) -> bool:
+        """Return whether the newest of some records lacks what a last round is measured by."""
+        return any(part.lacks(records) for part in self.all)
+
+    @property
+    def state(self) -> dict[str, Any]:
+        """What the parts keep, by the part's number and class; of those that keep something."""
+        kept = {f"{i}_{type(part).__name__}": part.state for i, part in enumerate(self.own)}
+        return {name: state for name, state in kept.items() if tree.leaves(state)}
+
+    def restore(self, saved: Mapping[str, Any]) -> None:
+        """Put back what `state` was when a checkpoint was written."""
+        for i, part in enumerate(self.own):
+            if (name := f"{i}_{type(part).__name__}") in saved:
+                part.state = saved[name]
+
+
+def _class(where: str) -> Any:
+    module, _, name = where.partition(":")
+    return getattr(import_module(module), name)
+
+
+def _check_own(parts: Sequence[Part], known: Collection[str]) -> None:
+    """Raise SettingError for a user's part that is none, or whose columns have a name of another, such as `known`."""
+    taken = {*known, *KNOWN, *RECORDED}
+    for part in parts:
+        if not isinstance(part, Part):
+            remedy = f"make one, {part.__name__}()" if isinstance(part, type) else "derive its class from fedloom.Part"
+            raise SettingError(f"parts are objects of classes derived from fedloom.Part, got {part!r}: {remedy}")
+        for column in part.columns:
+            if not isinstance(column, Measure):
+                raise SettingError(
+                    f"columns of {type(part).__name__} are fedloom.Measure objects, got {column!r}: write "
+                    "fedloom.Measure(name, title, label, meaning)"
+                )
+            if column.name in taken or not column.name.isidentifier():
+                why = "a record has already" if column.name in taken else "is no word"
+                raise SettingError(
+                    f"{type(part).__name__} has a column {column.name!r}, which {why}: name it otherwise"
+                )
+            taken.add(column.name)

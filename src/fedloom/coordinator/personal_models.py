@@ -1,0 +1,93 @@
+"""What a run measures of its clients' personal models: on held-out, on validation and on training examples."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from fedloom.coordinator.evaluation import per_row
+from fedloom.coordinator.history import Record
+from fedloom.coordinator.part import Part, Running
+from fedloom.core.algorithm import Algorithm
+from fedloom.core.task import ChoosesThreshold
+from fedloom.core.task_measures import sign
+
+if TYPE_CHECKING:
+    from fedloom.coordinator.job import Plan
+
+
+class Threshold(Part):
+    """The threshold of a task's measures, chosen after each round by the clients' validation examples.
+
+    They are evaluated by the models that `PersonalModels` evaluates.
+    """
+
+    @classmethod
+    def of(cls, job: Plan) -> Threshold | None:
+        return cls() if isinstance(job.task, ChoosesThreshold) and job.task.chosen_by is not None else None
+
+    def after(self, run: Running) -> Record:
+        of, task = run.evaluation, run.population.task
+        assert isinstance(task, ChoosesThreshold)
+        assert task.chosen_by is not None
+        found = of.clients(run.server, run.round, "val", keep=True)
+        sums = [one.sums[task.chosen_by] for one in found.values()]
+        known = bool(sums) and not any(one.silent for one in found.values())
+        threshold = task.choose(sum(sums[1:], sums[0])) if known else None
+        of.valued = task.measured_at(threshold)
+        return {"threshold": threshold}
+
+
+class PersonalModels(Part):
+    """Each client of the panel, judged by its personal model on its own held-out and validation examples."""
+
+    @classmethod
+    def of(cls, job: Plan) -> PersonalModels:
+        return cls()
+
+    def due(self, run: Running) -> Record:
+        out: Record = {}
+        of = run.evaluation
+        found, main = of.clients(run.server, run.round, "test"), of.main.name
+        if found:
+            rate = {k: found[k].values[main] for k in of.panel if k in found and math.isfinite(found[k].values[main])}
+            values, up = np.array([*rate.values()]), sign(of.main.better)
+            known = len(values) > 0 and of.mean_over(main, found.values()) is not None
+            worst = up * np.sort(up * values)[: max(1, len(values) // 10)]
+            # an algorithm may tell clients without a model of their own from others
+            tells = type(of.algorithm).has_personal is not Algorithm.has_personal
+            out = {
+                f"personal_{main}": float(values.mean()) if known else None,
+                f"personal_{main}_by_samples": of.by_samples(main, found.values()),
+                "personal_std": float(values.std()) if known else None,
+                "personal_worst_tenth": float(worst.mean()) if known else None,
+                **({"without_personal": sum(not one.own for one in found.values())} if tells else {}),
+                "personal_by_client": {str(k): value for k, value in rate.items()},
+            }
+            out |= of.others("personal", found)
+        found = of.clients(run.server, run.round, "val")
+        if found:
+            out[f"val_{main}"] = of.mean_over(main, found.values())
+            out |= of.others("val", found)
+        return out
+
+    def lacks(self, records: Sequence[Record]) -> bool:
+        begun, ended = (any(name.startswith(("personal_", "val_")) for name in r) for r in (records[0], records[-1]))
+        return begun and not ended  # personal models are judged before the first round too, where that can be
+
+
+class TrainingLoss(Part):
+    """The mean loss over all training examples of the panel, each client's by its personal model."""
+
+    @classmethod
+    def of(cls, job: Plan) -> TrainingLoss | None:
+        return cls() if job.settings.evaluate_training else None
+
+    def due(self, run: Running) -> Record:
+        holders = run.engine.population.holders(run.evaluation.panel)
+        results = run.engine.evaluate(run.server, holders, run.round, "all").values()
+        rows, total = sum(int(of.trained) for of in results), sum(float(of.train_loss) for of in results)
+        return {"personal_train_loss": per_row(total, rows)}
