@@ -51,7 +51,11 @@ class Carried:
     def __init__(self, transport: str, folder: Path) -> None:
         self.folder, self.federation = folder, Federation(folder, transport)
         self.examples = written(folder, ROUNDS)
-        settings = (folder / "fed.toml").read_text().replace("deadline = 600", "deadline = 20, eval_every = 1000")
+        settings = (
+            (folder / "fed.toml")
+            .read_text()
+            .replace("deadline = 600", 'deadline = 20, eval_every = 1000, bound = "none"')
+        )
         (folder / "fed.toml").write_text(settings)
         self.certs = secured(folder, transport)
         self.federation.serve(*self.certs)

@@ -82,7 +82,8 @@ def servers(kills: int) -> list[str]:
 
 
 def records(folder: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in (folder / "out" / "metrics.jsonl").read_text().splitlines()]
+    *whole, _ = (folder / "out" / "metrics.jsonl").read_text().split("\n")  # behind the last break a line is written
+    return [json.loads(line) for line in whole]
 
 
 def lost(folder: Path) -> dict[tuple[int, int], str]:
@@ -215,12 +216,13 @@ def damages() -> list[str]:
     """Each damage between a kill of the server and --resume; those that nobody noticed."""
     silent = list[str]()
     with tempfile.TemporaryDirectory() as name:
-        base = Path(name) / "base"
-        base.mkdir()
-        federation = written(base, ROUNDS)
-        killed(base, 0, 6, [0, 1])
+        folder, base = Path(name) / "run", Path(name) / "base"  # a run keeps the place of its test examples
+        folder.mkdir()
+        federation = written(folder, ROUNDS)
+        killed(folder, 0, 6, [0, 1])
+        folder.rename(base)
         for what, damage in (OF_SERVER | OF_DEVICES).items():
-            folder = Path(name) / what.replace(" ", "-")
+            shutil.rmtree(folder, ignore_errors=True)
             shutil.copytree(base, folder)
             damage(folder)
             if what in OF_SERVER:

@@ -97,6 +97,32 @@ def test_another_server_is_refused_in_words(tmp_path: Path, monkeypatch: pytest.
         check_reachable("127.0.0.1", port, early / "authority.crt")
 
 
+def test_a_server_that_says_nothing_or_hardly_anything_is_given_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The seconds are those of the whole greeting, not those between two bytes of it."""
+    monkeypatch.setattr(flower, "_SECONDS", 0.3)
+    authority, over = certified(tmp_path) / "authority.crt", threading.Event()
+
+    def drip(server: socket.socket, each: bytes) -> None:
+        with server.accept()[0] as connection:
+            while not over.wait(0.1):
+                connection.sendall(each)
+
+    for each in (b"", b"\x16"):
+        over.clear()
+        with socket.create_server(("127.0.0.1", 0)) as server:
+            thread = threading.Thread(target=drip, args=(server, each), daemon=True)
+            thread.start()
+            port = server.getsockname()[1]
+            with pytest.raises(
+                RankError, match=rf"^no server answers at 127.0.0.1:{port} \(.*timed out\): start fedloom"
+            ):
+                check_reachable("127.0.0.1", port, authority)
+            over.set()
+            thread.join()
+
+
 @pytest.mark.parametrize("server", [None, "", "host", "host:", ":8443", "host:0", "host:70000", "host:x"])
 def test_a_server_is_named_by_host_and_port(server: str | None) -> None:
     for transport, name in (("flower", "Flower"), ("nats", "NATS")):

@@ -10,6 +10,7 @@ import re
 import shutil
 import signal
 import socket
+import ssl
 import tempfile
 import threading
 import time
@@ -291,6 +292,41 @@ def test_nothing_goes_without_encryption(place: Place) -> None:
             pass
     assert b"PONG" not in seen
     assert b"INFO" not in seen
+
+
+@pytest.mark.slow
+def test_connections_that_say_nothing_or_hardly_anything_are_ended_and_hold_nobody_up(place: Place) -> None:
+    """Before TLS and behind it; nats-server gives them seconds."""
+    place.serve("Kiel", named("Kiel"))
+    trusting = ssl.create_default_context(cafile=place.authority)
+    there = [socket.create_connection(("127.0.0.1", place.port), 5) for _ in range(60)]
+    there[20:40] = [trusting.wrap_socket(each, server_hostname="127.0.0.1") for each in there[20:40]]
+    fleet = greeted(place.manager, 1)
+    assert list(fleet.ranks) == ["Kiel"]
+    start = time.monotonic()
+    while there and time.monotonic() - start < 40:
+        for i, each in enumerate(there):
+            each.settimeout(0.01)
+            with contextlib.suppress(TimeoutError), contextlib.suppress(OSError):
+                if i % 2:
+                    each.send(b"C")
+        there = [each for each in there if not _ended(each)]
+        time.sleep(0.5)
+    assert there == []
+    assert place.manager.arrivals() == [1]
+
+
+def _ended(connection: socket.socket) -> bool:
+    """Whether the other end has closed a connection."""
+    try:
+        while connection.recv(4096):
+            pass
+    except TimeoutError:
+        return False
+    except OSError:
+        pass
+    connection.close()
+    return True
 
 
 def test_a_name_that_would_be_another_subject_is_refused() -> None:
