@@ -50,6 +50,7 @@ def test_what_needs_no_run_does_not_wait_for_pytorch(command: str, status: int) 
     assert done.returncode == status
     assert "argparse" in imported  # else the list was not read
     assert not imported & HEAVY
+    assert "--help" not in command or "rich" not in imported  # which takes as long as all the rest
 
 
 def test_every_command_does_something() -> None:

@@ -17,7 +17,7 @@ PARTS = (
     *("fold", "ldam", "optimiser", "surface", "cohort", "evaluation", "partition", "codec", "runs", "studies"),
     *("ranks", "devices", "given", "names", "readers", "frozen", "front", "changes", "sites", "fedntd_figures"),
     *("tasks", "predict", "statistics", "tuning", "task_checks", "threshold", "rare", "onnx", "robust", "texts"),
-    *("flower", "nats", "new_method", "tokens", "threads", "parts"),
+    *("flower", "nats", "new_method", "tokens", "threads", "commands", "parts"),
 )
 
 
@@ -88,6 +88,11 @@ def copy(tmp_path, monkeypatch):  # type: ignore[no-untyped-def]
     body = "import fedloom\n\ndef test_it():\n    assert fedloom.half(4) == 2\n"
     (tests / "test_half.py").write_text(body)
     (tests / "test_nothing.py").write_text("def test_it():\n    pass\n")
+    outside, its_tests = tmp_path / "papers" / "src" / "fedloom_papers", tmp_path / "papers" / "tests"
+    for folder in (outside, its_tests):
+        folder.mkdir(parents=True)
+    (outside / "__init__.py").write_text("def third(x):\n    return x / 3\n")
+    (its_tests / "test_third.py").write_text(body.replace("half(4)", "third(6)").replace("fedloom", "fedloom_papers"))
     monkeypatch.setattr(mutants, "ROOT", tmp_path)
     return Copy(tmp_path / "copy")
 
@@ -108,6 +113,13 @@ def test_only_a_test_that_fails_kills(new: str, test: str, verdict: str, copy: C
     assert (
         "x / 2" in (copy.root / "src" / "fedloom" / "__init__.py").read_text()
     )  # and the next edit finds the original
+
+
+@pytest.mark.slow
+def test_files_of_papers_are_edited_too(copy: Copy) -> None:
+    for new, verdict in (("x * 3", "killed"), ("x  / 3", "survived")):
+        edit = Edit("third", "wrong", "papers/__init__.py", "x / 3", new, ("papers/test_third.py",))
+        assert copy.verdict(edit)[0] == verdict
 
 
 def test_an_edit_without_its_place_is_told_apart(copy: Copy) -> None:

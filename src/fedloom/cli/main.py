@@ -9,12 +9,14 @@ import warnings
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from importlib import import_module
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from fedloom.cli.parser import parser
 from fedloom.core.errors import FedloomError, SettingError, enough_memory, line_of
 from fedloom.core.naming import forbid_imports
-from fedloom.display.terminal import Terminal
+
+if TYPE_CHECKING:
+    from fedloom.display.terminal import Terminal
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -25,18 +27,19 @@ def main(argv: Sequence[str] | None = None) -> int:
     2 (an error, or nothing could be run); 130 (interrupted).
     """
     words = sys.argv[1:] if argv is None else argv
-    errors = Terminal(stderr=True)
     try:
         commands = parser(words)
     except SettingError as error:  # of what another package offers
-        errors.announce("error", "red", str(error))
+        print(f"error: {error}", file=sys.stderr)
         return 2
     if not words:
         commands.print_help()
         return 2
     args = commands.parse_args(words)
+    from fedloom.display.terminal import Terminal  # which takes longer than all that is needed to print help
+
     debugs = getattr(args, "debug", False)
-    console = Terminal(force_terminal=False if debugs else None)  # a bar hides prompts
+    console, errors = Terminal(force_terminal=False if debugs else None), Terminal(stderr=True)  # a bar hides prompts
 
     printed = set[str]()
 
