@@ -91,6 +91,7 @@ from fedloom.engines.attacks import (
     StandStill as StandStill,
 )
 from fedloom.engines.faults import Unreliable as Unreliable
+from fedloom.engines.links import Link as Link
 from fedloom.evaluate.measure import Measure as Measure
 from fedloom.experiments.experiment import Experiment as Experiment
 from fedloom.experiments.export import export as export, module as module

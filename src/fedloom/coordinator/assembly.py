@@ -95,6 +95,7 @@ def assemble(job: Plan, stored: Mapping[str, Any], *, trains: bool = True) -> As
         faults=None if who.faults is None else FaultsInWords(who.faults),
         attack=who.attack,
         aggregator=who.aggregator,
+        links=parts.links,
         counts_states=settings.stateless or parts.needs.states,
         evaluates_trained=parts.needs.trained,
     )

@@ -200,7 +200,7 @@ def _after_one(
     """Evaluate personal models after one participation in `round`, which leaves no trace; return whom it refused."""
     options = replace(
         engine.options, absent=None, faults=None, attack=None, on_nonfinite="refuse", evaluates_trained=False,
-        aggregator="mean",  # of a few clients, and the new server state is thrown away
+        links=(), aggregator="mean",  # of a few clients, and the new server state is thrown away
     )  # fmt: skip
     with closing(engine.variant(engine.algorithm, options)) as shadow:
         shadow.states, shadow.norms = TrialStore(engine.states), engine.norms.copied()

@@ -15,6 +15,7 @@ from fedloom.core import tree
 from fedloom.core.algorithm import Algorithm
 from fedloom.core.errors import SettingError
 from fedloom.engines.engine import Engine
+from fedloom.engines.links import Link
 from fedloom.engines.population import Population
 from fedloom.evaluate.measure import KNOWN, Measure
 
@@ -93,6 +94,8 @@ class Part:
     """Numbers of a record that are one a round, and what they mean: for pages, tables, trackers and `monitor`."""
     held_out: Collection[int] = ()
     """Clients that are judged apart: no panel has them."""
+    links: Sequence[Link] = ()
+    """What the part does to uploads on their way to the mean, after fedloom's own links."""
     state: Any = ()
     """What the part keeps between rounds: a pytree of tensors, of the same shapes at every moment."""
 
@@ -183,6 +186,11 @@ class Parts:
         return {column.name: column for part in self.own for column in part.columns}
 
     @property
+    def links(self) -> tuple[Link, ...]:
+        """What the parts do to uploads on their way to the mean."""
+        return tuple(link for part in self.all for link in part.links)
+
+    @property
     def held_out(self) -> set[int]:
         """Clients that are judged apart."""
         return {k for part in self.all for k in part.held_out}
@@ -231,16 +239,22 @@ class Parts:
         return any(part.lacks(records) for part in self.all)
 
     @property
+    def _keeping(self) -> dict[str, Part | Link]:
+        """The user's parts and their links, by the numbers and classes under which checkpoints have their states."""
+        named: dict[str, Part | Link] = {f"{i}_{type(part).__name__}": part for i, part in enumerate(self.own)}
+        links = [(f"{i}_link_{j}", link) for i, part in enumerate(self.own) for j, link in enumerate(part.links)]
+        return named | dict(links)
+
+    @property
     def state(self) -> dict[str, Any]:
-        """What the parts keep, by the part's number and class; of those that keep something."""
-        kept = {f"{i}_{type(part).__name__}": part.state for i, part in enumerate(self.own)}
-        return {name: state for name, state in kept.items() if tree.leaves(state)}
+        """What parts and links keep, of those that keep something."""
+        return {name: one.state for name, one in self._keeping.items() if tree.leaves(one.state)}
 
     def restore(self, saved: Mapping[str, Any]) -> None:
         """Put back what `state` was when a checkpoint was written."""
-        for i, part in enumerate(self.own):
-            if (name := f"{i}_{type(part).__name__}") in saved:
-                part.state = saved[name]
+        for name, one in self._keeping.items():
+            if name in saved:
+                one.state = saved[name]
 
 
 def _class(where: str) -> Any:

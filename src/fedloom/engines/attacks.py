@@ -6,7 +6,6 @@ import math
 import statistics
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 import numpy as np
 import torch
@@ -19,11 +18,11 @@ from fedloom.core.random import derive, generator, normal
 from fedloom.core.types import Tree, Weighted, Weights
 from fedloom.data import Examples, Federation
 from fedloom.engines.accounting import PayloadSize
-from fedloom.engines.message import Answer, Call, Request
+from fedloom.engines.links import Asked, Link, Question
+from fedloom.engines.message import Call, Request
 from fedloom.engines.population import Population
 from fedloom.engines.references import sent_tensors
 
-Asked = tuple[Request, Any, Answer]  # with the new states
 _AT_ONCE = 1000  # test images
 
 
@@ -318,6 +317,17 @@ class Backdoor(Attack):
 
     def values(self, honest: Tensor, sent: Tensor, draw: Draw) -> Tensor:
         return sent + self.boost * (honest - sent)
+
+
+class Lies(Link):
+    """What clients that lie send in the place of what they have learnt."""
+
+    def __init__(self, attack: Attack) -> None:
+        self.attack = attack
+
+    def answers(self, question: Question, answers: Iterator[Asked]) -> Iterator[Asked]:
+        call, asked = question.call, len(question.clients)
+        return self.attack.in_round(answers, call, asked, question.bill, question.engine.population)
 
 
 def poisoned(population: Population, attack: Attack) -> Population:

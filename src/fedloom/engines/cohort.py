@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -19,12 +18,10 @@ from fedloom.core.errors import NobodyAnswered, SettingError, StackingError
 from fedloom.core.model import Model
 from fedloom.core.random import derive
 from fedloom.core.types import Failure
-from fedloom.engines.accounting import PayloadSize, of_new_states, of_states
-from fedloom.engines.finite import mean_losses, not_finite, refused
-from fedloom.engines.message import Answer, Call, Request
-from fedloom.engines.norms import NO_MEDIANS, Measured, Medians, kinds, medians_of
+from fedloom.engines.finite import mean_losses
+from fedloom.engines.links import Question
+from fedloom.engines.message import Answer, Call, Request, Split
 from fedloom.engines.personal import models_in
-from fedloom.engines.references import sent_tensors
 from fedloom.engines.round_traffic import Exchange
 from fedloom.engines.server_side import ServerSide
 
@@ -143,7 +140,7 @@ class AskedCohort:
         parts = self._parts()
         sums = [tree.WeightedMean() for _ in parts]
         place = {k: i for i, part in enumerate(parts) for k in part}
-        least = max(at_least, self.engine.aggregator.needs) if at_least else 0
+        least = max(at_least, self.engine.chain.least) if at_least else 0
         for ids, uploads in self._exchange(fn, broadcast, scatter, failed, least, parts):
             there.update(ids)
             if isinstance(uploads, tree.WeightedMean):
@@ -161,14 +158,22 @@ class AskedCohort:
         return Reduction(cohort=cohort, total=total, failed=tuple(failed))
 
     def _new_total(self, fn: Callable[..., Any], broadcast: tuple[Any, ...]) -> Callable[[], Total]:
-        """Return what makes a place where uploads of a method become a mean, by the run's aggregator."""
-        engine, method = self.engine, self._name(fn)
+        """Return what makes a place where uploads of a method become a mean, by the links on their way."""
+        engine, question = self.engine, self._question(fn, broadcast)
 
         def new() -> Total:
             engine.took_mean = True
-            return engine.aggregator.total(lambda uploads: sent_tensors(engine.bill(method), broadcast, uploads))
+            return engine.chain.total(question, tree.WeightedMean)
 
         return new
+
+    def _question(self, fn: Callable[..., Any], broadcast: tuple[Any, ...]) -> Question:
+        """Return what these clients are asked next."""
+        engine, name = self.engine, self._name(fn)
+        number = max((self.exchanges.get(k, 0) for k in self.clients), default=0)
+        looked_at: Split | None = "all" if engine.options.evaluates_trained else None
+        call = Call(name, broadcast, self.round, number, engine.algorithm.local.rate(self.round), looked_at)
+        return Question(engine, call, sorted(self.clients), name, engine.bill(name))
 
     def _parts(self) -> list[tuple[int, ...]]:
         """Return the groups of clients whose uploads are added up together.
@@ -206,36 +211,30 @@ class AskedCohort:
         Raises:
             NobodyAnswered: fewer have answered.
         """
-        engine, number = self.engine, max((self.exchanges.get(k, 0) for k in self.clients), default=0)
-        name, rate = self._name(fn), engine.algorithm.local.rate(self.round)
-        send = self._sender(scatter)
+        engine, chain, asked_of_all = self.engine, self.engine.chain, self._question(fn, broadcast)
+        number, send = int(asked_of_all.call.exchange), self._sender(scatter)
         self.exchanges.update(dict.fromkeys(self.clients, number + 1))
         engine.traffic.asked.update(self.clients)
-        call = Call(name, broadcast, self.round, number, rate, "all" if engine.options.evaluates_trained else None)
         groups, accepted, lost = self.groups, list[int](), dict[int, str]()
         try:
             for group in groups:
-                order, kind = sorted(group.clients), f"{name} {number} {group.architecture}"
-                if engine.options.faults is not None:
-                    reasons = {k: engine.options.faults(self.round, number, k) for k in order}
-                    lost.update({k: why for k, why in reasons.items() if why is not None})
-                    order = [k for k in order if reasons[k] is None]
+                kind = f"{asked_of_all.call.method} {number} {group.architecture}"
+                question = replace(asked_of_all, clients=sorted(group.clients), kind=kind)
+                lost.update(gone := chain.lost(question))
+                order = [k for k in question.clients if k not in gone]
                 engine.lost = lost
                 asked = [tuple(k for k in part if k in order) for part in parts]
-                call = replace(call, sums=tuple(part for part in asked if part))
-                for request, states, answer, measured, medians in self._measured(call, order, send, kind):
-                    if engine.options.counts_states:
-                        self._note_states(request, states, answer)
+                call = replace(question.call, sums=tuple(part for part in asked if part))
+                question = replace(question, call=call, clients=order)
+                answers = chain.answers(question, engine.answers(call, order, send) if order else ())
+                for request, states, answer in answers:
                     engine.states.offer(request.clients, states, (self.round, number))
-                    bad = self._refused(request, states, answer, measured, medians)
+                    bad = chain.refuse(question, (request, states, answer))
                     engine.refused(bad, self.round)
                     engine.traffic.refused += len(bad)
                     lost.update(bad)
                     good = [i for i, k in enumerate(request.clients) if k not in bad]
                     there = [request.clients[i] for i in good]
-                    if measured is not None and engine.bound is not None and engine.bound.of == "median":
-                        for each, norms in measured.by_kind(kind, good):
-                            engine.norms.add(each, norms)
                     if len(groups) == 1 and at_least <= 1:
                         engine.states.accept(there)
                     accepted.extend(there)
@@ -243,8 +242,7 @@ class AskedCohort:
                     if good and answer.summed is not None:
                         yield there, answer.summed.total
                     elif good:
-                        if measured is not None and engine.bound is not None:
-                            answer = measured.clipped(request, answer, engine.bound, medians)
+                        answer = chain.take(question, (request, states, answer), good)
                         index = torch.tensor(good, device=engine.population.device)
                         yield there, answer.upload if not bad else tree.take(answer.upload, index)
             engine.traffic.accepted += len(accepted)
@@ -254,45 +252,6 @@ class AskedCohort:
             engine.states.accept(accepted)
         finally:
             engine.states.drop_offers()
-
-    def _measured(
-        self, call: Call, clients: Sequence[int], send: Callable[[Sequence[int]], tuple[Any, ...]], kind: str
-    ) -> Iterator[tuple[Request, Any, Answer, Measured | None, Medians]]:
-        """Yield (request, new states, answer, norms of uploads, their medians) for clients of one architecture.
-
-        Norms are measured where there is a bound. The medians are those of the last rounds; where these have none, all
-        answers are waited for, and they are their own.
-        """
-        engine, bound = self.engine, self.engine.bound
-        answers: Iterable[tuple[Request, Any, Answer]] = engine.answers(call, clients, send) if clients else ()
-        bill = engine.bill(call.method)
-        if engine.options.attack is not None:
-            answers = engine.options.attack.in_round(answers, call, len(clients), bill, engine.population)
-        if bound is None:
-            yield from ((*found, None, NO_MEDIANS) for found in answers)
-            return
-        measured: Iterator[tuple[Request, Any, Answer, Measured | None]]
-        measured = ((*found, _measured(found[0], found[2], bill)) for found in answers)
-        uploads, buffers = map(engine.norms.median, kinds(kind))
-        medians: Medians = (uploads, buffers)
-        if bound.of == "median" and medians[0] is None:
-            together = list(measured)
-            norms = [one.norms for *_, one in together if one is not None]
-            medians, measured = medians_of(torch.cat(norms)) if norms else NO_MEDIANS, iter(together)
-        yield from ((*found, medians) for found in measured)
-
-    def _refused(
-        self, request: Request, states: Any, answer: Answer, measured: Measured | None, medians: Medians
-    ) -> dict[int, str]:
-        """Return the clients whose answers hold numbers that are not finite or too large, and why."""
-        engine, summed, large = self.engine, answer.summed, dict[int, str]()
-        wrong = not_finite(request, states, answer) if summed is None else summed.wrong
-        bad = refused(request, wrong, stop=engine.options.on_nonfinite == "stop")
-        if summed is not None:
-            large = dict(summed.large)
-        elif measured is not None and engine.bound is not None:
-            large = measured.beyond(request, engine.bound, medians)
-        return large | bad
 
     def _name(self, fn: Callable[..., Any]) -> str:
         """Return the name by which a method is sent: one of the run's own algorithm, marked @on_client."""
@@ -345,27 +304,10 @@ class AskedCohort:
             losses = [values[i, : took[i]] for values, took in zip(answer.losses, answer.steps, strict=True)]
             engine.watch(Exchange(name, number, ids[i], state, upload, models[0] if clear else None, unclear, losses))
 
-    def _note_states(self, request: Request, states: Any, answer: Answer) -> None:
-        """Count the states that travel where devices keep none.
-
-        A client downloads the state of its last exchange, if there was one. It uploads the part of the new one that the
-        server does not have yet.
-        """
-        engine, ids = self.engine, request.clients
-        before = [engine.states.get(k, ()) for k in ids]
-        after = [tree.take(states, i) for i in range(len(ids))]
-        there = [(tree.take(answer.upload, i), state) for i, state in enumerate(before)]
-        engine.traffic.count("down", ids, [Counter(personal=size) for size in of_states(before)])
-        engine.traffic.count("up", ids, [Counter(personal=size) for size in of_new_states(after, there)])
-
     def _with(self, clients: tuple[int, ...], architecture: str | None = None) -> AskedCohort:
         return AskedCohort(
             self.engine, clients, self.round, exchanges=self.exchanges, architecture=architecture or self.architecture
         )
-
-
-def _measured(request: Request, answer: Answer, payload: PayloadSize) -> Measured | None:
-    return None if answer.summed is not None else Measured.of(request, answer, payload)
 
 
 def _one_each(scatter: Any, count: int) -> tuple[Any, ...]:

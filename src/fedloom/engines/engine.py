@@ -43,6 +43,7 @@ class Engine(ServerSide):
         groups = {"": cohort} if self.algorithm.mixed else {str(g.architecture): g for g in cohort.groups}
         after = {**server, **{name: self._moved(name, server[name], group) for name, group in groups.items()}}
         self.norms.end_round()
+        self.chain.end_round(cohort.clients)
         return after
 
     def evaluate_counts(

@@ -10,6 +10,7 @@ from fedloom.core.errors import SettingError
 from fedloom.core.fold.execution import Compilation
 from fedloom.engines.attacks import Attack
 from fedloom.engines.faults import Faults
+from fedloom.engines.links import Link
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,6 +47,8 @@ class Options:
     """Rule by which uploads become a mean (`core/aggregators.py`)."""
     attack: Attack | None = None
     """Simulated clients that lie."""
+    links: tuple[Link, ...] = ()
+    """Links of parts on the way of uploads to their mean, after all others (`engines/chain.py`)."""
     counts_states: bool = False
     """Let clients' states travel with the messages, and count their bytes."""
     evaluates_trained: bool = False
@@ -60,6 +63,11 @@ class Options:
             raise SettingError(
                 f"partial_sums = {self.partial_sums} cannot be, because stateless clients are asked for their states: "
                 "leave one of them out"
+            )
+        if self.partial_sums is not None and self.links:
+            raise SettingError(
+                f"{type(self.links[0]).__name__} looks at each upload, and partial_sums = {self.partial_sums} sends "
+                "sums: leave one of them out"
             )
         if self.partial_sums is not None and "median" in self.bound:
             raise SettingError(

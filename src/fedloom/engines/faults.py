@@ -10,6 +10,7 @@ from typing import Any
 from fedloom.core.choices import check_choices
 from fedloom.core.errors import SettingError
 from fedloom.core.random import derive
+from fedloom.engines.links import Link, Question
 
 Faults = Callable[[int, int, int], str | None]  # (round, exchange, client), all from 0 -> why it fails, or None
 NOT_WITHIN = "no answer within"  # so begins why a client failed whose time was up
@@ -86,6 +87,18 @@ def lost_again(records: Sequence[Mapping[str, Any]], faults: Faults | None) -> F
 def _uniform(seed: int, *words: int | str) -> float:
     """Return a uniform number in [0, 1), derived from the seed and the words."""
     return derive(seed, *words) / 2**62
+
+
+class Lost(Link):
+    """Clients that faults lose on the way."""
+
+    def __init__(self, faults: Faults) -> None:
+        self.faults = faults
+
+    def lost(self, question: Question) -> dict[int, str]:
+        call = question.call
+        reasons = {k: self.faults(call.round, int(call.exchange), k) for k in question.clients}
+        return {k: why for k, why in reasons.items() if why is not None}
 
 
 @dataclass(frozen=True)

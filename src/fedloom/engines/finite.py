@@ -10,6 +10,7 @@ from torch import Tensor
 
 from fedloom.core import tree
 from fedloom.core.errors import NonFiniteError
+from fedloom.engines.links import Asked, Link, Question
 from fedloom.engines.message import Answer, Request
 
 REMEDY = "; a lower rate (local.lr, or rates that the method has of its own) or clipping (local.clip) may help"
@@ -69,6 +70,18 @@ def not_finite(request: Request, states: Any, answer: Answer) -> dict[int, tuple
                 for i in (~total.isfinite()).nonzero().flatten().tolist():
                     bad.setdefault(ids[i], (None, f"the {kind} is not finite"))
     return bad
+
+
+class Finite(Link):
+    """Answers with numbers that are not finite: these clients are refused, or end the run. `stop`: which of both."""
+
+    def __init__(self, *, stop: bool) -> None:
+        self.stop = stop
+
+    def refuse(self, question: Question, asked: Asked) -> dict[int, str]:
+        request, states, answer = asked
+        wrong = not_finite(request, states, answer) if answer.summed is None else answer.summed.wrong
+        return refused(request, wrong, stop=self.stop)
 
 
 def refused(request: Request, bad: Mapping[int, tuple[int | None, str]], stop: bool) -> dict[int, str]:

@@ -16,6 +16,7 @@ from fedloom.core import tree
 from fedloom.core.errors import SettingError
 from fedloom.core.types import Tree, Weighted, Weights
 from fedloom.engines.accounting import PayloadSize
+from fedloom.engines.links import Asked, Link, Question
 from fedloom.engines.message import Answer, Request
 from fedloom.engines.references import sent_tensors
 
@@ -193,6 +194,49 @@ class Norms:
         if not fits:
             raise ValueError("norms are lists of numbers of the last rounds, by the kind of uploads")
         return cls(raw)
+
+
+class Bounded(Link):
+    """Uploads beyond a bound: refused, or clipped.
+
+    A median is that of the last rounds; where these have none, all answers are waited for, and it is their own.
+    """
+
+    def __init__(self, bound: Bound) -> None:
+        self.bound = bound
+        self._medians: Medians = NO_MEDIANS
+        self._norms: dict[tuple[int, ...], Measured] = {}  # of the answers at hand, by their clients
+
+    def answers(self, question: Question, answers: Iterator[Asked]) -> Iterator[Asked]:
+        bound, kept = self.bound, question.engine.norms
+        uploads, buffers = map(kept.median, kinds(question.kind))
+        self._medians, self._norms = (uploads, buffers), {}
+        coming = (self._with_norms(question, asked) for asked in answers)
+        if bound.of == "median" and uploads is None:
+            together = list(coming)
+            norms = [one.norms for one in self._norms.values()]
+            self._medians, coming = medians_of(torch.cat(norms)) if norms else NO_MEDIANS, (one for one in together)
+        yield from coming
+
+    def _with_norms(self, question: Question, asked: Asked) -> Asked:
+        request, _, answer = asked
+        if answer.summed is None:
+            self._norms[request.clients] = Measured.of(request, answer, question.bill)
+        return asked
+
+    def refuse(self, question: Question, asked: Asked) -> dict[int, str]:
+        request, _, answer = asked
+        if answer.summed is not None:
+            return dict(answer.summed.large)
+        return self._norms[request.clients].beyond(request, self.bound, self._medians)
+
+    def take(self, question: Question, asked: Asked, good: Sequence[int]) -> Answer:
+        request, _, answer = asked
+        measured = self._norms[request.clients]
+        if self.bound.of == "median":
+            for kind, norms in measured.by_kind(question.kind, good):
+                question.engine.norms.add(kind, norms)
+        return measured.clipped(request, answer, self.bound, self._medians)
 
 
 def kinds(kind: str) -> tuple[str, str]:

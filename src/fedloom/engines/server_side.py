@@ -11,7 +11,6 @@ from typing import Any, ClassVar
 from torch import Tensor
 
 from fedloom.core import tree
-from fedloom.core.aggregators import aggregator
 from fedloom.core.algorithm import Algorithm
 from fedloom.core.cohort import Predict
 from fedloom.core.errors import SettingError, StackingError
@@ -19,7 +18,9 @@ from fedloom.core.fold.execution import Programs
 from fedloom.core.network_makers import own_defaults
 from fedloom.core.random import derive
 from fedloom.engines.accounting import PayloadSize
+from fedloom.engines.chain import chain_of
 from fedloom.engines.engine_options import DEFAULTS, Options
+from fedloom.engines.links import Chain
 from fedloom.engines.message import Answer, Call, Request
 from fedloom.engines.norms import Norms, bound
 from fedloom.engines.population import Population
@@ -76,9 +77,10 @@ class ServerSide(ABC):
                 f"attack = {type(o.attack).__name__} is a simulation of clients that lie, and devices are what they "
                 "are: leave it out; an aggregator, such as 'median', is for devices too"
             )
-        self.aggregator, self.bound = aggregator(o.aggregator), bound(o.bound)
+        self.bound = bound(o.bound)
         self.took_mean = False  # whether uploads became a mean
         self.norms = Norms()
+        self._chain: tuple[Options, Chain] | None = None
         self._bills: dict[str, PayloadSize] = {}
         self.runtime = Runtime(
             population, algorithm, stacked=self.stacked, compilation=o.compilation, bf16=o.bf16, programs=programs
@@ -90,6 +92,13 @@ class ServerSide(ABC):
         self.to_judge: dict[str, Predict | Mapping[int, Predict]] = {}
         self.traffic = Traffic()
         self.lost: dict[int, str] = {}  # clients of the exchange at hand that did not answer, and why
+
+    @property
+    def chain(self) -> Chain:
+        """The way of uploads to their mean, by the options."""
+        if self._chain is None or self._chain[0] is not self.options:
+            self._chain = self.options, chain_of(self.options)
+        return self._chain[1]
 
     @own_defaults()
     def init(self) -> dict[str, Any]:

@@ -1,0 +1,121 @@
+"""The way of an upload from its client to the mean: links, one after the other."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from torch import Tensor
+
+from fedloom.core.aggregators import Total
+from fedloom.core.types import Tree
+from fedloom.engines.accounting import PayloadSize
+from fedloom.engines.message import Answer, Call, Request
+from fedloom.engines.references import sent_tensors
+
+if TYPE_CHECKING:
+    from fedloom.engines.server_side import ServerSide
+
+Asked = tuple[Request, Any, Answer]  # (what some clients were asked, their new states, their answer)
+
+
+@dataclass(frozen=True)
+class Question:
+    """What clients of one architecture are asked in an exchange, as links see it.
+
+    `kind`: names uploads that are alike: method, exchange, architecture. `bill`: what the method's messages cost, and
+    what kind of value each is. `references`: uploads -> what was sent in the place of each leaf, where that is known.
+    """
+
+    engine: ServerSide
+    call: Call
+    clients: Sequence[int]
+    kind: str
+    bill: PayloadSize
+
+    def references(self, uploads: Tree, scatter: tuple[Any, ...] = ()) -> list[Tensor | None]:
+        """Return what was sent in the place of each leaf of stacked uploads, where that is known."""
+        return sent_tensors(self.bill, self.call.broadcast, uploads, scatter)
+
+
+class Link:
+    """A step on the way of uploads to their mean. Every method may be left out; several links are asked in their order.
+
+    A part brings links of its own (`Part.links`), which come after those of fedloom: clients are lost, liars lie,
+    states are counted, norms are bounded, what is not finite is refused, and a rule makes the mean. Of a link from
+    outside, `take` is given what was accepted and `total` what the rule adds up; both see each upload once, stacked.
+    """
+
+    least = 0  # uploads, below which there is no mean
+    state: Any = ()
+    """What the link keeps between rounds: a pytree of tensors, of the same shapes at every moment."""
+
+    def lost(self, question: Question) -> dict[int, str]:
+        """Return clients that will not answer, and why: they are not asked."""
+        return {}
+
+    def answers(self, question: Question, answers: Iterator[Asked]) -> Iterator[Asked]:
+        """Yield the answers as they are to be looked at, in their order."""
+        return answers
+
+    def refuse(self, question: Question, asked: Asked) -> dict[int, str]:
+        """Return the clients of an answer whose uploads are not taken, and why."""
+        return {}
+
+    def take(self, question: Question, asked: Asked, good: Sequence[int]) -> Answer:
+        """Return the answer whose uploads are added up. `good`: places of the clients that are taken."""
+        return asked[2]
+
+    def total(self, question: Question, total: Total) -> Total:
+        """Return the place where uploads become a mean; another one in that of `total`, or itself."""
+        return total
+
+    def end_round(self, clients: Collection[int]) -> None:
+        """Let what was seen of a round count. `clients`: who was asked in it."""
+
+
+class Chain:
+    """Links, asked together."""
+
+    def __init__(self, links: Sequence[Link]) -> None:
+        self.links = tuple(links)
+
+    @property
+    def least(self) -> int:
+        return max((link.least for link in self.links), default=0)
+
+    def lost(self, question: Question) -> dict[int, str]:
+        found: dict[int, str] = {}
+        for link in self.links:
+            found |= link.lost(question)
+        return found
+
+    def answers(self, question: Question, answers: Iterable[Asked]) -> Iterator[Asked]:
+        coming = iter(answers)
+        for link in self.links:
+            coming = link.answers(question, coming)
+        return coming
+
+    def refuse(self, question: Question, asked: Asked) -> dict[int, str]:
+        """Return whose uploads are not taken, and why: of several reasons the last link's."""
+        found: dict[int, str] = {}
+        for link in self.links:
+            found |= link.refuse(question, asked)
+        return found
+
+    def take(self, question: Question, asked: Asked, good: Sequence[int]) -> Answer:
+        request, states, answer = asked
+        for link in self.links:
+            answer = link.take(question, (request, states, answer), good)
+        return answer
+
+    def total(self, question: Question, plain: Callable[[], Total]) -> Total:
+        total = plain()
+        for link in self.links:
+            total = link.total(question, total)
+        return total
+
+    def end_round(self, clients: Collection[int]) -> None:
+        for link in self.links:
+            link.end_round(clients)
