@@ -136,18 +136,6 @@ def test_kept_checkpoints_are_the_last_two_and_every_third(tmp_path: Path) -> No
     assert {p.name for p in (tmp_path / "checkpoints/clients").iterdir()} == named
 
 
-def test_clients_that_a_bound_refuses_are_taken_once_it_is_raised(tmp_path: Path) -> None:
-    """A client that was away while the others came near their optimum sends more than they: not for the whole run."""
-    settings = dataclasses.replace(SETTINGS, rounds=3, bound="refuse:0.9", checkpoint_every=2)
-    first = run(FedAvg(local=LOCAL), federation(), linear, settings, directory=tmp_path / "run")
-    assert all(m["failed"] for m in first.metrics[1:])
-    raised = dataclasses.replace(settings, rounds=6, bound="refuse:median:50")
-    got = run(FedAvg(local=LOCAL), federation(), linear, raised, directory=tmp_path / "run", resume=True)
-    assert got.metrics[:4] == first.metrics
-    assert [m["failed"] for m in got.metrics[4:]] == [{}, {}, {}]
-    assert verify(tmp_path / "run").whole
-
-
 @pytest.mark.slow
 def test_going_on_from_an_older_checkpoint(tmp_path: Path) -> None:
     job = Job(algorithm=PFedSD(local=LOCAL), federation=federation(), model=linear, settings=SETTINGS)

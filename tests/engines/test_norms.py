@@ -131,7 +131,7 @@ def test_a_norm_is_of_the_difference_to_what_was_sent_and_buffers_have_their_own
     words = found.beyond(request, bound("refuse:median:3.9"), (1.25, None))[8]
     assert words == (
         "the upload has a norm of 5 beside what was sent, and at most 3.9 times the median of its kind, 1.25, is taken"
-        ": raise run.bound if it is sound, also of a run that goes on (--resume)"
+        ": raise run.bound if it is sound"
     )
     words = found.beyond(request, bound("refuse:median:3.9"), (None, 0.5))[8]
     assert words.startswith("the statistics of BatchNorm in the upload has a norm of 2 beside what was sent, and at")

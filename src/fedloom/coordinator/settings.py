@@ -123,7 +123,7 @@ class RunSettings(StrictSettings):
     )
     """[Rule by which uploads become a mean](robust.md#rules), the weighted mean or one that survives clients that lie,
     in every algorithm that averages."""
-    bound: str = setting("none", "--bound RULE", "training", may_differ=("resumed",))
+    bound: str = setting("none", "--bound RULE", "training")
     """[Bound of one upload](robust.md#a-bound): of the norm of its difference to what was sent, `refuse:X` or `clip:X`;
     `refuse:median:X` is X times the median of such uploads, `refuse:sent:X` X times the norm of what was sent; none: no
     bound. `fedloom serve` uses `refuse:median:5` unless told otherwise."""

@@ -121,7 +121,7 @@ class Measured:
             out.setdefault(
                 request.clients[i],
                 f"{_PARTS[part]} has a norm of {norm:.4g}{beside}, and at most {bound.most:g}{of}{unit} is taken: "
-                "raise run.bound if it is sound, also of a run that goes on (--resume)",
+                "raise run.bound if it is sound",
             )
         return out
 
