@@ -448,8 +448,8 @@ _FORMS = {
     "model": [*MODELS],
     "task": [*TASKS],
     "data.partition": [partition.form for partition in PARTITIONS.values()],
-    "clients.attack": ["none", *(form for forms, *_ in ATTACKS.values() for form in forms)],
-    "run.aggregator": [form for forms, *_ in AGGREGATORS.values() for form in forms],
+    "clients.attack": ["none", *(form for one in ATTACKS.values() for form in one.forms)],
+    "run.aggregator": [form for one in AGGREGATORS.values() for form in one.forms],
     "clients.sampler": [*(sampler.form for sampler in SAMPLERS.values()), f"each with {ARRIVING.form}"],
 }
 

@@ -91,7 +91,7 @@ REFUSED = {
         "got 3", "give as many",
     ),
     "a misspelt setting of a task": (
-        f"run fedavg --data s/*.csv{DAYS} --task regression?eror=huber", "takes settings as NAME=VALUE",
+        f"run fedavg --data s/*.csv{DAYS} --task regression?eror=huber", "of task regression one says",
         "got 'eror=huber'", "did you mean 'error'",
     ),
     "an error that there is not": (

@@ -1,13 +1,14 @@
-"""Words of messages, and of people: long lists, names nearly right, text from a file, places on this machine."""
+"""Words of messages, and of people: long lists, names nearly right, text from a file, places, KEY=VALUE behind `?`."""
 
 from __future__ import annotations
 
 import difflib
+import math
 import os
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, Literal, TypeVar, get_args, get_origin
 
 T = TypeVar("T")
 
@@ -84,3 +85,89 @@ def did_you_mean(word: str, known: Iterable[str]) -> str:
 def plain(word: str) -> str:
     """Return the letters and digits of a name, in lower case."""
     return "".join(filter(str.isalnum, word)).lower()
+
+
+# ---- KEY=VALUE&KEY=VALUE
+
+
+def pairs(text: str) -> list[tuple[str, str]]:
+    """Return the keys and values in KEY=VALUE&KEY=VALUE, whatever they are."""
+    return [(key, value) for key, _, value in (pair.partition("=") for pair in text.split("&") if pair)]
+
+
+def arguments(noun: str, written: str, kinds: Mapping[str, Any], form: str, remedy: str = "") -> dict[str, Any]:
+    """Return the values in KEY=VALUE&KEY=VALUE, each said once.
+
+    Args:
+        noun: of what they are said, such as "a table".
+        written: what follows the question mark.
+        kinds: kinds of the values by key, as of `value_of`; none if nothing may be said.
+        form: how such a text is written.
+        remedy: what else helps.
+
+    Raises:
+        ValueError: a key is unknown, or there twice, or a value is missing or of another kind.
+    """
+    out = dict[str, Any]()
+    for pair in written.split("&"):
+        key, _, value = pair.partition("=")
+        if not kinds:
+            raise ValueError(f"of {noun} one says nothing, got {pair!r}: leave out what follows its name")
+        if not value or key not in kinds or key in out:
+            close = did_you_mean(key, kinds.keys() - {key})
+            raise ValueError(
+                f"of {noun} one says, each once, some of {form}, got {pair!r}{close}{remedy and f': {remedy}'}"
+            )
+        try:
+            out[key] = value_of(value, kinds[key])
+        except ValueError:
+            rule = f"{key} of {noun} is {kind_of(kinds[key]) or 'of another kind'}"
+            raise ValueError(f"{rule}, got {pair!r}: write it as in {form}") from None
+    return out
+
+
+def whole(text: str) -> int:
+    """Return the count that a text has.
+
+    Raises:
+        ValueError: it is none.
+    """
+    if not text.isdecimal():
+        raise ValueError
+    return int(text)
+
+
+_KINDS: dict[Any, str] = {
+    int: "a whole number", whole: "a whole number, 0 or more", float: "a number", bool: "true or false", list: "a list",
+}  # fmt: skip
+
+
+def value_of(text: str, kind: Any) -> Any:
+    """Return a value as a text has it.
+
+    Args:
+        text: of one value.
+        kind: a type: text, a number, true or false, a list with commas, one of some words (`Literal`); or a function of
+            the text.
+
+    Raises:
+        ValueError: it is of another kind.
+    """
+    if kind is list:
+        return text.split(",")
+    if get_origin(kind) is Literal or kind is bool:
+        values = {str(word).lower() if kind is bool else word: word for word in get_args(kind) or (True, False)}
+        if text not in values:
+            raise ValueError
+        return values[text]
+    if kind not in (int, float):
+        return kind(text)
+    number = float(text)
+    if not math.isfinite(number) or (kind is int and not number.is_integer()):
+        raise ValueError
+    return kind(number)
+
+
+def kind_of(kind: Any) -> str:
+    """Return what values of a kind are, in words; "" of text, and of what another function reads."""
+    return " or ".join(get_args(kind)) if get_origin(kind) is Literal else _KINDS.get(kind, "")

@@ -441,7 +441,7 @@ OPENING = (
             "unknown partition 'shard:2' (did you mean 'shards'?); there are iid, shards:S, dirichlet:ALPHA",
         ),
         ("run fedavg --partition shards:x", "partition shards:S must be of type int, got 'x'"),
-        ("run fedavg --partition iid:3", "partition iid takes no value, got 'iid:3'; there are iid, shards:S, "),
+        ("run fedavg --partition iid:3", "this partition is written iid, got 'iid:3'"),
         (
             "run fedavg --partition shards:20",
             "every class needs an example for each of its 40 shards, got 30 of class 0: use fewer clients, fewer "

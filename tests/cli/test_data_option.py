@@ -48,7 +48,7 @@ def test_missing_files_are_named(tmp_path: Path, capsys: pytest.CaptureFixture[s
     [
         ("s/*.tsv?label=readmitted", "sites must be two files or more, got none for 's/*.tsv': name others"),
         ("s/*.csv?client=patient", "each file of s/*.csv is a client, got 'client=patient': leave it out"),
-        ("s/*.csv?lable=readmitted", "of a table one says, each once, s/*.csv?label=y&split=s&group=g&drop=a,b"),
+        ("s/*.csv?lable=readmitted", "of a table one says, each once, some of s/*.csv?label=y&split=s&group=g&drop=a"),
         ("s/*.csv?lable=readmitted", "got 'lable=readmitted' (did you mean 'label'?)"),
         ("s/*.csv", "written alike, got no site has 'label': say which one is the label (label=NAME)"),
         ("s", "tables of a folder are read by a pattern, a client for each file, got 's': write 's/*.csv?label=NAME'"),

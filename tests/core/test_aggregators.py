@@ -280,15 +280,15 @@ def test_uploads_of_other_shapes_or_without_weight_are_refused() -> None:
     [
         ("trimmed:0.6", r"aggregator = 'trimmed:0.6': the share that is left out .* below 0.5, got 0.6: write median"),
         ("trimmed:0", "above 0 and below 0.5, got 0"),
-        ("trimmed:nan", "above 0 and below 0.5, got nan"),
+        ("trimmed:nan", "is written trimmed:SHARE, got 'trimmed:nan': SHARE is a number"),
         ("trimmed", "this aggregator is written trimmed:SHARE, got 'trimmed'"),
         ("mean:2", "this aggregator is written mean, got 'mean:2'"),
-        ("krum", "written krum:F, of whole numbers, got 'krum'"),
-        ("krum:1.5", "written krum:F, of whole numbers, got 'krum:1.5'"),
+        ("krum", "written krum:F, got 'krum': F is a whole number"),
+        ("krum:1.5", "written krum:F, got 'krum:1.5': F is a whole number"),
         ("krum:-1", "0 or more clients lie"),
         ("multi_krum:2:0", "1 or more uploads are averaged"),
-        ("multi_krum:2", "written multi_krum or multi_krum:F:M, of whole numbers"),
-        ("medain", r"unknown aggregator = 'medain' \(did you mean 'median'\?\); there are mean, trimmed"),
+        ("multi_krum:2", "written multi_krum or multi_krum:F:M, got 'multi_krum:2': F is a"),
+        ("medain", r"unknown aggregator 'medain' \(did you mean 'median'\?\); there are mean, trimmed"),
     ],
 )
 def test_a_wrong_rule_is_refused(text: str, message: str) -> None:

@@ -45,7 +45,7 @@ def test_attacks_by_name(text: str, who: str | None, made: Attack | None) -> Non
 @pytest.mark.parametrize(
     ("text", "who", "message"),
     [
-        ("sign_filp", "0.2", "unknown clients.attack = 'sign_filp' (did you mean 'sign_flip'?); there are none, sign_"),
+        ("sign_filp", "0.2", "unknown attack 'sign_filp' (did you mean 'sign_flip'?); there are none, sign_"),
         ("scale", "0.2", "this attack is written scale:X, got 'scale'"),
         ("sign_flip:2", "0.2", "this attack is written sign_flip, got 'sign_flip:2'"),
         ("alie:a", "0.2", "this attack is written alie or alie:Z, got 'alie:a'"),

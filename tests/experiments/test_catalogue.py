@@ -216,7 +216,7 @@ def test_partitions_with_several_values(text: str, name: str, clients: int) -> N
     held = (made.counts(dataset.train.y, 10) > 0).sum(1)
     per_client = 5 if text.endswith("5:10") else 3 if "sizes" in text else 2
     assert (made.name, set(held.tolist())) == (name, {per_client})
-    with pytest.raises(SettingError, match="partition lognormal:SIGMA:S:LEAST"):
+    with pytest.raises(SettingError, match="is written lognormal:SIGMA:S:LEAST"):
         catalogue.partition("lognormal:1:2:3:4", dataset, clients, 0)
 
 
@@ -251,15 +251,15 @@ def test_rules_by_which_data_change_in_words() -> None:
         (
             "growin:0.2:5",
             "none",
-            r"unknown data.arrives = 'growin:0.2:5' \(did you mean 'growing'\?\); there are all, g",
+            r"unknown arrival 'growin:0.2:5' \(did you mean 'growing'\?\); there are all, g",
         ),
-        ("growing:0.2", "none", "of this kind is written growing:START:BY, got 'growing:0.2'"),
-        ("growing:0.2:5:1", "none", "of this kind is written growing:START:BY, got"),
-        ("growing:2:5", "none", "data.arrives = 'growing:2:5': examples grow from a share above 0"),
-        ("window:a:5", "none", "data.arrives window:SHARE:BY must be of type float, got 'a'"),
-        ("all", "labels", "of this kind is written labels:EVERY or labels:EVERY:SHARE, got 'labels'"),
+        ("growing:0.2", "none", "this arrival is written growing:START:BY, got 'growing:0.2'"),
+        ("growing:0.2:5:1", "none", "this arrival is written growing:START:BY, got"),
+        ("growing:2:5", "none", "arrival = 'growing:2:5': examples grow from a share above 0"),
+        ("window:a:5", "none", "is written window:SHARE:BY, got 'window:a:5': SHARE is a number"),
+        ("all", "labels", "this drift is written labels:EVERY or labels:EVERY:SHARE, got 'labels'"),
         ("all", "labels:1:2", "share of clients above 0 and at most 1 drifts, got 2"),
-        ("all", "turns:1", "unknown data.drift = 'turns:1'"),
+        ("all", "turns:1", "unknown drift 'turns:1'"),
     ],
 )
 def test_rules_that_are_refused(arrives: str, drift: str, message: str) -> None:

@@ -36,8 +36,11 @@ def test_samplers_by_name(text: str, made: DeviceSampler) -> None:
         ("available:2:24", "must be in (0, 1], got 2.0"),
         ("list:1,x", "is written list:0,1,2;3,4,5, got 'list:1,x'"),
         ("list:1,1", "distinct numbers"),
-        ("by_size+ariving:1:2", "unknown sampler 'by_size+ariving:1:2' (did you mean 'arriving'?); it may end in +arr"),
-        ("by_size+arriving:1", "is written by_size+arriving:FIRST:PER_ROUND, got 'by_size+arriving:1'"),
+        (
+            "by_size+ariving:1:2",
+            "unknown end of a sampler '+ariving:1:2' (did you mean '+arriving'?); there are +arr",
+        ),
+        ("by_size+arriving:1", "is written +arriving:FIRST:PER_ROUND, got 'by_size+arriving:1'"),
         ("by_size+arriving:0:1", "got first = 0"),
     ],
 )

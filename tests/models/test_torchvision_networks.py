@@ -81,7 +81,11 @@ def test_group_norm_of_one_group_by_hand() -> None:
             (3, 8, 8),
             "torchvision has no network 'resnet19' for images: choose one, such as res",
         ),
-        ("torchvision:resnet18?norm=layer", (3, 8, 8), "norm=batch or norm=group, got 'norm=layer'"),
+        (
+            "torchvision:resnet18?norm=layer",
+            (3, 8, 8),
+            "norm of a network of torchvision is batch or group, got",
+        ),
         ("torchvision:resnet18", (4, 8, 8), "take images of 1 or 3 channels, got 4"),
         ("torchvision:resnet18", (20,), "a convolutional network needs images"),
     ],

@@ -237,5 +237,5 @@ def test_predictions_and_evaluations_of_a_run_take_its_threshold(
 def test_the_threshold_is_set_in_words() -> None:
     assert catalogue.task("binary?threshold=validation&positive_weight=3") == fl.Binary("validation", 3.0)
     assert catalogue.task("binary?threshold=0.3") == fl.Binary(0.3)
-    with pytest.raises(fl.SettingError, match=r"threshold of task binary is written like 0\.5, got 'best'"):
+    with pytest.raises(fl.SettingError, match=r"threshold of task binary is of another kind, got 'threshold=best'"):
         catalogue.task("binary?threshold=best")

@@ -13,8 +13,8 @@ from torch import Tensor
 
 from fedloom.core import tree
 from fedloom.core.errors import NobodyAnswered, SettingError, StackingError
+from fedloom.core.grammar import Named, by_name, make_named
 from fedloom.core.types import Params, Tree, Weighted, Weights
-from fedloom.wording import did_you_mean
 
 References = Callable[[Tree], Sequence[Tensor | None]]  # uploads -> what was sent, for each leaf of their values
 
@@ -259,15 +259,16 @@ class Krum(Aggregator):
 
 
 MEAN = Mean()
-AGGREGATORS: dict[str, tuple[tuple[str, ...], type[Any], tuple[type, ...]]] = {
-    "mean": (("mean",), Mean, ()),
-    "trimmed": (("trimmed:SHARE",), Trimmed, (float,)),
-    "median": (("median",), Median, ()),
-    "geometric_median": (("geometric_median",), GeometricMedian, ()),
-    "krum": (("krum:F",), Krum, (int,)),
-    "multi_krum": (("multi_krum", "multi_krum:F:M"), Krum, (int, int)),
-}
-"""By name: what may be written, the rule, the types of the values behind the name."""
+AGGREGATORS = by_name(
+    (
+        Named(("mean",), lambda: MEAN),
+        Named(("trimmed:SHARE",), Trimmed, (float,)),
+        Named(("median",), Median),
+        Named(("geometric_median",), GeometricMedian),
+        Named(("krum:F",), Krum, (int,)),
+        Named(("multi_krum", "multi_krum:F:M"), Krum, (int, int)),
+    )
+)
 
 
 def aggregator(text: str) -> Aggregator:
@@ -276,20 +277,8 @@ def aggregator(text: str) -> Aggregator:
     Raises:
         SettingError: there is no such rule, or a value is missing, malformed or out of range.
     """
-    name, *given = text.split(":")
-    if name not in AGGREGATORS:
-        forms = ", ".join(form for each, *_ in AGGREGATORS.values() for form in each)
-        raise SettingError(f"unknown aggregator = {text!r}{did_you_mean(name, AGGREGATORS)}; there are {forms}")
-    forms_of_name, kind, types = AGGREGATORS[name]
-    try:
-        values = [read(value) for read, value in zip(types, given, strict=bool(given) or len(forms_of_name) == 1)]
-    except ValueError:
-        whole = ", of whole numbers" if int in types else ""
-        raise SettingError(f"this aggregator is written {' or '.join(forms_of_name)}{whole}, got {text!r}") from None
-    try:
-        return MEAN if kind is Mean else kind(*values)
-    except ValueError as error:
-        raise SettingError(f"aggregator = {text!r}: {error}") from None
+    made: Aggregator = make_named("aggregator", text, AGGREGATORS)
+    return made
 
 
 class Collected:

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from fedloom.core import tree
 from fedloom.core.errors import SettingError
+from fedloom.core.grammar import Named, by_name, find
 from fedloom.core.types import Tree, Weighted, Weights
 from fedloom.engines.accounting import PayloadSize
 from fedloom.engines.links import Asked, Link, Question
@@ -23,7 +24,6 @@ from fedloom.engines.references import sent_tensors
 ROUNDS = 5  # of the accepted uploads that a median is of
 LEAST = 3  # uploads, below which there is no median worth the name
 BOUND_OF_DEVICES = "refuse:median:5"  # of a run with devices, unless said otherwise
-_FORMS = "none, or refuse or clip with a number, median:NUMBER or sent:NUMBER, such as refuse:median:5"
 _PARTS = ("the upload", "the statistics of BatchNorm in the upload")
 
 Kept = dict[str, list[list[float]]]
@@ -47,6 +47,11 @@ class Bound:
         return ":".join(["clip" if self.clips else "refuse", *([self.of] if self.of else []), f"{self.most:g}"])
 
 
+BOUNDS = by_name(
+    Named((f"{name}:X", f"{name}:median:X", f"{name}:sent:X"), Bound, (str, float)) for name in ("refuse", "clip")
+)
+
+
 def bound(text: str) -> Bound | None:
     """Return the bound that a text names, None for none.
 
@@ -55,16 +60,17 @@ def bound(text: str) -> Bound | None:
     """
     if text == "none":
         return None
-    action, *of, most = text.split(":") if ":" in text else (text, "")
+    found = find("bound", text, BOUNDS, before="none")
+    *of, most = found.values("bound", text)
     try:
         number = float(most)
     except ValueError:
         number = math.nan
-    if action not in ("refuse", "clip") or of not in ([], ["median"], ["sent"]) or math.isnan(number):
-        raise SettingError(f"a bound is written {_FORMS}, got bound = {text!r}")
+    if of not in ([], ["median"], ["sent"]) or math.isnan(number):
+        raise found.refusal("bound", text)
     if not 0 < number < math.inf:
         raise SettingError(f"a bound is finite and above 0, got bound = {text!r}: write none for no bound")
-    return Bound(action == "clip", "".join(of), number)
+    return Bound(found is BOUNDS["clip"], "".join(of), number)
 
 
 @dataclass(frozen=True)

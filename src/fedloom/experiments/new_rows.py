@@ -103,7 +103,7 @@ class RowReader:
     def _of_source(self, source: str, with_targets: bool) -> NewRows:
         path, _, written = source.partition("?")
         if catalogue.is_table(source):
-            return self._of_table(self._table.read(path, self._table.arguments(source, written), with_targets))
+            return self._of_table(self._table.read(path, self._table.arguments(written), with_targets))
         if path.endswith(".npz") and ":" not in path and not path_of(path).is_file():
             raise SettingError(
                 f"there is no file {path!r}; give the path of a .npz file with the array x, and y to evaluate"

@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from fedloom.core.errors import SettingError
+from fedloom.core.grammar import arguments
 from fedloom.data import Examples
 from fedloom.storage.files import path_of
 from fedloom.tables.columns import DATE, Columns, NoColumnError, class_labels
@@ -23,7 +24,7 @@ from fedloom.tables.roles import Roles
 from fedloom.tables.sites import is_pattern, site_files, site_names
 from fedloom.tables.statistics import CommonPreparation
 from fedloom.tables.text_table import TextTable, read_columns, ungrouped
-from fedloom.wording import did_you_mean, some_of
+from fedloom.wording import did_you_mean, pairs, some_of
 
 _ROLES = ("label", "target", "client", "split", "group", "drop", "gaps")  # of columns that are no features
 _SHOWN = 12  # names in a message
@@ -69,26 +70,23 @@ class RunTable:
     def _said(self) -> dict[str, str]:
         """Return what the run's source says of columns."""
         said = {} if self.preparation is None else _federated(self.preparation)
-        return said | dict(pair.partition("=")[::2] for pair in self.source.partition("?")[2].split("&") if pair)
+        return said | dict(pairs(self.source.partition("?")[2]))
 
-    def arguments(self, source: str, written: str) -> dict[str, str]:
+    def arguments(self, written: str) -> dict[str, str]:
         """Return what is said of the columns of a new table, without what the run says in the same words.
 
         So a source that was written for training is one of new rows too.
         """
-        said, out = self._said(), dict[str, str]()
-        for pair in written.split("&") if written else ():
-            key, _, value = pair.partition("=")
-            if key not in _ROLES and value and said.get(key) == value:
-                continue
-            if key not in _ROLES or not value or key in out:
-                raise SettingError(
-                    f"of a table of new rows one says, each once, some of {', '.join(_ROLES)}, as in "
-                    f"FILE.csv?label=y&drop=id, got {pair!r} in {source!r}{did_you_mean(key, set(_ROLES) - {key})}: "
-                    "how columns are prepared, the run says"
-                )
-            out[key] = value
-        return out
+        said = self._said()
+        others = [
+            pair
+            for pair, (key, value) in zip(filter(None, written.split("&")), pairs(written), strict=True)
+            if key in _ROLES or not value or said.get(key) != value
+        ]
+        form = f"{', '.join(_ROLES)}, as in FILE.csv?label=y&drop=id"
+        remedy = "how columns are prepared, the run says"
+        kinds = dict.fromkeys(_ROLES, str)
+        return arguments("a table of new rows", "&".join(others), kinds, form, remedy) if others else {}
 
     def _roles(self, given: Mapping[str, str]) -> tuple[Roles, Gaps]:
         """Return the roles of columns, and the words that mean a gap: as of the run where nothing else is given."""

@@ -30,6 +30,7 @@ from fedloom.models.resnet import ResNet10, ResNet18, ResNet56
 from fedloom.models.sequences import CategoryMLP, CausalTransformer, TextCNN, TextLSTM
 from fedloom.models.torchvision_networks import PREFIX, named, torchvision_network
 from fedloom.models.wide_resnet import WideResNet
+from fedloom.wording import arguments
 
 Shape = tuple[int, ...]
 
@@ -300,18 +301,6 @@ def _those(reads: Reads) -> str:
 
 def _given(network: Network, written: str) -> dict[str, Any]:
     """Return the settings that are written behind a name, NAME=VALUE joined by &."""
-    known, given = network.settings, dict[str, Any]()
-    for part in written.split("&"):
-        key, equals, value = part.partition("=")
-        if not known:
-            raise ValueError(f"{network.name} has no settings, got {part!r}: leave out what follows its name")
-        if not equals or key not in known or key in given:
-            raise ValueError(
-                f"settings of {network.name} are written once each as NAME=VALUE, some of {', '.join(known)}, got "
-                f"{part!r}: as in {network.name}?{next(iter(known))}={next(iter(known.values()))}"
-            )
-        try:
-            given[key] = type(known[key])(value)
-        except ValueError:
-            raise ValueError(f"{key} of {network.name} is written like {known[key]!r}, got {value!r}") from None
-    return given
+    known = network.settings
+    form = f"{network.name}?{'&'.join(f'{name}={value}' for name, value in known.items())}"
+    return arguments(network.name, written, {name: type(value) for name, value in known.items()}, form)

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 import torch
 from torch import nn
 
 from fedloom.models.ktpfl_networks import ThreeChannels
-from fedloom.wording import install
+from fedloom.wording import arguments, install
 
 PREFIX = "torchvision:"
 
@@ -22,7 +22,7 @@ _INSTALL = (
 
 
 @dataclass(frozen=True)
-class Named:
+class FromTorchvision:
     """A network of torchvision and what is said behind its name.
 
     `norm`: "batch", as it is there, or "group": each BatchNorm becomes a GroupNorm with as many affine parameters.
@@ -32,7 +32,7 @@ class Named:
     norm: TorchvisionNorm = "batch"
 
 
-def named(text: str) -> Named:
+def named(text: str) -> FromTorchvision:
     """Read `torchvision:resnet18` or `torchvision:resnet18?norm=group`.
 
     Raises:
@@ -40,17 +40,12 @@ def named(text: str) -> Named:
     """
     name, question, written = text.removeprefix(PREFIX).partition("?")
     if not question:
-        return Named(name)
-    key, _, value = written.partition("=")
-    if key != "norm" or value not in get_args(TorchvisionNorm):
-        raise ValueError(
-            f"of a network of torchvision one says norm=batch or norm=group, got {written!r}: as in "
-            "torchvision:resnet18?norm=group"
-        )
-    return Named(name, value)  # type: ignore[arg-type]
+        return FromTorchvision(name)
+    said = arguments("a network of torchvision", written, {"norm": TorchvisionNorm}, "torchvision:resnet18?norm=group")
+    return FromTorchvision(name, **said)
 
 
-def torchvision_network(which: Named, channels: int, num_classes: int) -> nn.Module:
+def torchvision_network(which: FromTorchvision, channels: int, num_classes: int) -> nn.Module:
     """Return a new network for images with so many channels; grey ones are repeated over the three that it takes.
 
     It begins as torchvision begins it, untrained: files of weights are read by `start`.

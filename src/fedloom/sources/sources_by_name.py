@@ -25,7 +25,8 @@ from fedloom.sources.mnist_files import emnist_download, idx_download, idx_pair,
 from fedloom.sources.shakespeare import shakespeare
 from fedloom.sources.stand_ins import vehicle_like
 from fedloom.sources.text_files import texts
-from fedloom.wording import local_path
+from fedloom.tables.table_words import kinds_of_words
+from fedloom.wording import local_path, whole
 
 
 @dataclass(frozen=True)
@@ -45,7 +46,7 @@ class Source:
     download: Download | None = None
     is_format: bool = False
     """True if the name says how files are written, and not what is in them."""
-    says: Mapping[str, type] = field(default_factory=dict)
+    says: Mapping[str, Any] = field(default_factory=dict)
     """Arguments of `load` that may be said, and their types: `NAME:FOLDER?roles=60`."""
 
 
@@ -197,7 +198,7 @@ SOURCES: dict[str, Source] = {
             "last fifth of a role held out. `shakespeare:FOLDER?roles=60&characters=4000`: 60 of the roles, their "
             "beginnings",
             "`all_data/*.json` (texts) or `{train,test}/*.json` (samples) of LEAF, also in `data/`, texts also as "
-            "`.json.xz`", "real words; made samples", says={"roles": int, "characters": int},
+            "`.json.xz`", "real words; made samples", says={"roles": whole, "characters": whole},
         ),
         Source(
             "texts", texts,
@@ -205,7 +206,7 @@ SOURCES: dict[str, Source] = {
             "`texts:FOLDER?tokens=words&length=128&most=10000&least=5&least_clients=2`: words, the most tokens of a "
             "text, the largest vocabulary, how often a client must have a token, how many clients must have it",
             "`{train,test}/<class>/*.txt`, or `*.txt`: UTF-8; needs pandas", "made files", is_format=True,
-            says={"tokens": str, "length": int, "most": int, "least": int, "least_clients": int},
+            says={name: kinds_of_words()[name] for name in ("tokens", "length", "most", "least", "least_clients")},
         ),
         Source(
             "vehicle", vehicle, "100 features of sensors, 2 classes; natural clients",

@@ -19,13 +19,13 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 from fedloom.core.setting import sentences
 from fedloom.data import Dataset
 from fedloom.tables.vocabulary import Tokeniser, TokenKind
+from fedloom.wording import whole
 
-Kind = type[str] | type[int] | type[list[str]]
 P = ParamSpec("P")
 Place = TypeVar("Place")
 
 
-def word(default: Any = None, kind: Kind | None = str, example: str = "") -> Any:
+def word(default: Any = None, kind: Any = str, example: str = "") -> Any:
     """Declare a word.
 
     Args:
@@ -67,10 +67,10 @@ class TableWords:
     the same of what clients count and add up (`fedloom.tables.statistics`), the median to 1/1024 of the range. In
     Python also a transformer of scikit-learn, which is given a data frame of the features. It is fitted on the rows
     that train: here on all that are no test rows, and anew by `federate`."""
-    least: int = word(1, int)
+    least: int = word(1, whole)
     """Of `federated`, how many rows of a client must have a word for the client to name it; of a text, how often a
     client must have a token to name it."""
-    least_clients: int = word(1, int)
+    least_clients: int = word(1, whole)
     """Of `federated`, how many clients must have a word for it to be a feature; of a text, how many must have a token
     for it to be in the vocabulary. What fewer clients claim is left out once `federate` knows them."""
     text: str | None = word()
@@ -79,9 +79,9 @@ class TableWords:
     tokens: TokenKind | Tokeniser | None = word()
     """Of a text, `words` (unless said: lower case, each mark by itself) or `characters`; or a tokeniser of your own, a
     function of a text that returns ids, whose `size` says how many there are, as `module:name` behind a path."""
-    length: int | None = word(None, int)
+    length: int | None = word(None, whole)
     """Of a text, most tokens of it, 128 unless said; the others are left out."""
-    most: int | None = word(None, int)
+    most: int | None = word(None, whole)
     """Of a text, the largest vocabulary, the most frequent tokens of all clients together; 10,000 unless said."""
     test_fraction: float = word(0.2, None)
     """Without `split`, the part of all rows that becomes the test set, in [0, 1): at random, stratified by class. At 0
@@ -92,7 +92,7 @@ class TableWords:
     """What reports call the examples; that of the file, or of the folder of several, unless said."""
 
 
-def kinds_of_words() -> dict[str, Kind]:
+def kinds_of_words() -> dict[str, Any]:
     """Return what the text of each word behind a path becomes."""
     return {each.name: each.metadata["kind"] for each in fields(TableWords) if each.metadata["kind"] is not None}
 

@@ -6,6 +6,7 @@ from functools import partial
 from typing import Any
 
 from fedloom.core.errors import SettingError
+from fedloom.core.grammar import Named, by_name, find
 from fedloom.engines.attacks import (
     Attack,
     Backdoor,
@@ -17,20 +18,20 @@ from fedloom.engines.attacks import (
     Scale,
     StandStill,
 )
-from fedloom.wording import did_you_mean
 
-ATTACKS: dict[str, tuple[tuple[str, ...], Any, tuple[type, ...]]] = {
-    "sign_flip": (("sign_flip",), partial(Scale, -1.0), ()),
-    "scale": (("scale:X",), Scale, (float,)),
-    "stand_still": (("stand_still",), StandStill, ()),
-    "constant": (("constant:X",), Constant, (float,)),
-    "inner_product": (("inner_product:X",), InnerProduct, (float,)),
-    "noise": (("noise:STD",), Noise, (float,)),
-    "labels": (("labels",), FlippedLabels, ()),
-    "alie": (("alie", "alie:Z"), LittleIsEnough, (float,)),
-    "backdoor": (("backdoor:CLASS", "backdoor:CLASS:BOOST"), Backdoor, (int, float)),
-}
-"""By name: what may be written, what makes the attack, the types of the values behind the name."""
+ATTACKS = by_name(
+    (
+        Named(("sign_flip",), partial(Scale, -1.0)),
+        Named(("scale:X",), Scale, (float,)),
+        Named(("stand_still",), StandStill),
+        Named(("constant:X",), Constant, (float,)),
+        Named(("inner_product:X",), InnerProduct, (float,)),
+        Named(("noise:STD",), Noise, (float,)),
+        Named(("labels",), FlippedLabels),
+        Named(("alie", "alie:Z"), LittleIsEnough, (float,)),
+        Named(("backdoor:CLASS", "backdoor:CLASS:BOOST"), Backdoor, (int, float)),
+    )
+)
 
 
 def attack(text: str, attackers: str | None, seed: int) -> Attack | None:
@@ -41,23 +42,12 @@ def attack(text: str, attackers: str | None, seed: int) -> Attack | None:
     Raises:
         SettingError: there is no such attack, or a value is missing, malformed or out of range.
     """
-    name, *given = text.split(":")
-    if name == "none" and not given:
+    if text == "none":
         return None
-    if name not in ATTACKS:
-        forms = ", ".join(["none", *(form for each, *_ in ATTACKS.values() for form in each)])
-        raise SettingError(
-            f"unknown clients.attack = {text!r}{did_you_mean(name, ['none', *ATTACKS])}; there are {forms}"
-        )
-    forms_of_name, make, types = ATTACKS[name]
-    try:
-        if len(given) not in {form.count(":") for form in forms_of_name}:
-            raise ValueError
-        values = [read(value) for read, value in zip(types, given, strict=False)]
-    except ValueError:
-        raise SettingError(f"this attack is written {' or '.join(forms_of_name)}, got {text!r}") from None
-    attack: Attack = make(*values, **_who(attackers or ""), seed=seed)
-    return attack
+    found = find("attack", text, ATTACKS, before="none")
+    values = found.values("attack", text)
+    made: Attack = found.made("attack", text, *values, **_who(attackers or ""), seed=seed)
+    return made
 
 
 def _who(text: str) -> dict[str, Any]:

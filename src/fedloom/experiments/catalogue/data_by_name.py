@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from fedloom.core.errors import SettingError
+from fedloom.core.grammar import arguments
 from fedloom.core.naming import by_python_name, is_python_name
 from fedloom.data import Dataset, Examples
 from fedloom.sources import from_huggingface, load, texts_of_huggingface
@@ -20,7 +21,7 @@ from fedloom.tables.file_checks import FormatError, refuse_other_kinds
 from fedloom.tables.parquet import is_parquet
 from fedloom.tables.sites import TABLES, is_pattern
 from fedloom.tables.table_words import example, kinds_of_words
-from fedloom.wording import did_you_mean, local_path
+from fedloom.wording import did_you_mean, local_path, pairs
 
 
 def data(source: str, *, whole: bool = False) -> Dataset:
@@ -104,13 +105,8 @@ def is_own_data(source: str) -> bool:
 
 def own_tokeniser(source: str) -> str:
     """Return the tokeniser that a table's texts are read by, module:name; "" where it is none of somebody's own."""
-    return next((value for key, value in _said(source) if key == "tokens" and ":" in value), "")
-
-
-def _said(source: str) -> list[tuple[str, str]]:
-    """Return the arguments that follow a source, each with its value."""
-    parts = (pair.partition("=") for pair in source.partition("?")[2].split("&"))
-    return [(key, value) for key, _, value in parts]
+    said = pairs(source.partition("?")[2])
+    return next((value for key, value in said if key == "tokens" and ":" in value), "")
 
 
 def is_table(source: str) -> bool:
@@ -127,22 +123,15 @@ def names_clients(source: str) -> bool:
     """Return whether a source says who its clients are: tables or folders of images of several sites, or a column."""
     name, _, folder = source.partition(":")
     several = name == "images" and is_several(local_path(folder))
-    return several or is_sites(source) or any(key == "client" for key, _ in _said(source))
+    return several or is_sites(source) or any(key == "client" for key, _ in pairs(source.partition("?")[2]))
 
 
 def _published(name: str, folder: str) -> Dataset:
     said, says = dict[str, Any](), SOURCES[name].says
     if says and not local_path(folder).exists():
         folder, _, written = folder.partition("?")
-        for pair in written.split("&") if written else ():
-            key, _, value = pair.partition("=")
-            if not value or key not in says or key in said or (says[key] is int and not value.isdecimal()):
-                form = "&".join(f"{known}={'words' if kind is str else 10}" for known, kind in says.items())
-                raise SettingError(
-                    f"of {name} one says, each once, some of {name}:FOLDER?{form}, got {pair!r}"
-                    f"{did_you_mean(key, says)}"
-                )
-            said[key] = says[key](value)
+        form = "&".join(f"{known}={'words' if kind is str else 10}" for known, kind in says.items())
+        said = arguments(name, written, says, f"{name}:FOLDER?{form}") if written else {}
     if ":" in said.get("tokens", ""):
         said["tokens"] = _tokeniser(said["tokens"])
     try:
@@ -175,16 +164,9 @@ _SAID = ("text", "label", "client", "tokens", "length", "most", "least", "least_
 def _of_huggingface(rest: str) -> Dataset:
     """Return a data set of Hugging Face with texts, with what follows its name."""
     source, _, written = rest.partition("?")
-    given: dict[str, Any] = {}
-    for pair in written.split("&"):
-        key, _, value = pair.partition("=")
-        whole = key in ("length", "most", "least", "least_clients")
-        if not value or key not in _SAID or key in given or (whole and not value.isdecimal()):
-            raise SettingError(
-                f"of texts of Hugging Face one says, each once, some of huggingface:NAME?{'=..&'.join(_SAID)}=.., got "
-                f"{pair!r}{did_you_mean(key, _SAID)}"
-            )
-        given[key] = int(value) if whole else value
+    kinds = {"config": str, **kinds_of_words()}
+    form = f"huggingface:NAME?{'=..&'.join(_SAID)}=.."
+    given = arguments("texts of Hugging Face", written, {name: kinds[name] for name in _SAID}, form)
     if ":" in (tokens := given.get("tokens", "")):
         given["tokens"] = _tokeniser(tokens)
     return texts_of_huggingface(source, **given) if "text" in given else from_huggingface(source, **given)
@@ -194,22 +176,12 @@ def _table(path: str, written: str | None, whole: bool) -> Dataset:
     """Read a table, with the arguments that follow its path."""
     several = is_pattern(path)
     read = read_sites if several else read_parquet if is_parquet(path) else read_csv
-    known = kinds_of_words()
     shown = example((*["client"] * several, *["gaps"] * is_parquet(path)))
     form = (
         f"{path}?{shown}, or target=y in the place of label, or text=t for a column of texts (tokens=words, "
         "length=128, most=10000)"
     )
-    given: dict[str, Any] = {}
-    for pair in [] if written is None else written.split("&"):
-        key, _, value = pair.partition("=")
-        if key not in known or not value or key in given:
-            raise SettingError(
-                f"of a table one says, each once, {form}, got {pair!r}{did_you_mean(key, known.keys() - {key})}"
-            )
-        if known[key] is int and not value.isdecimal():
-            raise SettingError(f"{key} must be a whole number, got {pair!r}: {key}=5")
-        given[key] = value.split(",") if known[key] is list else known[key](value)
+    given = {} if written is None else arguments("a table", written, kinds_of_words(), form)
     if ":" in (tokens := given.get("tokens", "")):
         given["tokens"] = _tokeniser(tokens)
     if whole and "split" not in given:

@@ -12,6 +12,7 @@ import torch
 
 from fedloom.core.augment import Augment
 from fedloom.core.errors import SettingError
+from fedloom.core.grammar import Named, by_name, make_named
 from fedloom.core.random import generator
 from fedloom.data import (
     Arrival,
@@ -28,11 +29,24 @@ from fedloom.data import (
     split,
 )
 from fedloom.experiments.catalogue.data_by_name import data
-from fedloom.experiments.words import coerce
 from fedloom.tables.targets import class_numbers
-from fedloom.wording import did_you_mean, some_of
+from fedloom.wording import some_of
 
 _WHOLE = re.compile(r"0|[1-9][0-9]*")  # as a table spells whole numbers
+
+
+AUGMENTATIONS = by_name(
+    (
+        Named(
+            ("crop:PIXELS", "crop:PIXELS:reflect"),
+            lambda crop, *padding: {"crop": crop, **({"padding": padding[0]} if padding else {})},
+            (int, Literal["zero", "reflect"]),
+        ),
+        Named(("flip",), lambda: {"flip": True}),
+        Named(("cutout:PIXELS",), lambda cutout: {"cutout": cutout}, (int,)),
+    )
+)
+"""Each makes arguments of `Augment`."""
 
 
 def augment(text: str, train: Examples) -> Examples:
@@ -43,17 +57,8 @@ def augment(text: str, train: Examples) -> Examples:
     if text == "none":
         return train
     settings: dict[str, Any] = {"crop": 0, "flip": False, "cutout": 0}
-    form = "none, or some of crop:PIXELS, crop:PIXELS:reflect, flip, cutout:PIXELS with commas between them"
     for part in text.split(","):
-        name, *values = part.split(":")
-        if name == "flip" and not values:
-            settings["flip"] = True
-        elif name in ("crop", "cutout") and 1 <= len(values) <= (2 if name == "crop" else 1):
-            settings[name] = coerce(values[0], int, f"data.augment {name}")
-            if values[1:]:
-                settings["padding"] = coerce(values[1], Literal["zero", "reflect"], "data.augment crop")
-        else:
-            raise SettingError(f"data.augment must be {form}, got {part!r} in {text!r}")
+        settings |= make_named("augmentation", part, AUGMENTATIONS, before="none")
     if train.x.ndim != 4 or not isinstance(train.normalise, Normalise):
         raise SettingError(
             f"data.augment = {text!r} needs images, and {train.name} holds examples of {tuple(train.shape)}"
@@ -61,16 +66,23 @@ def augment(text: str, train: Examples) -> Examples:
     return dataclasses.replace(train, augment=Augment.of(train.normalise, **settings))
 
 
-ARRIVALS: dict[str, tuple[str, type[Any], tuple[type, ...]]] = {
-    "growing": ("growing:START:BY", Growing, (float, int)),
-    "window": ("window:SHARE:BY", Window, (float, int)),
-}
-DRIFTS: dict[str, tuple[str, type[Any], tuple[type, ...]]] = {
-    "labels": ("labels:EVERY", LabelDrift, (int,)),
-    "rotation": ("rotation:EVERY", RotationDrift, (int,)),
-    "offset": ("offset:STEP", OffsetDrift, (float,)),
-}
-"""By name: what is written, the rule, the types of its values."""
+ARRIVALS = by_name(
+    (Named(("growing:START:BY",), Growing, (float, int)), Named(("window:SHARE:BY",), Window, (float, int)))
+)
+
+
+def _drift(form: str, kind: type[Any], of: type[Any]) -> Named:
+    """Name a drift of all clients, or of a share of them."""
+    return Named((form, f"{form}:SHARE"), lambda by, share=1.0, *, seed: kind(by, share=share, seed=seed), (of, float))
+
+
+DRIFTS = by_name(
+    (
+        _drift("labels:EVERY", LabelDrift, int),
+        _drift("rotation:EVERY", RotationDrift, int),
+        _drift("offset:STEP", OffsetDrift, float),
+    )
+)
 
 
 def changes(arrives: str, drift: str, seed: int) -> tuple[Arrival | None, Drift | None]:
@@ -79,31 +91,8 @@ def changes(arrives: str, drift: str, seed: int) -> tuple[Arrival | None, Drift 
     Raises:
         SettingError: there is no such rule, or a value is missing, malformed or out of range.
     """
-    arrival = _rule("data.arrives", arrives, "all", ARRIVALS, "", seed)
-    return arrival, _rule("data.drift", drift, "none", DRIFTS, ":SHARE", seed)
-
-
-def _rule(
-    key: str, text: str, nothing: str, known: dict[str, tuple[str, type[Any], tuple[type, ...]]], more: str, seed: int
-) -> Any:
-    """Return the rule of that name. `more`: the form of a share of clients, which may follow."""
-    if text == nothing:
-        return None
-    name, *values = text.split(":")
-    if name not in known:
-        raise SettingError(
-            f"unknown {key} = {text!r}{did_you_mean(name, [nothing, *known])}; there are {nothing}, "
-            + ", ".join(form for form, *_ in known.values())
-        )
-    form, kind, types = known[name]
-    if len(values) not in {len(types), len(types) + bool(more)}:
-        raise SettingError(f"{key} of this kind is written {form}{more and f' or {form}{more}'}, got {text!r}")
-    given = [coerce(value, type, f"{key} {form}") for value, type in zip(values, types, strict=False)]
-    share = [coerce(value, float, f"{key} {form}{more}") for value in values[len(types) :]]
-    try:
-        return kind(*given, seed=seed, **({"share": share[0]} if share else {}))
-    except ValueError as error:
-        raise SettingError(f"{key} = {text!r}: {error}") from None
+    arrival = None if arrives == "all" else make_named("arrival", arrives, ARRIVALS, before="all", seed=seed)
+    return arrival, None if drift == "none" else make_named("drift", drift, DRIFTS, before="none", seed=seed)
 
 
 def take_out(dataset: Dataset, count: int, seed: int) -> tuple[Dataset, Examples]:

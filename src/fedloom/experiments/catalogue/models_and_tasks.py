@@ -13,6 +13,7 @@ from torch import nn
 from fedloom.algorithms.shared.ldam import LDAM
 from fedloom.core.choices import field_types
 from fedloom.core.errors import SettingError
+from fedloom.core.grammar import arguments, find
 from fedloom.core.naming import by_python_name
 from fedloom.core.task import Task, require_task
 from fedloom.data import Examples, Inputs, Tokens
@@ -33,6 +34,11 @@ class NamedTask:
     make: Callable[..., Task]
     what: str
     """Its loss, for which networks it is, and its settings. Markdown."""
+
+    @property
+    def form(self) -> str:
+        """Its name."""
+        return self.name
 
 
 TASKS: dict[str, NamedTask] = {
@@ -133,9 +139,7 @@ def task(text: str) -> Task:
     if name in TASKS:
         return _with_settings(TASKS[name], settings) if question else TASKS[name].make()
     if ":" not in text:
-        raise SettingError(
-            f"unknown task {text!r}{did_you_mean(text, TASKS)}; there are {', '.join(TASKS)}, and module:name"
-        )
+        find("task", text, TASKS, behind="module:name")
     found = by_python_name(text, "task")
     found = found() if isinstance(found, type) else found
     require_task(found, f"task {text!r}")
@@ -147,18 +151,9 @@ def _with_settings(named: NamedTask, text: str) -> Task:
     """Make a task with the settings that are written behind its name, NAME=VALUE joined by &."""
     made = named.make()
     known = {f.name: getattr(made, f.name) for f in dataclasses.fields(made)}  # type: ignore[arg-type]
-    given = {}
-    for part in text.split("&"):
-        name, equals, value = part.partition("=")
-        if not equals or name not in known:
-            raise SettingError(
-                f"task {named.name} takes settings as NAME=VALUE, some of {', '.join(known)}, got {part!r}"
-                f"{did_you_mean(name, known)}"
-            )
-        try:
-            given[name] = value if value in _words(made, name) else _value(value, known[name])
-        except ValueError:
-            raise SettingError(f"{name} of task {named.name} is written like {known[name]!r}, got {value!r}") from None
+    kinds = {name: partial(_value, like=like, words=_words(made, name)) for name, like in known.items()}
+    form = f"{named.name}?{'&'.join(f'{name}={_written(like)}' for name, like in known.items())}"
+    given = arguments(f"task {named.name}", text, kinds, form)
     return dataclasses.replace(made, **given)  # type: ignore[type-var]
 
 
@@ -167,8 +162,17 @@ def _words(made: Task, name: str) -> tuple[str, ...]:
     return tuple(word for kind in get_args(field_types(type(made))[name]) for word in get_args(kind))
 
 
-def _value(text: str, like: Any) -> Any:
-    """Return a value as it is written in words; `like`: one of the same kind."""
+def _written(value: Any) -> str:
+    """Return a value as it is written behind a name."""
+    if isinstance(value, tuple):
+        return ",".join(map(str, value)) or "1,2"
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _value(text: str, like: Any, words: tuple[str, ...]) -> Any:
+    """Return a value as it is written, one of the words or of the kind of `like`."""
+    if text in words:
+        return text
     if isinstance(like, bool):
         return {"true": True, "false": False}[text.lower()] if text.lower() in ("true", "false") else float(text)
     if isinstance(like, tuple):

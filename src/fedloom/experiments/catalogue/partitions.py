@@ -12,6 +12,7 @@ import numpy as np
 import torch
 
 from fedloom.core.errors import SettingError
+from fedloom.core.grammar import Named, by_name, find
 from fedloom.data import (
     Dataset,
     Partition,
@@ -28,8 +29,7 @@ from fedloom.data import (
     quantity,
     shards,
 )
-from fedloom.experiments.words import coerce
-from fedloom.wording import did_you_mean, local_path
+from fedloom.wording import local_path
 
 Values = Mapping[str, Any]
 
@@ -54,6 +54,12 @@ class NamedPartition:
     """Its source."""
     needs_classes: bool = True
     """True if it divides classes, and so refuses targets that are none."""
+
+    @property
+    def named(self) -> Named:
+        """Read its values, of which the last may be missing."""
+        types = get_type_hints(self.make or self.function)
+        return Named((self.form,), self.function, tuple(types[name] for name in self.values), fewer=True)
 
     @property
     def sentence(self) -> str:
@@ -117,9 +123,8 @@ def _by_file(dataset: Dataset, num_clients: int, seed: int, path: str) -> Partit
     return by_lists(_lists(path))
 
 
-PARTITIONS: dict[str, NamedPartition] = {
-    partition.form.partition(":")[0]: partition
-    for partition in (
+PARTITIONS: dict[str, NamedPartition] = by_name(
+    (
         NamedPartition("iid", iid, needs_classes=False),
         NamedPartition(
             "shards:S", shards, {"shards_per_client": 2}, paper="FedNTD, after McMahan et al. (2017)"
@@ -160,7 +165,7 @@ PARTITIONS: dict[str, NamedPartition] = {
             what="Give client k the rows that list k of a file names.", needs_classes=False,
         ),
     )
-}  # fmt: skip
+)  # fmt: skip
 
 
 def _forms(without: str = "") -> str:
@@ -192,15 +197,8 @@ def partition(text: str, dataset: Dataset, num_clients: int, seed: int) -> Parti
 
 def _values(text: str) -> dict[str, Any]:
     """Return the values that follow a partition's name, with defaults for those that are missing."""
-    name, colon, rest = text.partition(":")
-    if name not in PARTITIONS:
-        raise SettingError(f"unknown partition {text!r}{did_you_mean(name, PARTITIONS)}; there are {_forms()}")
-    found = PARTITIONS[name]
-    if not found.values and colon:
-        raise SettingError(f"partition {name} takes no value, got {text!r}; there are {_forms()}")
-    types = get_type_hints(found.make or found.function)
-    given = zip(found.values, rest.split(":", len(found.values) - 1) if rest else [], strict=False)
-    return {**found.values, **{key: coerce(value, types[key], f"partition {found.form}") for key, value in given}}
+    found = find("partition", text, PARTITIONS)
+    return {**found.values, **dict(zip(found.values, found.named.values("partition", text), strict=False))}
 
 
 def _lists(path: str) -> list[list[int]]:

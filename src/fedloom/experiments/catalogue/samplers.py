@@ -3,54 +3,25 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
-from contextlib import suppress
-from dataclasses import dataclass
-from typing import Any
 
 from fedloom.coordinator.sampler import Arriving, Available, BySize, DeviceSampler, FixedList, SeededByRound, Uniform
-from fedloom.core.errors import SettingError
-from fedloom.wording import did_you_mean
-
-
-@dataclass(frozen=True)
-class NamedSampler:
-    """Describe a sampler that has a name."""
-
-    form: str
-    """Its name and what stands behind it, `NAME:VALUE`."""
-    make: Callable[..., DeviceSampler]
-    """Its class, of which the first paragraph of the docstring says whom it asks."""
-    reads: tuple[Callable[[str], Any], ...] = ()
-    """Read the values behind the name, which are the first fields of the class."""
-
-    def values(self, given: list[str], text: str, form: str) -> list[Any]:
-        """Return the values that are written behind the name.
-
-        Raises:
-            SettingError: there are more, fewer or others than `form` says.
-        """
-        if len(given) == len(self.reads):
-            with suppress(ValueError):
-                return [read(value) for read, value in zip(self.reads, given, strict=True)]
-        raise SettingError(f"a sampler of this kind is written {form}, got {text!r}")
+from fedloom.core.grammar import Named, by_name, find
 
 
 def _rounds(text: str) -> tuple[tuple[int, ...], ...]:
     return tuple(tuple(int(k) for k in clients.split(",") if clients) for clients in text.split(";"))
 
 
-SAMPLERS: dict[str, NamedSampler] = {
-    sampler.form.partition(":")[0]: sampler
-    for sampler in (
-        NamedSampler("uniform", Uniform),
-        NamedSampler("by_round", SeededByRound),
-        NamedSampler("by_size", BySize),
-        NamedSampler("available:SHARE:PERIOD", Available, (float, int)),
-        NamedSampler("list:0,1,2;3,4,5", FixedList, (_rounds,)),
+SAMPLERS = by_name(
+    (
+        Named(("uniform",), Uniform),
+        Named(("by_round",), SeededByRound),
+        Named(("by_size",), BySize),
+        Named(("available:SHARE:PERIOD",), Available, (float, int)),
+        Named(("list:0,1,2;3,4,5",), FixedList, (_rounds,)),
     )
-}
-ARRIVING = NamedSampler("+arriving:FIRST:PER_ROUND", Arriving, (int, int))
+)
+ARRIVING = Named(("+arriving:FIRST:PER_ROUND",), Arriving, (int, int))
 """It may follow each of the others."""
 
 
@@ -63,16 +34,12 @@ def sampler(text: str, seed: int) -> DeviceSampler:
         SettingError: there is no such sampler, or a value is missing, malformed or out of range.
     """
     chosen, plus, late = text.partition("+")
-    name, *given = chosen.split(":")
-    if name not in SAMPLERS:
-        forms = ", ".join(one.form for one in SAMPLERS.values())
-        raise SettingError(f"unknown sampler {text!r}{did_you_mean(name, SAMPLERS)}; there are {forms}")
-    found = SAMPLERS[name]
+    found = find("sampler", chosen, SAMPLERS)
     seeded = {"seed": seed} if "seed" in inspect.signature(found.make).parameters else {}
-    made = found.make(*found.values(given, text, found.form), **seeded)
+    made: DeviceSampler = found.made("sampler", text, *found.values("sampler", chosen, text), **seeded)
     if not plus:
         return made
-    name, *given = late.split(":")
-    if name != "arriving":
-        raise SettingError(f"unknown sampler {text!r}{did_you_mean(name, ['arriving'])}; it may end in {ARRIVING.form}")
-    return ARRIVING.make(made, *ARRIVING.values(given, text, found.form + ARRIVING.form))
+    late = plus + late
+    end = find("end of a sampler", late, by_name([ARRIVING]))
+    arriving: DeviceSampler = end.made("sampler", text, made, *end.values("sampler", late, text))
+    return arriving
