@@ -284,11 +284,11 @@ MISTAKES: dict[str, tuple[Callable[[Path], Any], str]] = {
     "a tokeniser that is not there": (
         lambda p: _csv(p, "text=note&label=mood&tokens=nowhere:split"), "tokeniser 'nowhere:split': cannot import"),
     "a length that is no number": (
-        lambda p: _csv(p, "text=note&label=mood&length=long"), "length of a table is a whole number, 0 or more, got 'length=long'"),
+        lambda p: _csv(p, "text=note&label=mood&length=long"), "length of a table is a whole number, 0 or more, got"),
     "words that are all rare": (
         lambda p: _csv(p, "text=note&label=mood&least=50"), "needs tokens that occur at least 50 times at a client"),
     "a number of clients that is none": (
-        lambda p: _csv(p, "text=note&label=mood&least_clients=few"), "least_clients of a table is a whole number, 0 or more, got"),
+        lambda p: _csv(p, "text=note&label=mood&least_clients=few"), "least_clients of a table is a whole number, 0"),
     "no client at all": (
         lambda p: _csv(p, "text=note&label=mood&least_clients=0"), "least_clients is a whole number from 1, got 0"),
     "a folder without texts": (lambda p: catalogue.data(f"texts:{p}"), "must hold train/<class>/*.txt, or plain *.txt"),
