@@ -173,13 +173,12 @@ _IN_CONTENTS = ("what it is", "paper", "cost")  # of the page of algorithms; wha
 _CITED = re.compile(r"([A-Z][^.*:]*)\. \*[^*]+\*[^\d*]*?([A-Z][\w() ]*?)?,? ?((?:19|20)\d\d)")
 _TRAVELS = re.compile(r"Down: (.*?)\. Up: (.*?)\. Kept by the client: (.*?)\.(?= |$)(.*)")
 _KINDS = {
-    "personalises": "personal", "mixed": "several architectures", "needs_public": "public data",
-    "needs_val": "validation examples", "needs_classes": "classes", "full_participation": "one-shot",
-    "pooled": "not federated",
+    "mixed": "several architectures", "public": "public data", "validation": "validation examples",
+    "targets": "classes", "everyone": "one-shot", "one_place": "not federated",
 }  # fmt: skip
 
 
-_NEEDS = {"needs_public": "public", "needs_val": "validation", "needs_classes": "classes"}
+_NEEDS = {"public": "public", "validation": "validation", "targets": "classes"}
 
 
 def told(name: str) -> dict[str, str]:
@@ -201,7 +200,8 @@ def told(name: str) -> dict[str, str]:
         who = f"{authors[0]} and {authors[1]}" if len(authors) == 2 else f"{authors[0]} et al."
         paper = f"{who}, {venue} {year}" if venue else f"{who}, {year}"
     first = plain(_first_line(name)).rstrip(".")
-    what = "; ".join([first, *(word for fact, word in _KINDS.items() if getattr(made, fact))])
+    kinds = [word for need, word in _KINDS.items() if getattr(made.requires, need)]
+    what = "; ".join([first, *["personal"] * made.personalises, *kinds])
     neutral = sentences[0] if sentences else "-"
     values = (f"`{name}`", f"`{type(made).__name__}`", paper, what, down, up, kept, neutral, _cost(name))
     return dict(zip(_TOLD, values, strict=True))
@@ -470,13 +470,13 @@ def _listed(name: str) -> dict[str, Any]:
     made, said = ALGORITHMS[name](), told(name)
     family = next(family for family, kinds in FAMILIES.items() if type(made) in kinds)
     facts = {word: plain(said[word]) for word in ("paper", "down", "up", "client keeps", "FedAvg", "cost")}
-    needs = [word for fact, word in _NEEDS.items() if getattr(made, fact)]
+    needs = [word for need, word in _NEEDS.items() if getattr(made.requires, need)]
     return {
         "what": _first_line(name),
         "settings": "  ".join(settings),
         "family": family,
         "personal": made.personalises,
-        "one-shot": made.full_participation and not made.pooled,
+        "one-shot": made.requires.everyone,
         "needs": [*needs, *["state"] * (facts["client keeps"] != "nothing")],
         "tried": {key: list(values) for key, values in grids(type(made)).items()},
         "facts": facts,

@@ -239,7 +239,8 @@ _GROUPS = {
     "algorithm": (
         "Write an algorithm",
         "What an algorithm is made of: the class, a client, the server's view of a round.",
-        ("core.algorithm", "core.averaging", "core.client", "core.cohort", "core.types", "core.fold"),
+        ("core.algorithm", "core.requires", "core.averaging", "core.own_steps", "core.client", "core.cohort",
+         "core.types", "core.fold"),
     ),
     "training": (
         "Local training",

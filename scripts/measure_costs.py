@@ -54,7 +54,7 @@ def measured(name: str) -> tuple[float, float, float]:
             works.append(float(counter.get_total_flops()) if counter else 0.0)
             yield from found
 
-    rounds = 1 if kind().full_participation and not kind.pooled else ROUNDS
+    rounds = 1 if kind().requires.everyone else ROUNDS
     described: dict[str, Any] = {
         "algorithm": name,
         "model": "lenet",

@@ -67,6 +67,7 @@ from fedloom.core.fold import fold, minimise
 from fedloom.core.losses import task_loss
 from fedloom.core.model import Model
 from fedloom.core.optimiser import SGD, Adam, Digest, Distill, Local
+from fedloom.core.requires import GlobalOnly
 from fedloom.core.types import Weighted, Weights
 from fedloom.data import Growing, LabelDrift, OffsetDrift, Window
 from fedloom.engines.cohort import AskedCohort
@@ -579,7 +580,7 @@ class PersonalIsNot(NeutralIsNot):
 
 
 class PersonalIsDeclared(PersonalIsNot):
-    neutral_personal = False
+    neutral = GlobalOnly(NeutralIsNot.neutral)
 
 
 class PersonalIsDeclaredInVain(PersonalIsDeclared):
@@ -656,7 +657,9 @@ class FeelsTheOrder(Broken):
 
 
 class ReadsTestRows(Broken):
-    trains_for_evaluation = True
+    @property
+    def evaluation_training(self) -> Local:
+        return self.local
 
     def personal(self, client: Client[Weights], sent: Weights) -> Weights:
         return client.train.x.mean() * client.state
@@ -696,10 +699,10 @@ def test_broken_algorithms_fail(name: str) -> None:
 
 def test_personal_models_are_neutral_too_or_declared_not_to_be() -> None:
     neutral = CHECKS["neutral_is_fedavg"]
-    with pytest.raises(AssertionError, match=r"must evaluate clients by FedAvg's models .*neutral_personal = False"):
+    with pytest.raises(AssertionError, match=r"must evaluate clients by FedAvg's models .*neutral = GlobalOnly"):
         neutral(Subject.of(PersonalIsNot()))
     assert neutral(Subject.of(PersonalIsDeclared())) is None
-    with pytest.raises(AssertionError, match=r"declares neutral_personal = False, and .* leave the declaration out"):
+    with pytest.raises(AssertionError, match=r"declares GlobalOnly settings, and .* declare them as a plain mapping"):
         neutral(Subject.of(PersonalIsDeclaredInVain()))
     with pytest.warns(UserWarning, match=r"with mu = 0.0 is FedAvg but for the models by which clients are evaluated"):
         PersonalIsDeclared(mu=0.0)
@@ -754,7 +757,9 @@ class SelectsByValidation(Broken):
 class FineTunes(Broken):
     """Evaluated by the global model after one more local training."""
 
-    trains_for_evaluation = True
+    @property
+    def evaluation_training(self) -> Local:
+        return self.local
 
     def personal(self, client: Client[Weights], sent: Weights) -> Weights:
         return minimise(self.loss(client), sent, client.train, self.local.optimiser, lr=client.lr)

@@ -55,6 +55,8 @@ from fedloom.core.optimiser import (
     Local as Local,
     Optimiser as Optimiser,
 )
+from fedloom.core.own_steps import OwnSteps as OwnSteps
+from fedloom.core.requires import GlobalOnly as GlobalOnly, Requires as Requires
 from fedloom.core.task import Task as Task
 from fedloom.core.task_measures import Score as Score, Sum as Sum, TaskMeasure as TaskMeasure
 from fedloom.core.types import (

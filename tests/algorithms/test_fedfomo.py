@@ -14,12 +14,10 @@ from torch import Tensor
 from fedloom.algorithms import FedFomo, LocalOnly
 from fedloom.algorithms.fedfomo import FomoClient, affinity_increment, choose, fomo_weights, mixed
 from fedloom.core import tree
-from fedloom.core.errors import SettingError
 from fedloom.core.model import Model
 from fedloom.core.optimiser import SGD, Local
 from fedloom.core.random import generator
 from fedloom.core.types import Weights
-from fedloom.data import Federation
 from fedloom.engines.engine_options import Options
 from fedloom.engines.loop import Loop
 from fedloom.engines.population import Population
@@ -159,16 +157,6 @@ def test_a_client_without_validation_examples_learns_alone(engine: Any) -> None:
             server = run.round(server, (0, 2, 3), t)
     assert_params(mine.states[2].theta, alone.states[2])
     assert not torch.allclose(mine.states[0].theta.params["fc1.weight"], alone.states[0].params["fc1.weight"])
-
-
-def test_a_run_needs_validation_examples() -> None:
-    rule = r"FedFomo needs validation examples on its clients, got none: hold some out with federate\(.*val_fraction"
-    with pytest.raises(SettingError, match=rule):
-        Loop(clients_of(random_data([3, 3])), FedFomo())
-    some = fomo_population().federation
-    nobody = Federation(some.train, some.partition, local_val=some.local_val.__class__.from_lists([[]] * 4))
-    with pytest.raises(SettingError, match=rule):
-        Loop(Population(nobody, {"tiny": TINY}), FedFomo())
 
 
 def chosen_in(run: Any, server: Any, cohort: Sequence[int], round: int) -> tuple[Any, dict[int, set[int]]]:

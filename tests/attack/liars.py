@@ -227,7 +227,8 @@ def liars(kinds: list[str], rounds: int, bound: float) -> int:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("what", choices=("honest", "liar"))
-    parser.add_argument("--only", nargs="+", default=[name for name in ALGORITHMS if not ALGORITHMS[name].pooled])
+    federated = [name for name, kind in ALGORITHMS.items() if not kind().requires.one_place]
+    parser.add_argument("--only", nargs="+", default=federated)
     parser.add_argument("--kinds", nargs="+", choices=("iid", "two"), default=["iid", "two"])
     parser.add_argument("--rounds", type=int, default=20)
     parser.add_argument("--bound", type=float, default=bound(BOUND_OF_DEVICES).most)

@@ -88,7 +88,7 @@ def test_algorithms_are_listed_by_what_they_need(capsys: pytest.CaptureFixture[s
     assert ({"pfedsd", "fedper"} <= personal, {"fedavg", "scaffold"} <= shared) == (True, True)
     assert listed(call(capsys, "algorithms", "--one-shot")[1]) == {"dense", "fed_dafl", "fed_adi"}
     both = listed(call(capsys, "algorithms", "--needs", "public", "--needs", "classes")[1])
-    assert both == {n for n, kind in ALGORITHMS.items() if kind.needs_public and kind.needs_classes}
+    assert both == {n for n, kind in ALGORITHMS.items() if kind().requires.public and kind().requires.targets}
     nothing = listed(call(capsys, "algorithms", "--needs", "nothing")[1])
     assert "fedavg" in nothing
     assert not nothing & {"scaffold", "kt_pfl", "fedntd", "fedfomo"}
@@ -433,7 +433,7 @@ OPENING = (
             "compare fedavg fedntd fedavg",
             "each algorithm must be named once, since its name is that of its results, got fedavg and fedavg: drop",
         ),
-        ("run kt_pfl", "kt_pfl needs public examples, got none; take some out with data.public (--public 500)"),
+        ("run kt_pfl", "kt_pfl needs public examples, got none: take some out with data.public (--public 500)"),
         ("run fedavg --model lenett", "unknown model 'lenett' (did you mean 'lenet'?); there are logistic, svm, mlp"),
         ("run fedavg --model mlp,mlp", "each model is named once, got 'mlp,mlp'; clients get them in turn"),
         (

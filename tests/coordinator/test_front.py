@@ -202,7 +202,7 @@ def test_one_of_several_architectures_may_have_no_front() -> None:
 
 
 class Evaluates(fl.FedAvg):
-    needs_front = False
+    requires = fl.Requires(front=False)
 
     def round(self, server: Any, cohort: Any) -> Any:
         new = super().round(server, cohort)
@@ -334,10 +334,10 @@ def test_augmented_inputs_other_networks_and_methods_that_need_the_front() -> No
     why = "computed in every pass, since Centralised trains one of several architectures"
     assert Coordinator(pooled).assembly.fronts == dict.fromkeys(two, why)
     for method in (fl.DENSE, fl.FedADI, fl.FedDAFL, fl.FedAlign):
-        assert method.needs_front
+        assert method().requires.front
 
     class Mixes(fl.FedAvg):
-        needs_front = True
+        requires = fl.Requires(front=True)
 
     why = "computed in every pass, since Mixes gives networks inputs of its own, or calls their parts"
     assert said_of(job(Exact(), algorithm=Mixes(local=LOCAL))) == why
@@ -346,9 +346,9 @@ def test_augmented_inputs_other_networks_and_methods_that_need_the_front() -> No
         """Nobody but its author knows what it gives its networks."""
 
     class Trusted(Own):
-        needs_front = False
+        requires = fl.Requires(front=False)
 
-    why = "computed in every pass, since Own is of your own and does not say needs_front = False"
+    why = "computed in every pass, since Own is of your own and does not say Requires(front=False)"
     assert said_of(job(Exact(), algorithm=Own(local=LOCAL))) == why
     assert "computed once" in said_of(job(Exact(), algorithm=Trusted(local=LOCAL)))
 
@@ -378,7 +378,7 @@ def test_runs_of_one_comparison_share_the_outputs() -> None:
 
 
 class Reader(fl.FedAvg):
-    needs_front = False
+    requires = fl.Requires(front=False)
 
     @fl.on_client
     def local_update(self, client: fl.Client[Any], sent: fl.Weights) -> Any:

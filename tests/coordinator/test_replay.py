@@ -69,7 +69,7 @@ def federation(**more: Any) -> Federation:
 
 def job(algorithm: Algorithm, **more: object) -> Job:
     settings = RunSettings(**{"rounds": 5, "cohort_size": 3, "keep_every": 100, **more})  # type: ignore[arg-type]
-    parts = federation(val_fraction=0.2) if algorithm.needs_val else federation()
+    parts = federation(val_fraction=0.2) if algorithm.requires.validation else federation()
     return Job(algorithm=algorithm, federation=parts, model=Model(network, name="tiny"), settings=settings)
 
 

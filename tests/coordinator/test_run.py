@@ -51,6 +51,7 @@ from fedloom import (
 from fedloom.coordinator import FixedList, History, SeededByRound
 from fedloom.core import tree
 from fedloom.core.errors import NonFiniteError, SettingError, SettingWarning
+from fedloom.core.requires import Requires
 from fedloom.data import by_lists
 from fedloom.evaluate import classify, forgetting, in_local, out_local, rows_right
 from tiny import LOCAL, examples, federation, linear, mlp
@@ -345,7 +346,7 @@ def test_centralised_takes_the_steps_of_each_client_of_a_cohort(tmp_path: Path) 
 @pytest.mark.parametrize("change", [{"buffers": "local"}, {"shared": "*.weight"}])
 def test_what_pools_its_clients_has_no_personal_parts(change: Any) -> None:
     class Pooled(FedAvg):
-        pooled = True
+        requires = Requires(one_place=True)
 
     with pytest.raises(SettingError, match=r"Pooled trains one model for all.*use shared = '\*'"):
         run(Pooled(local=LOCAL, **change), federation(), mlp, SETTINGS)
@@ -389,7 +390,7 @@ def test_the_global_accuracy_weights_architectures_by_their_clients() -> None:
 
 
 def test_kt_pfl_needs_public_examples() -> None:
-    with pytest.raises(SettingError, match=r"KTpFL needs public examples: federate\(\.\.\., public=examples\)"):
+    with pytest.raises(SettingError, match=r"KTpFL needs public examples, got none: .*\(\.\.\., public=examples\)"):
         run(KTpFL(local=LOCAL), federation(), linear, SETTINGS)
 
 
@@ -765,7 +766,7 @@ def test_logits_of_which_too_few_are_compared_are_refused(algorithm: Any, fewest
     """A softmax over one logit is 1 whatever a network says: distillation by it would be silently without effect."""
     from fedloom.coordinator.run import Job
 
-    assert algorithm.min_logits == fewest
+    assert algorithm.requires.logits == fewest
     data = federation(public=examples(12))
     for logits in (fewest - 1, fewest):
         job = Job(

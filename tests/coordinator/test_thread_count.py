@@ -89,7 +89,7 @@ def test_what_the_guide_says(
 def test_pytorch_decides_where_this_process_trains_no_client_or_the_server_trains() -> None:
     assert choose_threads(Workers, FedAvg(local=LOCAL), population(), 6) is None
     assert choose_threads(Devices, FedAvg(local=LOCAL), population(), 6) is None
-    assert {name for name, kind in ALGORITHMS.items() if kind.server_trains} == {
+    assert {name for name, kind in ALGORITHMS.items() if kind().requires.server_training} == {
         "feddf", "fedbe", "pfeddf", "dense", "fed_dafl", "fed_adi",
     }  # fmt: skip
     assert choose_threads(Loop, ALGORITHMS["fedbe"](local=LOCAL), population(), 6) is None

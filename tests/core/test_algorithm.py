@@ -25,8 +25,8 @@ from fedloom import (
     PFedMe,
     Scaffold,
 )
+from fedloom.algorithms.shared.gradient_sums import SumsGradients
 from fedloom.core import tree
-from fedloom.core.algorithm import Algorithm
 from fedloom.core.batch import Batch
 from fedloom.core.client import Client, on_client
 from fedloom.core.errors import SettingError
@@ -144,9 +144,7 @@ def test_what_is_beside_the_model_is_not_the_model_of_this_training(kind: Any, e
             assert torch.equal(a, b)
 
 
-class Counts(Algorithm[Any, tuple[()]]):
-    sums_gradients = True
-
+class Counts(SumsGradients[Any, tuple[()]]):
     def init(self, model: Any, key: int, *, num_clients: int) -> Any:
         return torch.zeros(3, 2)
 

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 from torch import Tensor
 
 import fedloom as fl
 from fedloom.algorithms import FedAvg
+from fedloom.core.requires import Requires
 from fedloom.engines.cohort import AskedCohort
 from fedloom.engines.loop import Loop
 from fedloom.engines.message import Call, Request
@@ -46,7 +47,7 @@ def test_a_client_keeps_its_numbers_in_other_company() -> None:
 class Numbered(fl.Algorithm[tuple[()], tuple[()]]):
     """Each client, whatever its architecture, sends its number of examples."""
 
-    mixed: ClassVar[bool] = True
+    requires = Requires(mixed=True)
 
     def init(self, model: Any, key: int, *, num_clients: int) -> tuple[()]:
         return ()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 import pytest
 import torch
@@ -14,6 +14,7 @@ from fedloom.core.client import Client, on_client
 from fedloom.core.errors import NobodyAnswered, StackingError
 from fedloom.core.model import Model
 from fedloom.core.optimiser import Local
+from fedloom.core.requires import Requires
 from fedloom.core.types import Weighted, Weights
 from fedloom.data import Federation, by_lists
 from fedloom.engines.cohort import AskedCohort
@@ -222,7 +223,6 @@ class Asks(Algorithm[torch.Tensor, tuple[()]]):
     """Counts the rounds that it finished."""
 
     at_least: int = 1
-    mixed: ClassVar[bool] = False
 
     def init(self, model: Any, key: int, *, num_clients: int) -> torch.Tensor:
         return torch.zeros(())
@@ -241,7 +241,7 @@ class Asks(Algorithm[torch.Tensor, tuple[()]]):
 
 
 class AsksAll(Asks):
-    mixed: ClassVar[bool] = True
+    requires = Requires(mixed=True)
 
 
 class Reads(AsksAll):

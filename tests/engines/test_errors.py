@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from fedloom.algorithms import ALGORITHMS, FedAvg, FedBE, FedDF, KTpFL, LocalOnly, PFedSD, Scaffold
+from fedloom.algorithms import ALGORITHMS, FedAvg, FedBE, FedDF, LocalOnly, PFedSD, Scaffold
 from fedloom.core import tree
 from fedloom.core.algorithm import Algorithm
 from fedloom.core.batch import Batch
@@ -22,6 +22,7 @@ from fedloom.core.fold import minimise
 from fedloom.core.losses import task_loss
 from fedloom.core.model import Model
 from fedloom.core.optimiser import SGD, Distill, Local
+from fedloom.core.requires import Requires
 from fedloom.core.types import Weighted, Weights
 from fedloom.engines.accounting import PayloadSize
 from fedloom.engines.engine_options import Options
@@ -138,7 +139,7 @@ class Diverges(Classification):
 @pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize("name", ALGORITHMS)
 def test_all_refused_leaves_every_server(engine: Any, name: str) -> None:
-    people = federation().pooled() if ALGORITHMS[name].pooled else federation()
+    people = federation().pooled() if ALGORITHMS[name]().requires.one_place else federation()
     everybody = Population(people, {"mlp": Model(MLP, name="mlp")}, task=Diverges())
     algorithm = dataclasses.replace(ONE_SHOT.get(name) or ALGORITHMS[name](), local=LOCAL)
     run = engine(everybody, algorithm, Options(on_nonfinite="refuse"))
@@ -242,7 +243,7 @@ def test_what_the_server_spoils_is_no_clients_fault(engine: Any, kind: Any) -> N
 class SumsLogits(FedAvgLike):
     """One mean over all architectures, of what has one shape in all of them, or of whole models, which have not."""
 
-    mixed: ClassVar[bool] = True
+    requires = Requires(mixed=True)
     whole: ClassVar[bool] = False
 
     def init(self, model: Any, key: int, *, num_clients: int) -> Any:
@@ -377,12 +378,6 @@ def test_a_client_method_returns_state_and_upload(engine: Any) -> None:
     run = engine(with_marked({}), ReturnsOne())
     with pytest.raises(StackingError, match=r"step must return \(new state, upload\)"):
         run.round(run.init(), (0, 1), 0)
-
-
-@pytest.mark.parametrize("engine", ENGINES)
-def test_public_examples_are_asked_for(engine: Any) -> None:
-    with pytest.raises(SettingError, match=r"KTpFL needs public examples: federate\(\.\.\., public=examples\)"):
-        engine(with_marked({}), KTpFL())
 
 
 @pytest.mark.parametrize("chunk", [0, -1])

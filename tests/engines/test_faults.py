@@ -117,8 +117,8 @@ def test_probabilities_may_fill_up_to_one() -> None:
 @pytest.mark.parametrize(("algorithm", "engine"), IN_TURN)
 def test_who_fails_at_first_counts_as_never_asked(algorithm: str, engine: Any) -> None:
     subject = Subject.of(SHORT.get(algorithm, ALGORITHMS[algorithm]))
-    cohorts = ((0,),) * 4 if subject.algorithm.pooled else EVERYBODY
-    faults = replace(THIRD, lost=0.5) if subject.algorithm.pooled else THIRD
+    cohorts = ((0,),) * 4 if subject.algorithm.requires.one_place else EVERYBODY
+    faults = replace(THIRD, lost=0.5) if subject.algorithm.requires.one_place else THIRD
     sampler = survivors(faults, cohorts)
     named = [sampler(t, SIZES, len(SIZES)) for t in range(4)]
     assert 0 < sum(map(len, named)) < sum(map(len, cohorts))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 import pytest
@@ -22,6 +22,7 @@ from fedloom.core.errors import SettingError, StackingError
 from fedloom.core.fold import fold, minimise
 from fedloom.core.losses import task_loss
 from fedloom.core.model import Model
+from fedloom.core.optimiser import Local
 from fedloom.core.types import Weighted, Weights
 from fedloom.data import by_lists, federate, from_arrays
 from fedloom.engines.engine_options import Options
@@ -43,7 +44,9 @@ ENGINES = [Loop, Stacked]
 class FineTuned(Algorithm[Weights, tuple[()]]):
     """FedAvg, whose clients are evaluated by the global model after local training."""
 
-    trains_for_evaluation: ClassVar[bool] = True
+    @property
+    def evaluation_training(self) -> Local | None:
+        return self.local
 
     def init(self, model: Any, key: int, *, num_clients: int) -> Weights:
         return model.init(key)
@@ -105,7 +108,9 @@ def test_a_personal_that_trains_has_the_rate_of_its_round_and_batches_of_its_own
 class Unsaid(FineTuned):
     """Trains in `personal` and does not say so."""
 
-    trains_for_evaluation: ClassVar[bool] = False
+    @property
+    def evaluation_training(self) -> None:
+        return None
 
 
 class Simple(Unsaid):
@@ -129,7 +134,7 @@ def test_batches_are_planned_for_judging_only_where_the_algorithm_says_so(
     )
     unsaid = engine(evaluated(), Unsaid(local=LOCAL))
     with pytest.raises(
-        StackingError, match=r"personal of Unsaid reads client\.train, .*write trains_for_evaluation: Class"
+        StackingError, match=r"personal of Unsaid reads client\.train, .*define the property evaluation_training"
     ):
         unsaid.evaluate_counts(unsaid.init(), range(6), 0)
     for algorithm, want in ((Simple(local=LOCAL), set()), (DECAYING, {"evaluate"})):

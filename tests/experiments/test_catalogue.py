@@ -120,7 +120,7 @@ def test_public_examples_of_other_data(tmp_path: Path) -> None:
         assert {bytes(x.numpy()) for x in found.public.x} <= {bytes(x.numpy()) for x in theirs.x}
         assert found.partition.fingerprint() == plain.partition.fingerprint()
         assert torch.equal(found.train.x, plain.train.x)
-        assert experiment.job().algorithm.needs_public
+        assert experiment.job().algorithm.requires.public
     both = Federations()
     other = Experiment(data=dataclasses.replace(said, public_source=None))
     assert both.of(Experiment(data=said)).public is not None

@@ -22,8 +22,9 @@ BY_LABEL = {"pfedsd"}  # of those, which take several labels too
 
 @pytest.mark.parametrize("name", ALGORITHMS)
 def test_who_needs_classes(name: str) -> None:
-    assert ALGORITHMS[name].needs_classes == (name in BY_CLASS)
-    assert ALGORITHMS[name].takes_labels == (name in BY_LABEL)
+    targets = ALGORITHMS[name]().requires.targets
+    assert ("classes" in targets) == (name in BY_CLASS)
+    assert ("labels" in targets) == (name in BY_LABEL)
 
 
 @pytest.mark.some(2)

@@ -18,7 +18,7 @@ from fedloom.core.errors import SettingError
 from fedloom.data.inputs import IGNORED
 from tokens_made import LOCAL, VOCABULARY, Attending, Recurrent, classifier, federation
 
-BY_CLASS = sorted(name for name, made in ALGORITHMS.items() if made.needs_classes and not made.takes_tokens)
+BY_CLASS = sorted(name for name, kind in ALGORITHMS.items() if "tokens" not in (kind().requires.targets or ["tokens"]))
 OTHERS = {"fedalign": "slims", "fedmd": "one answer to each public example, got one for each of 10", "moon": "features"}
 TASK = fl.NextToken()
 

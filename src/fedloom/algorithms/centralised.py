@@ -11,7 +11,6 @@ Down: nothing. Up: nothing. Kept by the client: nothing. It is FedAvg with one c
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 import fedloom as fl
 
@@ -20,7 +19,7 @@ import fedloom as fl
 class Centralised(fl.Algorithm[fl.Weights, tuple[()]]):
     """Everybody's data in one place."""
 
-    pooled: ClassVar[bool] = True
+    requires = fl.Requires(one_place=True)
 
     def init(self, model: fl.Model, key: int, *, num_clients: int) -> fl.Weights:
         return model.init(key)

@@ -51,7 +51,7 @@ class FedAlign(fl.Algorithm[fl.Weights, tuple[()]]):
     aggregation: fl.Aggregation = "samples"
     """Weight of a client in the mean: its number of `samples`, or `uniform`."""
 
-    needs_front: ClassVar[bool] = True
+    requires = fl.Requires(front=True)
     neutral: ClassVar[Mapping[str, Any]] = {"mu": 0}
 
     def init(self, model: fl.Model, key: int, *, num_clients: int) -> fl.Weights:

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import dataclasses
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import Literal
 
 import torch
 
@@ -34,8 +34,6 @@ class FedAvgFT(FedAvg):
     """Learning rate; none: that of the round."""
     ft_part: Literal["all", "head"] = "all"
     """Trained layers: `all`, or the `head`, which is the last one."""
-
-    trains_for_evaluation: ClassVar[bool] = True
 
     @property
     def evaluation_training(self) -> fl.Local:

@@ -23,9 +23,8 @@ Differences from the authors' code: the mean is weighted by samples, as the pape
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from typing import Literal
 
 import fedloom as fl
 from fedloom.algorithms.fedper import FedPer
@@ -43,9 +42,7 @@ class FedBABU(FedPer):
     finetune_epochs: fl.Count = 5
     """Passes over the client's examples in fine-tuning, also where rounds have `local.steps`."""
 
-    neutral: ClassVar[Mapping[str, Any]] = {"personal_layers": "", "finetune": "full"}
-    neutral_personal: ClassVar[bool] = False  # clients are fine-tuned before they are evaluated
-    trains_for_evaluation: ClassVar[bool] = True
+    neutral = fl.GlobalOnly(personal_layers="", finetune="full")  # clients are fine-tuned before they are evaluated
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -62,14 +62,8 @@ class FedBE(fl.Algorithm[fl.Weights, tuple[()]]):
     """Steps between models that enter the mean. If no multiple of it lies above `swa_start` and within `steps`, the
     last model is taken: by default, with fewer than 525 steps."""
 
-    needs_public: ClassVar[bool] = True
-    server_trains: ClassVar[bool] = True
-    needs_classes: ClassVar[bool] = True
+    requires = fl.Requires(public=True, targets=("classes",), logits=2, server_training=True)
     neutral: ClassVar[Mapping[str, Any]] = {"steps": 0}
-
-    @property
-    def min_logits(self) -> int:
-        return 2
 
     def init(self, model: fl.Model, key: int, *, num_clients: int) -> fl.Weights:
         return model.init(key)

@@ -66,7 +66,7 @@ class FedCurv(fl.Algorithm[Server, Report]):
     """Weight of a client in the mean: its number of `samples`, or `uniform`."""
 
     neutral: ClassVar[Mapping[str, Any]] = {"lam": 0}
-    needs_sums: ClassVar[bool] = True  # sum_j u_j - u_k >= 0, without which the penalty falls without end
+    requires = fl.Requires(sums=True)  # sum_j u_j - u_k >= 0, without which the penalty falls without end
 
     def init(self, model: fl.Model, key: int, *, num_clients: int) -> Server:
         w = model.init(key)

@@ -81,16 +81,9 @@ class FedDF(fl.Algorithm[dict[str, fl.Weights], Any]):
     patience: fl.Count = 1000
     """Steps without a better student after which the round ends, with `validation`."""
 
-    mixed: ClassVar[bool] = True
-    needs_public: ClassVar[bool] = True
-    server_trains: ClassVar[bool] = True
-    needs_classes: ClassVar[bool] = True
+    requires = fl.Requires(mixed=True, public=True, targets=("classes",), logits=2, server_training=True)
     neutral: ClassVar[Mapping[str, Any]] = {"steps": 0, "student": None}
     alone: ClassVar[fl.Model]  # the student's network, of an instance that is `bind`
-
-    @property
-    def min_logits(self) -> int:
-        return 2
 
     def bind(self, federation: fl.Federation, models: Mapping[str, fl.Model]) -> Self:
         there = 0 if federation.public is None else len(federation.public)

@@ -33,7 +33,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -66,7 +66,7 @@ class FedFomo(fl.Algorithm[Tensor, FomoClient]):
     """Distance of two models: `euclid`, the paper's; `l1`, the default of the authors' code; `l2`, its name for the
     squared distance; `l2_root`, the sum of the norms of each tensor."""
 
-    needs_val: ClassVar[bool] = True
+    requires = fl.Requires(validation=True)
 
     def init(self, model: fl.Model, key: int, *, num_clients: int) -> Tensor:
         return torch.full((num_clients,), -1)  # who uploaded before, in order; -1: nobody

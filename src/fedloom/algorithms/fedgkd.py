@@ -51,12 +51,8 @@ class FedGKD(fl.Algorithm[Server, tuple[()]]):
     aggregation: fl.Aggregation = "samples"
     """Weight of a client in the mean: its number of `samples`, or `uniform`."""
 
-    needs_classes = True
+    requires = fl.Requires(targets=("classes",), logits=2)
     neutral = {"gamma": 0}
-
-    @property
-    def min_logits(self) -> int:
-        return 2
 
     def init(self, model: fl.Model, key: int, *, num_clients: int) -> Server:
         return Server(last=(model.init(key),) * self.M, made=torch.zeros((), dtype=torch.int64))

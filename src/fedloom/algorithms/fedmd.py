@@ -26,7 +26,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Annotated, ClassVar, Self
+from typing import Annotated, Self
 
 import torch
 from torch import Tensor
@@ -57,8 +57,7 @@ class FedMD(fl.Algorithm[tuple[()], FedMDClient]):
     private_passes: fl.WholeNumber = 2
     """Local trainings (each of E epochs) that follow in phase 0."""
 
-    mixed: ClassVar[bool] = True
-    needs_public: ClassVar[bool] = True
+    requires = fl.Requires(mixed=True, public=True)
 
     def bind(self, federation: fl.Federation, models: Mapping[str, fl.Model]) -> Self:
         if self.public_epochs and not federation.public_labels:

@@ -29,7 +29,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Annotated, ClassVar, Literal, Self
+from typing import Annotated, Literal, Self
 
 import numpy as np
 from annotated_types import Gt, Lt
@@ -40,7 +40,7 @@ from fedloom.core.derivatives import objective_gradient, objective_hessian_times
 
 
 @dataclass(frozen=True, kw_only=True)
-class FedMeta(fl.Algorithm[fl.Weights, tuple[()]]):
+class FedMeta(fl.OwnSteps[fl.Weights, tuple[()]]):
     """Learn an initialisation from which a client adapts in a few steps."""
 
     alpha: Annotated[fl.Positive, fl.Grid(0.001, 0.01, 0.1)] = 0.01
@@ -60,9 +60,9 @@ class FedMeta(fl.Algorithm[fl.Weights, tuple[()]]):
     aggregation: fl.Aggregation = "samples"
     """Weight of a client in the mean of g_k: its number of `samples`, or `uniform`, the paper's."""
 
-    own_steps: ClassVar[bool] = True
-    own_rates: ClassVar[bool] = True
-    trains_for_evaluation: ClassVar[bool] = True
+    @property
+    def evaluation_training(self) -> fl.Local:
+        return self.local
 
     def bind(self, federation: fl.Federation, models: Mapping[str, fl.Model]) -> Self:
         sizes = federation.at(0).partition.sizes  # where examples arrive, a client may have few at first

@@ -31,10 +31,11 @@ from typing import Annotated, Literal
 from torch import Tensor
 
 import fedloom as fl
+from fedloom.algorithms.shared.gradient_sums import SumsGradients
 
 
 @dataclass(frozen=True, kw_only=True)
-class FedNova(fl.Algorithm[fl.Weights, fl.Params]):
+class FedNova(SumsGradients[fl.Weights, fl.Params]):
     """Normalise what clients send by their number of steps."""
 
     aggregation: fl.Aggregation = "samples"
@@ -44,8 +45,6 @@ class FedNova(fl.Algorithm[fl.Weights, fl.Params]):
     client's last d_k / lr, which the client keeps. The paper's variance reduction adds the mean of all clients' at the
     same place; the released server never updates that mean from zero. So nothing changes at a client's first
     participation, and its gradients nearly cancel at the second."""
-
-    sums_gradients = True  # who has no a_k is refused
 
     def init(self, model: fl.Model, key: int, *, num_clients: int) -> fl.Weights:
         return model.init(key)

@@ -38,8 +38,8 @@ class FedNTD(TaughtByReceived):
     """Temperature of the distillation, the paper's. Its grid is ours: the paper's values are lost."""
 
     @property
-    def min_logits(self) -> int:
-        return 3  # two that are not the true one
+    def requires(self) -> fl.Requires:
+        return super().requires | fl.Requires(logits=3)  # two that are not the true one
 
     def penalty(self, logits: Tensor, batch: fl.Batch) -> Tensor:
         """Beta * tau^2 * KL(q~_global || q~_local), [] (10, 11)."""

@@ -38,8 +38,8 @@ class FedNTDMSE(TaughtByReceived):
     2 beta."""
 
     @property
-    def min_logits(self) -> int:
-        return 2  # one that is not the true one
+    def requires(self) -> fl.Requires:
+        return super().requires | fl.Requires(logits=2)  # one that is not the true one
 
     def penalty(self, logits: Tensor, batch: fl.Batch) -> Tensor:
         """Beta * MSE over the not-true classes, []."""

@@ -54,7 +54,9 @@ class FedProto(EndsLinear[Server, fl.Weights]):
     inference: Literal["head", "prototypes"] = "head"
     """Answers by which clients are evaluated: of the model's `head`, or by the nearest of the server's `prototypes`."""
 
-    mixed = True
+    @property
+    def requires(self) -> fl.Requires:
+        return super().requires | fl.Requires(mixed=True)
 
     @property
     def paced_by(self) -> str | None:

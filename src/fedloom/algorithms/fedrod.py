@@ -40,8 +40,8 @@ class FedRoD(EndsLinear[fl.Weights, fl.Params]):
     """Weight of a client in the mean: its number of `samples`, as in the paper, or `uniform`."""
 
     @property
-    def min_logits(self) -> int:
-        return 2
+    def requires(self) -> fl.Requires:
+        return super().requires | fl.Requires(logits=2)
 
     def init(self, model: fl.Model, key: int, *, num_clients: int) -> fl.Weights:
         return model.init(key)

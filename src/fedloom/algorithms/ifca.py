@@ -44,7 +44,10 @@ class IFCA(fl.Algorithm[Models, tuple[()]]):
     """Weight of a client in the mean: `uniform`, the paper's, or its number of `samples`."""
 
     neutral = {"k": 1}
-    trains_for_evaluation = True  # a client chooses by its training examples
+
+    @property
+    def evaluation_training(self) -> fl.Local:
+        return self.local  # a client chooses by its training examples
 
     def init(self, model: fl.Model, key: int, *, num_clients: int) -> Models:
         if self.k > 1 and not model.seeded:

@@ -41,8 +41,8 @@ class KDNTD(TaughtByReceived):
     """Temperature of the distillation; the paper does not say it."""
 
     @property
-    def min_logits(self) -> int:
-        return 3 if self.lam else 2  # two that are not the true one
+    def requires(self) -> fl.Requires:
+        return super().requires | fl.Requires(logits=3 if self.lam else 2)  # two that are not the true one
 
     def penalty(self, logits: Tensor, batch: fl.Batch) -> Tensor:
         """(1 - lam) of the divergence over all classes, lam of that over the not-true ones, [] (17, 18)."""

@@ -23,8 +23,8 @@ class LocalOnly(fl.Algorithm[tuple[()], fl.Weights]):
     other methods of a comparison. `every_round`: all, whatever sampler and cohort size say."""
 
     @property
-    def full_participation(self) -> bool:
-        return self.schedule == "every_round"
+    def requires(self) -> fl.Requires:
+        return fl.Requires(everyone=self.schedule == "every_round")
 
     def init(self, model: fl.Model, key: int, *, num_clients: int) -> tuple[()]:
         return ()

@@ -28,7 +28,7 @@ follow the batches.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, Literal
 
 import torch
 from torch import Tensor
@@ -49,7 +49,7 @@ class Step:
 
 
 @dataclass(frozen=True, kw_only=True)
-class PerFedAvg(fl.Averaging[fl.Weights]):
+class PerFedAvg(fl.OwnSteps[fl.Weights, fl.Weights], fl.Averaging[fl.Weights]):
     """Learn a model that one step of a client adapts."""
 
     alpha: Annotated[fl.Positive, fl.Grid(0.001, 0.01, 0.1)] = 0.01
@@ -61,9 +61,9 @@ class PerFedAvg(fl.Averaging[fl.Weights]):
     delta: fl.Positive = 1e-3
     """Step of these differences."""
 
-    own_steps: ClassVar[bool] = True
-    own_rates: ClassVar[bool] = True
-    trains_for_evaluation: ClassVar[bool] = True
+    @property
+    def evaluation_training(self) -> fl.Local:
+        return self.local
 
     @fl.on_client
     def local_update(

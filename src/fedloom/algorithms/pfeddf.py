@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar, Self
+from typing import Self
 
 from torch import Tensor
 
@@ -26,7 +26,7 @@ from fedloom.algorithms.feddf import FedDF
 class PFedDF(FedDF):
     """See `FedDF` for the settings."""
 
-    neutral_personal: ClassVar[bool] = False  # the copy that a client has trained evaluates it
+    neutral = fl.GlobalOnly(FedDF.neutral)  # the copy that a client has trained evaluates it
 
     def bind(self, federation: fl.Federation, models: Mapping[str, fl.Model]) -> Self:
         if self.student is not None:

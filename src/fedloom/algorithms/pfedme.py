@@ -32,7 +32,7 @@ selected do not train; every step has a dropout mask of its own, as theirs. Batc
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated, ClassVar
+from typing import Annotated
 
 from torch import Tensor
 
@@ -41,7 +41,7 @@ from fedloom.core.random import fold_in
 
 
 @dataclass(frozen=True, kw_only=True)
-class PFedMe(fl.Algorithm[fl.Weights, fl.Maybe[fl.Weights]]):
+class PFedMe(fl.OwnSteps[fl.Weights, fl.Maybe[fl.Weights]]):
     """Train personal models that a Moreau envelope holds near the client's global one."""
 
     lam: Annotated[fl.Positive, fl.Grid(5.0, 15.0, 30.0)] = 15.0
@@ -59,9 +59,6 @@ class PFedMe(fl.Algorithm[fl.Weights, fl.Maybe[fl.Weights]]):
     """
     aggregation: fl.Aggregation = "uniform"
     """Weight of a client in the mean: `uniform`, the paper's, or its number of `samples`, as in the authors' code."""
-
-    own_steps: ClassVar[bool] = True
-    own_rates: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -94,11 +94,7 @@ class SelfDistilled(KeepsModel):
     The norm knows no temperature and no stored predictions."""
 
     table: ClassVar[tuple[int, int]]  # rows and columns of those predictions, of an instance that is `bind`
-    needs_classes: ClassVar[bool] = True
-    takes_labels: ClassVar[bool] = True
-    takes_tokens: ClassVar[bool] = True
-    neutral: ClassVar[Mapping[str, Any]] = {"lam": 0}
-    neutral_personal: ClassVar[bool] = False  # v_k evaluates the client, as in FedAvg with stored local models
+    neutral: ClassVar[Mapping[str, Any]] = fl.GlobalOnly(lam=0)  # v_k evaluates the client, as in `fedavg_stored`
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -109,8 +105,9 @@ class SelfDistilled(KeepsModel):
             )
 
     @property
-    def min_logits(self) -> int:
-        return max(2 if self.transfer == "predictions" else 1, super().min_logits)
+    def requires(self) -> fl.Requires:
+        fewest = 2 if self.transfer == "predictions" else 1
+        return super().requires | fl.Requires(targets=("classes", "labels", "tokens"), logits=fewest)
 
     def bind(self, federation: fl.Federation, models: Mapping[str, fl.Model]) -> Self:
         made = super().bind(federation, models)
@@ -263,9 +260,7 @@ def self_distilled(algorithm: type[fl.Averaging[Any]]) -> type[Any]:
     said = {
         "__doc__": f"{algorithm.__name__} with pFedSD's term: see `self_distilled`.",
         "__module__": algorithm.__module__,
-        "neutral": {**algorithm.neutral, "lam": 0},
-        "takes_labels": algorithm.takes_labels or not algorithm.needs_classes,
-        "takes_tokens": algorithm.takes_tokens or not algorithm.needs_classes,
+        "neutral": fl.GlobalOnly({**algorithm.neutral, "lam": 0}),
     }
     made = type(f"SelfDistilled{algorithm.__name__}", (SelfDistilled, algorithm), said)
     return dataclass(frozen=True, kw_only=True)(made)

@@ -31,12 +31,13 @@ from typing import Annotated
 from torch import Tensor
 
 import fedloom as fl
+from fedloom.algorithms.shared.gradient_sums import SumsGradients
 
 Numbers = Annotated[tuple[Tensor, Tensor], "control"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class QFedAvg(fl.Algorithm[fl.Weights, tuple[()]]):
+class QFedAvg(SumsGradients[fl.Weights, tuple[()]]):
     """Average models with weights that grow with the clients' losses."""
 
     q: Annotated[fl.NonNegative, fl.Grid(0.001, 0.01, 0.1, 1.0, 5.0)] = 1.0
@@ -45,7 +46,6 @@ class QFedAvg(fl.Algorithm[fl.Weights, tuple[()]]):
     aggregation: fl.Aggregation = "uniform"
     """Weight of a client in the sums, beside F_k^q: `uniform`, the paper's, or its number of `samples`."""
 
-    sums_gradients = True  # d_k is one
     neutral = {"q": 0}
 
     def init(self, model: fl.Model, key: int, *, num_clients: int) -> fl.Weights:

@@ -27,6 +27,7 @@ from dataclasses import dataclass
 from typing import Annotated, Literal
 
 import fedloom as fl
+from fedloom.algorithms.shared.gradient_sums import SumsGradients
 
 
 @fl.state
@@ -36,7 +37,7 @@ class Server:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Scaffold(fl.Algorithm[Server, fl.Params]):
+class Scaffold(SumsGradients[Server, fl.Params]):
     """Correct local steps by control variates."""
 
     server_lr: fl.Positive = 1.0
@@ -49,8 +50,6 @@ class Scaffold(fl.Algorithm[Server, fl.Params]):
     steps to which n steps with momentum m amount, (n - m (1 - m^n) / (1 - m)) / (1 - m); Nesterov's momentum counts
     like heavy-ball momentum. `steps`, the textbook: n. With momentum 0.9 and 50 steps, `steps` makes c_i about 8 times
     too large. Without momentum both agree."""
-
-    sums_gradients = True  # by l. 12, c_i is the mean of the gradients along the way
 
     def init(self, model: fl.Model, key: int, *, num_clients: int) -> Server:
         x = model.init(key)

@@ -210,11 +210,11 @@ def settings_of(described: dict[str, Any]) -> Experiment:
         )
     with forbid_imports("devices import no code that a server names"):
         experiment = Experiment.of(described)
-    kind, run = catalogue.kind(experiment.algorithm), experiment.run
+    needs, run = catalogue.kind(experiment.algorithm)().requires, experiment.run
     for forbidden, reason in (
-        (kind.pooled, f"{experiment.algorithm} pools the examples of all clients"),
+        (needs.one_place, f"{experiment.algorithm} pools the examples of all clients"),
         (
-            experiment.data.public_source is None and (kind.needs_public or experiment.data.public),
+            experiment.data.public_source is None and (needs.public or experiment.data.public),
             "public examples are the server's, which data.public_source names",
         ),
         (experiment.clients.new is not None, "clients.new needs training that devices do not do"),

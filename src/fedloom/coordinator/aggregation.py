@@ -26,7 +26,7 @@ class AggregatorUsed(Part):
     def check(self, job: Plan) -> None:
         settings = job.settings
         aggregator(job.trainees.aggregator).check(job.trainees.cohort_size)
-        if job.algorithm.needs_sums:
+        if job.algorithm.requires.sums:
             raise SettingError(
                 f"{type(job.algorithm).__name__} adds up what clients report, and aggregator = {settings.aggregator!r} "
                 "gives no sum: use aggregator = 'mean' (--aggregator mean), or an algorithm that takes means alone"

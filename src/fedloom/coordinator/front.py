@@ -126,20 +126,10 @@ def _hindrance(job: Plan, frame: Frame) -> str | None:
         return "since inputs are augmented"
     if job.federation.train.has_tokens:
         return "since inputs are token ids, whose embeddings take more room than work"
-    if _needs_front(algorithm) is None:
-        return f"since {algorithm.__name__} is of your own and does not say needs_front = False"
-    if _needs_front(algorithm):
+    if job.algorithm.requires.front is None and not algorithm.__module__.startswith("fedloom."):
+        return f"since {algorithm.__name__} is of your own and does not say Requires(front=False)"
+    if job.algorithm.requires.front:
         return f"since {algorithm.__name__} gives networks inputs of its own, or calls their parts"
-    return None
-
-
-def _needs_front(algorithm: type[Algorithm[Any, Any]]) -> bool | None:
-    """Return what a class says of itself; None where a class from outside, of which nobody else knows, does not."""
-    for kind in algorithm.__mro__:
-        if "needs_front" in vars(kind):
-            return bool(vars(kind)["needs_front"])
-        if kind.__module__.partition(".")[0] != "fedloom":
-            return None
     return None
 
 

@@ -20,7 +20,7 @@ from fedloom.coordinator.trainees import Trainees, trainees
 from fedloom.core.algorithm import Algorithm
 from fedloom.core.errors import SettingError
 from fedloom.core.model import Model
-from fedloom.core.task import FitsTargets, Task, needs_moments, require_task, targets_of
+from fedloom.core.task import FitsTargets, Task, needs_moments, require_task
 from fedloom.data import Federation
 from fedloom.engines.attacks import Attack
 from fedloom.engines.faults import Faults
@@ -64,14 +64,7 @@ class Plan:
                 raise SettingError(f"{name} must be an object that can be called, such as {what}, got {given!r}")
         check_targets(federation, self.task)
         check_validation(federation, self.task)
-        kind = targets_of(self.task)
-        takes = {"classes": True, "labels": algorithm.takes_labels, "tokens": algorithm.takes_tokens}
-        if algorithm.needs_classes and not takes.get(kind):
-            raise SettingError(
-                f"{type(algorithm).__name__} compares the probabilities of classes, and targets of the task "
-                f"{type(self.task).__name__} are {kind}: take an algorithm that needs only a loss, such as FedAvg, or "
-                "a task for classes"
-            )
+        algorithm.requires.check(type(algorithm).__name__, federation, self.task)
         elsewhere = federation.train.remote is not None
         if isinstance(self.task, FitsTargets) and (not elsewhere or needs_moments(self.task)):
             object.__setattr__(self, "task", self.task.fit(target_moments(federation)))

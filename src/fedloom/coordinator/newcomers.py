@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import numpy as np
 
@@ -17,6 +17,7 @@ from fedloom.core.choices import check, check_choices
 from fedloom.core.client import Client
 from fedloom.core.cohort import Cohort
 from fedloom.core.errors import SettingError
+from fedloom.core.optimiser import Local
 from fedloom.core.types import Weights
 from fedloom.data import Federation
 from fedloom.engines.engine import Engine
@@ -158,7 +159,9 @@ class Newcomers(Part):
 class _FineTuned(Averaging[Any]):
     """Evaluate a client by the global model after the training of one round on its own examples, used once."""
 
-    trains_for_evaluation: ClassVar[bool] = True
+    @property
+    def evaluation_training(self) -> Local:
+        return self.local
 
     def round(self, server: Weights, cohort: Cohort) -> Weights:
         return server

@@ -14,6 +14,7 @@ from fedloom.coordinator.directory import initial_name
 from fedloom.coordinator.history import Record
 from fedloom.coordinator.job import Plan
 from fedloom.coordinator.reading import FORMAT
+from fedloom.core.averaging import Averaging
 from fedloom.core.fold.execution import threads
 from fedloom.core.network_copies import stored_names
 from fedloom.core.task_measures import measures_of
@@ -117,8 +118,10 @@ class RunFacts:
 
     def _shared(self) -> Record:
         """Return the names of the tensors that are shared, by architecture, where some stay with the clients."""
-        initial = self.assembly.engine.runtime.initial
-        named = {n: self.assembly.algorithm.shared_tensors(initial(n)) for n in self.assembly.trained.models}
+        algorithm, initial = self.assembly.algorithm, self.assembly.engine.runtime.initial
+        if not isinstance(algorithm, Averaging):
+            return {}
+        named = {n: algorithm.shared_tensors(initial(n)) for n in self.assembly.trained.models}
         shared = {n: names for n, names in named.items() if names is not None}
         return {"shared": shared} if shared else {}
 

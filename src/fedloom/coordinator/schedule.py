@@ -47,7 +47,7 @@ class Schedule:
         n, sampler = run.trained.num_clients, run.job.trainees.sampler
         sizes = run.trained.at(round).partition.sizes
         late = {*run.engine.removed(), *run.parts.absent(round)}
-        if run.algorithm.full_participation:
+        if run.algorithm.requires.everyone:
             return [k for k in range(n) if k not in late]
         count = min(run.cohort_size + run.settings.spares, n - len(late))
         if late and type(sampler) in SYMMETRIC:  # of the others alone it draws as many at once

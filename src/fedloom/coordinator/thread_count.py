@@ -35,7 +35,7 @@ def choose_threads(
     Threads of small products wait for each other at each of some 70 operations of a lock-step. On quiet cores two gain
     a tenth to a half; where one core has other work, each of these waits may last until the scheduler's next turn.
     """
-    if population.device.type != "cpu" or not issubclass(kind, Loop | Stacked) or algorithm.server_trains:
+    if population.device.type != "cpu" or not issubclass(kind, Loop | Stacked) or algorithm.requires.server_training:
         return None
     parallel = lock_steps(population, algorithm.training, cohort_size).clients / len(population.models)
     clients = max(1.0, parallel) if kind.stacked else 1.0

@@ -57,18 +57,18 @@ def trainees(
 ) -> Trainees:
     """Return who trains in a run that was asked for by these arguments of a plan.
 
-    An algorithm that is `pooled` has another population: one client, which is always there, sends nothing, and takes as
-    many steps in a round as a cohort would.
+    An algorithm that needs all examples in one place has another population: one client, which is always there, sends
+    nothing, and takes as many steps in a round as a cohort would.
 
     Raises:
         SettingError: the examples of all clients cannot be in one place.
     """
-    size = federation.num_clients if algorithm.full_participation else settings.cohort_size
+    size = federation.num_clients if algorithm.requires.everyone else settings.cohort_size
     who = Trainees(
         algorithm=algorithm, sampler=sampler or Uniform(settings.seed), cohort_size=size,
         aggregator=settings.aggregator, faults=faults, attack=attack, per_client=settings.per_client,
     )  # fmt: skip
-    if not algorithm.pooled:
+    if not algorithm.requires.one_place:
         return who
     _check_one_place(algorithm, federation, new)
     local, share = algorithm.local, settings.cohort_size / federation.num_clients

@@ -127,14 +127,7 @@ def try_model(model: Model, job: Plan) -> Tried:
             f"a network answers with a logit for each token of the vocabulary, num_classes = {train.num_classes}, got "
             f"{logits.shape[-1]} of {model.name}: make its head as large, or the vocabulary smaller"
         )
-    count, fewest = logits[0].numel(), job.algorithm.min_logits
-    if count < fewest:
-        raise SettingError(
-            f"{type(job.algorithm).__name__} compares what models say of an example in at least {fewest} logits, and "
-            f"model {model.name} has {count}: with fewer the term is constant "
-            "and nothing is learnt from it; take a network with a logit for each of more classes and a task for it, or "
-            "an algorithm that compares none, such as FedAvg"
-        )
+    job.algorithm.requires.check_logits(type(job.algorithm).__name__, model.name, logits[0].numel())
     return Tried(of_two <= of_one, adding_up)
 
 

@@ -6,7 +6,7 @@ import copy
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, Self, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, Self, TypeVar
 
 import torch
 from torch import Tensor
@@ -21,6 +21,7 @@ from fedloom.core.fold import minimise
 from fedloom.core.losses import Loss
 from fedloom.core.model import Model
 from fedloom.core.optimiser import Cosine, Local
+from fedloom.core.requires import GlobalOnly, Requires
 from fedloom.core.types import BatchLoss, Beside, Params, Weights
 
 if TYPE_CHECKING:
@@ -41,28 +42,13 @@ class Algorithm(StrictSettings, ABC, Generic[V, S]):
     never assigned.
 
     Where clients have several architectures, the run keeps one server state for each and calls `round` once for each,
-    with the cohort's clients of that architecture. An algorithm whose rounds mix architectures says `mixed = True`:
-    its `init` gets all models and its `round` the whole cohort.
+    with the cohort's clients of that architecture. An algorithm whose rounds mix architectures says so in
+    `requires`: its `init` gets all models and its `round` the whole cohort.
     """
 
     local: Local = field(default_factory=Local)
 
-    mixed: ClassVar[bool] = False
-    needs_public: ClassVar[bool] = False  # cannot run without public examples
-    needs_val: ClassVar[bool] = False  # nor without validation examples on clients
-    needs_classes: ClassVar[bool] = False  # nor where targets are no class numbers: it compares answers by softmax
-    takes_labels: ClassVar[bool] = False  # though it needs classes: it compares answers label by label
-    takes_tokens: ClassVar[bool] = False  # likewise, place by place of a sequence
-    trains_for_evaluation: ClassVar[bool] = False  # `personal` reads `client.train`, whose batches must be planned
-    sums_gradients: ClassVar[bool] = False  # takes what a client's weights moved for a sum of gradients: no Adam
-    own_steps: ClassVar[bool] = False  # takes steps of its own and not by `train`, so a `term` would reach none of them
-    own_rates: ClassVar[bool] = False  # has learning rates of its own in the place of local.lr
-    pooled: ClassVar[bool] = False  # trains on everybody's data as one client (a reference, not federated)
-    server_trains: ClassVar[bool] = False  # networks, in `round`, which may take longer than all that clients do
-    needs_front: ClassVar[bool] = False  # gives networks inputs of its own, or calls their parts: none may be left out
-    needs_sums: ClassVar[bool] = False  # its server adds up what clients report: no aggregator but the mean gives a sum
-    neutral: ClassVar[Mapping[str, Any]] = {}  # the settings with which its models are those of FedAvg
-    neutral_personal: ClassVar[bool] = True  # the personal ones too; False: the global one alone
+    neutral: ClassVar[Mapping[str, Any]] = {}  # the settings with which its models are FedAvg's; see `GlobalOnly`
 
     def __post_init__(self) -> None:
         check_choices(self)
@@ -71,19 +57,12 @@ class Algorithm(StrictSettings, ABC, Generic[V, S]):
                 f"{type(self).__name__} says no model to evaluate clients by: define global_weights(self, server) "
                 "or personal(self, client, sent)"
             )
-        if self.own_steps and _says(self, "term"):
-            raise SettingError(
-                f"a term is added to the loss of `train`, and {type(self).__name__} takes local steps of its own, "
-                "which it would not reach: write the steps with the term in them, or take an algorithm that trains by "
-                "`train`"
-            )
         if isinstance(self.local.optimiser, Cosine):
             raise SettingError("Cosine is for training on the server; local rates fall by Local.decay, round by round")
-        if self.sums_gradients:
-            self.local.optimiser.effective_steps(torch.ones(()))  # which refuses
         if self.neutral and all(getattr(self, name) == value for name, value in self.neutral.items()):
             setting = ", ".join(f"{name} = {value}" for name, value in self.neutral.items())
-            but = "" if self.neutral_personal else " but for the models by which clients are evaluated"
+            apart = isinstance(self.neutral, GlobalOnly)
+            but = " but for the models by which clients are evaluated" if apart else ""
             warn(f"{type(self).__name__} with {setting} is FedAvg{but}", SettingWarning)
 
     @property
@@ -92,17 +71,9 @@ class Algorithm(StrictSettings, ABC, Generic[V, S]):
         return _says(self, "personal") or _says(self, "evaluation_payload")
 
     @property
-    def full_participation(self) -> bool:
-        """True where every round's cohort is all clients, whatever sampler and cohort size say."""
-        return False
-
-    @property
-    def min_logits(self) -> int:
-        """Smallest number of logits per example; a job with fewer is refused.
-
-        With fewer, the distillation term is constant: a softmax over one logit is always 1.
-        """
-        return 1
+    def requires(self) -> Requires:
+        """What a run must have, so that one without it is refused before it starts."""
+        return Requires()
 
     @property
     def training(self) -> Local:
@@ -110,16 +81,16 @@ class Algorithm(StrictSettings, ABC, Generic[V, S]):
         return self.local
 
     @property
-    def evaluation_training(self) -> Local:
-        """Plan of the batches with which `personal` trains, where `trains_for_evaluation`: epochs, steps, size."""
-        return self.local
+    def evaluation_training(self) -> Local | None:
+        """Plan of the batches with which `personal` trains: epochs, steps, size. None: it does not train."""
+        return None
 
     @abstractmethod
     def init(self, model: Any, key: int, *, num_clients: int) -> V:
         """Return the server state before round 0.
 
         Args:
-            model: the run's model, or a mapping of names to models where the class says `mixed = True`.
+            model: the run's model, or a mapping of names to models where it requires them `mixed`.
             key: of the initial weights: `model.init(key)`.
             num_clients: how many clients there are.
         """
@@ -138,14 +109,6 @@ class Algorithm(StrictSettings, ABC, Generic[V, S]):
             SettingError: they do not suit the settings. It is raised before work starts.
         """
         return self
-
-    def shared_tensors(self, initial: Weights) -> list[str] | None:
-        """Return the names of the trained tensors that clients share where others stay with them; else None.
-
-        Args:
-            initial: initial weights, whose names are chosen from.
-        """
-        return None
 
     def with_context(self, **facts: Any) -> Self:
         """Return a copy that has attributes besides its settings.
@@ -181,17 +144,6 @@ class Algorithm(StrictSettings, ABC, Generic[V, S]):
         """
         return {}
 
-    def init_pools(self, server: V) -> Mapping[str, Any]:
-        """Return one entry of each pool to which the server appends in every round, by name; values do not matter.
-
-        `cohort.append(name, entry)` adds an entry, `cohort.pool(name)` has those of earlier rounds. An entry is written
-        once, in the first checkpoint after it.
-
-        Args:
-            server: a state as `init` makes it, to take shapes from.
-        """
-        return {}
-
     @abstractmethod
     def round(self, server: V, cohort: Cohort) -> V:
         """Run a round, with as many exchanges as the paper has, and return the server state.
@@ -208,15 +160,14 @@ class Algorithm(StrictSettings, ABC, Generic[V, S]):
             server: the state after the round.
             model: the client's network.
         """
-        found = self.global_models({"" if self.mixed else model.name: server}, {model.name: model})
+        found = self.global_models({"" if self.requires.mixed else model.name: server}, {model.name: model})
         return found.get(model.name, ())
 
     def personal(self, client: Client[S], sent: Any) -> Weights:
         """Return the model by which a client is evaluated. Runs on the client, like an `@on_client` method.
 
         Args:
-            client: its state and data. `client.train` is there only where the class says `trains_for_evaluation =
-                True`.
+            client: its state and data. `client.train` is there only where `evaluation_training` plans it.
             sent: what `evaluation_payload` returns.
         """
         return sent  # type: ignore[no-any-return]
@@ -243,7 +194,7 @@ class Algorithm(StrictSettings, ABC, Generic[V, S]):
         """Return the global model of each architecture that has one, by its name.
 
         Args:
-            server: all server states of a run by architecture. An algorithm that is `mixed` has one, named "".
+            server: all server states of a run by architecture. One that requires them `mixed` has one, named "".
             models: the networks by name.
         """
         found = {name: self.global_weights(state) for name, state in server.items()}
@@ -341,16 +292,6 @@ class Algorithm(StrictSettings, ABC, Generic[V, S]):
             start: weights with which the training began.
         """
         return torch.zeros_like(loss.value)
-
-    def plain_steps(self, client: Client[Any], counted: Literal["adaptive", "steps"] = "adaptive") -> Tensor:
-        """Return the number of plain SGD steps that a client's training of this round amounts to, [] float64.
-
-        Args:
-            client: the client.
-            counted: "adaptive": by the optimiser's momentum; "steps": the number of steps taken.
-        """
-        taken = client.train.num_steps
-        return self.local.optimiser.effective_steps(taken) if counted == "adaptive" else taken.double()
 
 
 def _says(algorithm: Algorithm[Any, Any], method: str) -> bool:

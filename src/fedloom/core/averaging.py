@@ -112,6 +112,11 @@ class Averaging(Algorithm[Weights, S]):
         )
 
     def shared_tensors(self, initial: Weights) -> list[str] | None:
+        """Return the names of the trained tensors that clients share where others stay with them; else None.
+
+        Args:
+            initial: initial weights, whose names are chosen from.
+        """
         return None if self.shared == "*" else [*self.down(initial).params]
 
     def up(self, weights: Weights) -> Weights:

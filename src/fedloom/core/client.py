@@ -82,7 +82,7 @@ class NotPlanned:
             raise AttributeError(name)
         raise StackingError(
             f"personal of {self.algorithm} reads client.train, and batches for evaluation are planned only for "
-            "algorithms that say so: write trains_for_evaluation: ClassVar[bool] = True in the class"
+            "algorithms that say how: define the property evaluation_training, which returns self.local or another plan"
         )
 
 
@@ -91,7 +91,7 @@ class Client(Generic[S]):
     """All that one client may see in one exchange of one round. Nothing in it knows of other clients."""
 
     state: S  # what it keeps between rounds
-    train: Batches  # this round's training batches, in order; for evaluating as `Algorithm.trains_for_evaluation` says
+    train: Batches  # this round's training batches, in order; for evaluating by `Algorithm.evaluation_training`
     val: Batches  # held-out examples, one pass; empty (num_examples = 0) where none are held out
     public: Public
     num_examples: Tensor  # [] int64: its training examples

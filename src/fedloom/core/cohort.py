@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, Protocol, TypeVar, runtime_checkable
 
 from torch import Tensor
 
@@ -99,6 +99,22 @@ class Reduction:
 
 
 _NOBODY = "nobody answered: test the replies before you read what they say, or let the round end here"
+
+
+@runtime_checkable
+class HasPools(Protocol):
+    """An algorithm whose server appends to pools, in any round."""
+
+    def init_pools(self, server: Any) -> Mapping[str, Any]:
+        """Return one entry of each pool, by name; values do not matter.
+
+        `cohort.append(name, entry)` adds an entry, `cohort.pool(name)` has those of earlier rounds. An entry is written
+        once, in the first checkpoint after it.
+
+        Args:
+            server: a state as `init` makes it, to take shapes from.
+        """
+        ...
 
 
 class Cohort(Protocol):
@@ -195,7 +211,7 @@ class Cohort(Protocol):
         """Add an entry to a pool of the server's, once the round has ended well.
 
         Args:
-            name: of `Algorithm.init_pools`.
+            name: of `HasPools.init_pools`.
             entry: pytree of tensors.
         """
         ...
@@ -204,7 +220,7 @@ class Cohort(Protocol):
         """Return the entries of a pool from earlier rounds, in order; each is read when it is asked for.
 
         Args:
-            name: of `Algorithm.init_pools`.
+            name: of `HasPools.init_pools`.
         """
         ...
 

@@ -40,7 +40,7 @@ class Engine(ServerSide):
             self.traffic = Traffic(travels=self.population.travels)
         self.states.version = round + 1
         cohort = AskedCohort(self, tuple(sorted(map(int, clients))), round)  # its order carries no meaning
-        groups = {"": cohort} if self.algorithm.mixed else {str(g.architecture): g for g in cohort.groups}
+        groups = {"": cohort} if self.algorithm.requires.mixed else {str(g.architecture): g for g in cohort.groups}
         after = {**server, **{name: self._moved(name, server[name], group) for name, group in groups.items()}}
         self.norms.end_round()
         self.chain.end_round(cohort.clients)
@@ -169,7 +169,7 @@ class Engine(ServerSide):
             problem = None, "what it keeps of its clients is not finite"
         else:
             self._keep_rows()
-            several = not self.algorithm.mixed and len(self.population.models) > 1
+            several = not self.algorithm.requires.mixed and len(self.population.models) > 1
             for found, all_of_them in ((self.noted, self.traffic.noted), (self.to_judge, self.traffic.to_judge)):
                 all_of_them.update({f"{key}_{name}" if several else key: value for key, value in found.items()})
             if losses:
@@ -196,13 +196,13 @@ class Engine(ServerSide):
         examples to evaluate on are left out.
         """
         out: dict[int, Any] = {}
-        rate = self.algorithm.local.rate(round)
+        rate, mixed = self.algorithm.local.rate(round), self.algorithm.requires.mixed
         for group in AskedCohort(self, tuple(map(int, clients)), round).groups:
             name = str(group.architecture)
             if method == GIVEN:
                 sent = server[name]
             else:
-                sent = self.algorithm.evaluation_payload(server["" if self.algorithm.mixed else name], group.model)
+                sent = self.algorithm.evaluation_payload(server["" if mixed else name], group.model)
             if not (tree.leaves(sent) or self.algorithm.personalises):
                 continue  # another architecture's alone is global, and these clients have nothing of their own
             call = Call(method, (sent,), round, EVALUATING, rate, split)

@@ -19,6 +19,7 @@ from fedloom.core.errors import ClientError, FedloomError, StackingError, quiet_
 from fedloom.core.fold.execution import Compilation, Execution, Programs, executing
 from fedloom.core.model import Model
 from fedloom.core.network_makers import own_defaults
+from fedloom.core.optimiser import Local
 from fedloom.core.random import derive
 from fedloom.core.task_measures import Score, added, measures_of, scores_of, sums_of
 from fedloom.core.types import Weights, replace
@@ -118,11 +119,12 @@ class Runtime:
         """Return K clients as one stacked `Client`; shared leaves are not stacked (see `client_axes`)."""
         p, call, ids = self.population, request.call, request.clients
         sizes = p.at(call.round).partition.sizes
-        idle = call.exchange == EVALUATING and not (self.algorithm.trains_for_evaluation and call.method == "personal")
-        local = self.algorithm.evaluation_training if call.exchange == EVALUATING else self.algorithm.training
+        plan: Local | None = self.algorithm.training
+        if call.exchange == EVALUATING:
+            plan = self.algorithm.evaluation_training if call.method == "personal" else None
         return Client(
             state=states,
-            train=NotPlanned(type(self.algorithm).__name__) if idle else p.train_batches(request, local),  # type: ignore[arg-type]
+            train=NotPlanned(type(self.algorithm).__name__) if plan is None else p.train_batches(request, plan),  # type: ignore[arg-type]
             val=p.held_out_batches(ids, "val", call.round),
             public=p.public,
             num_examples=torch.as_tensor(sizes[list(ids)], device=p.device),

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from fedloom.core import tree
 from fedloom.core.algorithm import Algorithm
-from fedloom.core.cohort import Predict
+from fedloom.core.cohort import HasPools, Predict
 from fedloom.core.errors import SettingError, StackingError
 from fedloom.core.fold.execution import Programs
 from fedloom.core.network_makers import own_defaults
@@ -56,15 +56,7 @@ class ServerSide(ABC):
         *,
         programs: Programs | None = None,
     ) -> None:
-        if algorithm.needs_public and population.federation.public is None:
-            raise SettingError(f"{type(algorithm).__name__} needs public examples: federate(..., public=examples)")
         algorithm = algorithm.bind(population.federation, population.models)
-        val = population.federation.local_val
-        if algorithm.needs_val and (val is None or not len(val.indices)):
-            raise SettingError(
-                f"{type(algorithm).__name__} needs validation examples on its clients, got none: hold some out with "
-                "federate(..., val_fraction=0.2), or data.val_fraction (--val-fraction 0.2)"
-            )
         self.population, self.algorithm = population, algorithm
         self.options = o = options
         if o.partial_sums is not None and self.elsewhere:
@@ -115,7 +107,7 @@ class ServerSide(ABC):
                 f"init of {type(a).__name__} is called as init(model, key, num_clients=N), and it takes "
                 f"init{inspect.signature(a.init)} ({error}): write def init(self, model, key, *, num_clients)"
             ) from None
-        if a.mixed:
+        if a.requires.mixed:
             states = {"": a.init(dict(p.models), key, num_clients=p.num_clients)}
         else:
             states = {n: a.init(p.models[n], key, num_clients=m) for n, m in p.members.items() if m}
@@ -172,7 +164,7 @@ class ServerSide(ABC):
     @cached_property
     def _pools(self) -> dict[str, Any]:
         """An entry of each pool, by name in alphabetical order."""
-        if type(self.algorithm).init_pools is Algorithm.init_pools:
+        if not isinstance(self.algorithm, HasPools):
             return {}  # most have none, and need no server state to say so
         found = self.algorithm.init_pools(next(iter(self.init().values())))
         return dict(sorted(found.items()))

@@ -347,11 +347,8 @@ class Experiment(TopSettings):
         """
         own = self.settings.get(catalogue.label(self.algorithm), {})
         algorithm = catalogue.algorithm(self.algorithm, self.local, own)
-        if algorithm.needs_public and not self.data.public and self.data.public_source is None:
-            raise SettingError(
-                f"{catalogue.label(self.algorithm)} needs public examples, got none; take some out with data.public "
-                "(--public 500), or name other data with data.public_source"
-            )
+        some = bool(self.data.public) or self.data.public_source is not None
+        algorithm.requires.check_public(catalogue.label(self.algorithm), there=some)
         c, seed = self.clients, self.run.seed
         who = catalogue.sampler(c.sampler, seed)
         faults = Unreliable(declined=c.declined, lost=c.lost, late=c.late, seed=seed)

@@ -10,6 +10,7 @@ import numpy as np
 
 from fedloom.core.choices import grids
 from fedloom.core.errors import SettingError
+from fedloom.core.own_steps import OwnSteps
 from fedloom.experiments.catalogue import kind, label
 from fedloom.experiments.experiment import Experiment
 from fedloom.experiments.settings_file import flat
@@ -69,7 +70,7 @@ def sweep_of(experiment: Experiment, tries: int = TRIES, by: With = "grid", seed
     """Return the sweep by which a method is tuned: as many trials as `tries`, the first with the settings given.
 
     Varied are the settings of the algorithm for which its file declares a `Grid`, and the learning rate, unless the
-    algorithm has rates of its own in its place (`own_rates`). `by`: points of the grid, each value about equally often,
+    algorithm has rates of its own in its place (`OwnSteps`). `by`: points of the grid, each value about equally often,
     or Optuna, within the ends of each grid. `seed`: of this choice.
 
     Raises:
@@ -125,7 +126,7 @@ def _space(experiment: Experiment, tries: int) -> dict[str, list[Any]]:
     """Return the values to try of each setting of a method, with those given among them."""
     algorithm, described = kind(experiment.algorithm), flat(experiment.described())
     space = {f"{label(experiment.algorithm)}.{name}": list(values) for name, values in grids(algorithm).items()}
-    if not algorithm.own_rates:
+    if not issubclass(algorithm, OwnSteps):
         steps = np.linspace(-1, 1, max(9, tries | 1))
         space[LEARNING_RATE] = [float(f"{described[LEARNING_RATE] * _REACH**step:.3g}") for step in steps]
     for key, values in space.items():

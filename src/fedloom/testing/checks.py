@@ -12,6 +12,7 @@ import torch
 from fedloom.algorithms.fedavg import FedAvg
 from fedloom.core import tree
 from fedloom.core.model import Model
+from fedloom.core.requires import GlobalOnly
 from fedloom.core.task import Task
 from fedloom.engines.engine import Engine
 from fedloom.engines.engine_options import Options
@@ -85,7 +86,7 @@ def tracing_agrees(subject: Subject) -> str | None:
 
 def architectures_mix(subject: Subject) -> str | None:
     """Three architectures in one cohort: engines agree, and without mixing architectures do not affect each other."""
-    if subject.algorithm.pooled:
+    if subject.algorithm.requires.one_place:
         return "pools its clients, which then have one architecture"
     models = {
         "shallow": Model(MLP, name="shallow"),
@@ -95,7 +96,7 @@ def architectures_mix(subject: Subject) -> str | None:
     population = subject.population(models=models)
     loop = subject.run(Loop, population)
     _agree(loop, subject.run(Stacked, population), "loop and stack must agree on three architectures", 1e-9)
-    if subject.algorithm.mixed:
+    if subject.algorithm.requires.mixed:
         return None
     for name in models:
         own = [[k for k in cohort if population.assignment[k] == name] for cohort in subject.cohorts]
@@ -123,9 +124,10 @@ def normalisation_and_dropout(subject: Subject) -> str | None:
 def neutral_is_fedavg(subject: Subject) -> str | None:
     """With the settings in `neutral`, models are those of FedAvg, bit for bit, and results of clients the same.
 
-    With `neutral_personal = False` the global model alone; personal models must differ then.
+    With `GlobalOnly` settings the global model alone; personal models must differ then.
     """
     a = subject.algorithm
+    apart = isinstance(a.neutral, GlobalOnly)
     if not a.neutral:
         return "declares no neutral settings"
     shared = {f.name for f in dataclasses.fields(FedAvg)} & {f.name for f in dataclasses.fields(a)}
@@ -142,13 +144,13 @@ def neutral_is_fedavg(subject: Subject) -> str | None:
         alike = own_run.right == fedavg_run.right and not any(
             differ(weights, fedavg_run.personal[k]) for k, weights in own_run.personal.items()
         )
-        assert alike or not a.neutral_personal, (
+        assert alike or apart, (
             f"{subject.name} with {dict(a.neutral)} must evaluate clients by FedAvg's models ({kind.name}), and "
-            "personal models are others: let them follow the settings, or declare neutral_personal = False"
+            "personal models are others: let them follow the settings, or declare neutral = GlobalOnly(...)"
         )
-        assert a.neutral_personal or not alike, (
-            f"{subject.name} declares neutral_personal = False, and with {dict(a.neutral)} clients are evaluated by "
-            f"FedAvg's models ({kind.name}): leave the declaration out"
+        assert not apart or not alike, (
+            f"{subject.name} declares GlobalOnly settings, and with {dict(a.neutral)} clients are evaluated by "
+            f"FedAvg's models ({kind.name}): declare them as a plain mapping"
         )
     return None
 

@@ -101,7 +101,7 @@ class Subject:
 
     @property
     def cohorts(self) -> Sequence[Sequence[int]]:
-        return ((0,),) * len(COHORTS) if self.algorithm.pooled else COHORTS
+        return ((0,),) * len(COHORTS) if self.algorithm.requires.one_place else COHORTS
 
     def population(
         self,
@@ -115,7 +115,7 @@ class Subject:
         """Return the six clients (one, where the algorithm pools them)."""
         whole_federation = federation(targets_of(self.task), self.arrives, self.drift)
         networks = dict(models or self.models)
-        if self.algorithm.pooled:
+        if self.algorithm.requires.one_place:
             whole_federation, first = whole_federation.pooled(), next(iter(networks))
             networks = {first: networks[first]}
         settings = {"task": self.task, **settings}

@@ -1029,7 +1029,7 @@ def taught(folder: Path, algorithm: str, **more: Any) -> Any:
     ours = site_devices.members_of(folder, [images(folder / f"{k}.npz", 12 + 3 * k, 2 + k) for k in range(3)])
     manager, test = InProcess(ours), images(folder / "test.npz", 24, 4)
     public = {"data.public_source": images(folder / "public.npz", 15, 4), "data.public": 10} | more
-    needs_public = catalogue.kind(algorithm).needs_public
+    needs_public = catalogue.kind(algorithm)().requires.public
     job = site_devices.serve(folder, {**words, **own, **(public if needs_public else more)}, manager, test, wait=0.2)
     if needs_public:
         send_public(job.fleet, job.federation.public, labels=False)

@@ -51,7 +51,7 @@ def local_steps(recipe: Recipe) -> int:
     examples = (data.examples or (source.merged if data.merge else source.train)) * (1 - data.test_fraction)
     algorithm = ALGORITHMS[e.algorithm]()
     once = isinstance(algorithm, OneShot)  # one round of uploads, then the server alone
-    cohort = clients if algorithm.full_participation else e.run.cohort_size or clients
+    cohort = clients if algorithm.requires.everyone else e.run.cohort_size or clients
     a_round = e.local.steps or e.local.epochs * math.ceil(examples / clients / e.local.batch_size)
     return a_round * cohort * (1 if once else e.run.rounds)
 

@@ -12,6 +12,7 @@ from fedloom.core.algorithm import Algorithm
 from fedloom.core.batches import Batches
 from fedloom.core.client import Client
 from fedloom.core.model import Model
+from fedloom.core.requires import Requires
 
 if TYPE_CHECKING:
     from fedloom.data import Federation
@@ -20,12 +21,11 @@ if TYPE_CHECKING:
 class CountsClasses(Algorithm[Any, Any]):
     """Know how many examples of each class a client has (a mixin)."""
 
-    needs_classes = True
     num_classes: ClassVar[int]  # of an instance that is `bind`
 
     @property
-    def min_logits(self) -> int:
-        return 2
+    def requires(self) -> Requires:
+        return super().requires | Requires(targets=("classes",), logits=2)
 
     def bind(self, federation: Federation, models: Mapping[str, Model]) -> Self:
         return super().bind(federation, models).with_context(num_classes=federation.num_classes)

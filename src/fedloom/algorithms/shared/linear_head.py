@@ -17,6 +17,7 @@ from fedloom.core.client import Client
 from fedloom.core.errors import SettingError
 from fedloom.core.model import Model
 from fedloom.core.patterns import layers
+from fedloom.core.requires import Requires
 from fedloom.core.types import Params, Weights
 from fedloom.data import Examples, Federation
 
@@ -82,9 +83,11 @@ class LinearHead:
 class EndsLinear(Algorithm[V, S]):
     """Know the last layer of each network, which must be linear (abstract)."""
 
-    needs_classes = True
-    needs_front = True
     heads: ClassVar[Mapping[str, LinearHead]]  # by architecture, of an instance that is `bind`
+
+    @property
+    def requires(self) -> Requires:
+        return super().requires | Requires(targets=("classes",), front=True)
 
     def bind(self, federation: Federation, models: Mapping[str, Model]) -> Self:
         method = type(self).__name__

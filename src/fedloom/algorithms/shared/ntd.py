@@ -14,6 +14,7 @@ from fedloom.core.batch import Batch
 from fedloom.core.choices import Grid, NonNegative
 from fedloom.core.client import Client, on_client
 from fedloom.core.cohort import Cohort
+from fedloom.core.requires import Requires
 from fedloom.core.types import BatchLoss, Weighted, Weights
 
 
@@ -24,8 +25,11 @@ class TaughtByReceived(Averaging[Weights]):
     beta: Annotated[NonNegative, Grid(0.1, 0.3, 1.0, 3.0)] = 1.0
     """Weight of the penalty; 1 is FedNTD's. Its grid is ours: the paper's values are lost."""
 
-    needs_classes: ClassVar[bool] = True
     neutral: ClassVar[Mapping[str, Any]] = {"beta": 0}
+
+    @property
+    def requires(self) -> Requires:
+        return super().requires | Requires(targets=("classes",))
 
     @abstractmethod
     def penalty(self, logits: Tensor, batch: Batch) -> Tensor:

@@ -31,6 +31,7 @@ from fedloom.core.fold import minimise_from
 from fedloom.core.model import Model
 from fedloom.core.optimiser import SGD, Distill
 from fedloom.core.random import derive
+from fedloom.core.requires import Requires
 from fedloom.core.types import Weighted, Weights, replace, state, static
 from fedloom.data import Federation, Normalise
 
@@ -129,19 +130,8 @@ class OneShot(Algorithm[Server, tuple[()]]):
     three). All clients are then selected again, and those of the student's architecture start from the student; pool,
     generator and momentum begin anew. None: one round of uploads, the first (or the next, where no client answers)."""
 
-    mixed: ClassVar[bool] = True
-    needs_classes: ClassVar[bool] = True
-    needs_front: ClassVar[bool] = True
-    server_trains: ClassVar[bool] = True
+    requires = Requires(mixed=True, everyone=True, targets=("classes",), logits=2, front=True, server_training=True)
     about: ClassVar[DataSummary]  # of an instance that is `bind`
-
-    @property
-    def full_participation(self) -> bool:
-        return True
-
-    @property
-    def min_logits(self) -> int:
-        return 2
 
     def bind(self, federation: Federation, models: Mapping[str, Model]) -> Self:
         train, student = federation.train, student_among(models, self.student or next(iter(models)))

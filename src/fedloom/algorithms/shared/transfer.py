@@ -8,7 +8,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Annotated, Any, ClassVar, TypeVar
+from typing import Annotated, Any, TypeVar
 
 import torch
 import torch.nn.functional as F
@@ -25,6 +25,7 @@ from fedloom.core.losses import Loss, soft_prediction, soft_target_loss
 from fedloom.core.model import Model
 from fedloom.core.optimiser import SGD, Digest
 from fedloom.core.random import fold_in
+from fedloom.core.requires import Requires
 from fedloom.core.types import Weights, replace
 
 V = TypeVar("V")
@@ -47,13 +48,7 @@ class Transfer(Algorithm[V, Weights]):
     tau: Positive = 1.0
     """Temperature of the predictions; the default is ours: sources are silent. A large one leaves C uniform."""
 
-    mixed: ClassVar[bool] = True
-    needs_public: ClassVar[bool] = True
-    needs_classes: ClassVar[bool] = True
-
-    @property
-    def min_logits(self) -> int:
-        return 2
+    requires = Requires(mixed=True, public=True, targets=("classes",), logits=2)
 
     def init_client(self, initial: Weights, model: Model, key: int) -> Weights:
         return model.init(key)

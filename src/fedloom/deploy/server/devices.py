@@ -156,7 +156,11 @@ class Devices(Engine):
             return super().personal(server, clients, round)
         for needs, where, remedy in (
             (self._states_stay, "made of states that devices keep", "train with run.stateless = true"),
-            (self.algorithm.trains_for_evaluation, "trained on a device's examples", "evaluate it on the device"),
+            (
+                self.algorithm.evaluation_training is not None,
+                "trained on a device's examples",
+                "evaluate it on the device",
+            ),
         ):
             if needs:
                 raise SettingError(
