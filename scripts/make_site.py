@@ -234,7 +234,7 @@ def add_algorithms(site: Site) -> None:
 # ---- the public names
 
 _GROUPS = {
-    "run": ("Runs", "Start a run, resume it, choose who takes part.", ("coordinator",)),
+    "run": ("Runs", "Start a run, resume it, choose who takes part, measure its rounds.", ("coordinator", "evaluate")),
     "data": ("Data", "Examples, clients, partitions.", ("data", "sources", "tables")),
     "algorithm": (
         "Write an algorithm",
