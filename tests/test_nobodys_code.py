@@ -19,7 +19,7 @@ from fedloom import Experiment
 from fedloom.analyses import AnalysedRun
 from fedloom.cli.main import main
 from fedloom.cli.serve import settings_of
-from fedloom.coordinator import reading
+from fedloom.coordinator import run_documents as reading
 from fedloom.core.errors import SettingError
 from fedloom.core.model import Model
 from fedloom.core.naming import by_python_name, forbid_imports, is_python_name, source_file

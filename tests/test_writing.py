@@ -38,7 +38,7 @@ from fedloom import (
 )
 from fedloom.analyses.measures import class_activations, features, gradient, hessian_product, logits
 from fedloom.coordinator import Job, verify
-from fedloom.coordinator.plausible import check_plausible
+from fedloom.coordinator.data_advice import check_plausible
 from fedloom.coordinator.replay import RoundReplay
 from fedloom.core import tree
 from fedloom.core.batch import Batch

@@ -40,7 +40,7 @@ import runs
 
 from fedloom import verify
 from fedloom.cli.main import main as fedloom
-from fedloom.coordinator import reading
+from fedloom.coordinator import run_documents as reading
 from fedloom.core.errors import FedloomError, SettingError
 from fedloom.models import build
 from fedloom.storage import files

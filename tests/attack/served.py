@@ -33,7 +33,7 @@ import runs
 
 import launching
 from fedloom.coordinator.directory import RunDirectory, identity
-from fedloom.coordinator.verdict import verify
+from fedloom.coordinator.verification import verify
 from fedloom.data import Federation
 from fedloom.experiments.experiment import Experiment
 from fedloom.experiments.settings_file import read_settings

@@ -18,7 +18,7 @@ import pytest
 from test_resume import everything, interrupted, same_end
 
 from fedloom import FedAvg, PFedSD, RunSettings, run, verify
-from fedloom.coordinator import History, Job, check_free, directory as directory_module, reading
+from fedloom.coordinator import History, Job, check_free, directory as directory_module, run_documents as reading
 from fedloom.coordinator.directory import RunDirectory
 from fedloom.core.errors import DamageError, FedloomError, SettingError, StorageError, StorageWarning
 from fedloom.report import summary, write_report

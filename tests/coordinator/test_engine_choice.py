@@ -34,7 +34,7 @@ from fedloom import (
 from fedloom.coordinator import Job, choose as chooser
 from fedloom.coordinator.choose import check_used, choose, choose_compilation
 from fedloom.coordinator.rounds import Coordinator
-from fedloom.coordinator.tried import try_model
+from fedloom.coordinator.trial_pass import try_model
 from fedloom.core.batch import Batch
 from fedloom.core.errors import EngineWarning, SettingError
 from fedloom.core.model import Model

@@ -15,7 +15,7 @@ from sklearn.metrics import roc_auc_score
 import fedloom as fl
 from commands import call
 from fedloom.coordinator import Job
-from fedloom.coordinator.verdict import verify
+from fedloom.coordinator.verification import verify
 from fedloom.core.errors import SettingError, SettingWarning
 from fedloom.data import Examples, by_lists
 from fedloom.evaluate.measure import monitored

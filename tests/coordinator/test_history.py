@@ -13,7 +13,7 @@ import pytest
 
 import tiny
 from fedloom import FedAvg, NewClients, RunSettings, run
-from fedloom.coordinator import reading
+from fedloom.coordinator import run_documents as reading
 from fedloom.coordinator.history import History, Reached
 from fedloom.coordinator.run_folders import runs_below
 from fedloom.core.errors import SettingError, StorageError

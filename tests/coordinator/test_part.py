@@ -14,7 +14,7 @@ import torch
 from test_resume import interrupted, same_end
 
 import fedloom as fl
-from fedloom.coordinator import reading
+from fedloom.coordinator import run_documents as reading
 from fedloom.coordinator.part import Parts
 from fedloom.coordinator.rounds import Coordinator
 from fedloom.core.errors import DamageError

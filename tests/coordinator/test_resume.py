@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from fedloom import FedAvg, Federation, FedNTD, LocalOnly, NewClients, PFedSD, RunSettings, Scaffold, run, verify
-from fedloom.coordinator import History, Job, reading
+from fedloom.coordinator import History, Job, run_documents as reading
 from fedloom.core import tree
 from fedloom.core.client import on_client
 from fedloom.core.errors import SettingError, SettingWarning, StorageError, StorageWarning

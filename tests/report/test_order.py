@@ -8,7 +8,7 @@ import pytest
 from made import made_run, methods
 
 from fedloom import summary
-from fedloom.coordinator import reading
+from fedloom.coordinator import run_documents as reading
 from fedloom.core.errors import SettingError
 from fedloom.report.order import ordered_runs, write_order
 

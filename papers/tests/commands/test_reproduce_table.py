@@ -16,7 +16,7 @@ import pytest
 from commands import call, stop_after
 from fedloom.algorithms import ALGORITHMS
 from fedloom.cli.train import train
-from fedloom.coordinator import Job, reading
+from fedloom.coordinator import Job, run_documents as reading
 from fedloom.core.errors import SettingError
 from fedloom_papers import find
 from fedloom_papers.reproduction.results import read

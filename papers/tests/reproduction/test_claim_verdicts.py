@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from fedloom.coordinator import reading
+from fedloom.coordinator import run_documents as reading
 from fedloom.evaluate.paired_differences import Noise
 from fedloom.storage import files
 from fedloom_papers import STUDIES, claims, recipes, reduced, tables, title

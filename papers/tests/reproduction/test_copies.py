@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from fedloom.coordinator import History, reading
+from fedloom.coordinator import History, run_documents as reading
 from fedloom.core.errors import DamageError, SettingError
 from fedloom_papers import recipes
 from fedloom_papers.reproduction import kept

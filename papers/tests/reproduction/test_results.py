@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from fedloom.coordinator import reading
+from fedloom.coordinator import run_documents as reading
 from fedloom.core.errors import SettingError
 from fedloom_papers import find, recipes, study
 from fedloom_papers.reproduction.recipe import Recipe

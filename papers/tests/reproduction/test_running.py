@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from fedloom.coordinator import reading
+from fedloom.coordinator import run_documents as reading
 from fedloom.core.errors import SettingError, SettingWarning
 from fedloom_papers import find
 from fedloom_papers.reproduction.results import FAILED

@@ -17,7 +17,7 @@ from fedloom.coordinator.sampler import (
 )
 from fedloom.coordinator.schedule import Schedule
 from fedloom.coordinator.settings import RunSettings
-from fedloom.coordinator.verdict import Verdict, verify
+from fedloom.coordinator.verification import Verdict, verify
 
 __all__ = [
     "Arriving",

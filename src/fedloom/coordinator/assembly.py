@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any
 
+from fedloom.coordinator.cached_fronts import Frame, settled
 from fedloom.coordinator.choose import check_used, choose, choose_compilation
 from fedloom.coordinator.evaluation import Evaluation, panel_of
-from fedloom.coordinator.front import Frame, settled
 from fedloom.coordinator.job import Plan
 from fedloom.coordinator.part import Parts
 from fedloom.coordinator.sampler import DeviceSampler, Uniform

@@ -10,8 +10,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from fedloom.coordinator import reading
-from fedloom.coordinator.reading import FORMAT
+from fedloom.coordinator import run_documents as reading
+from fedloom.coordinator.run_documents import FORMAT
 from fedloom.coordinator.settings import RunSettings
 from fedloom.core.errors import CodecError, DamageError, StorageError
 from fedloom.core.setting import may_differ

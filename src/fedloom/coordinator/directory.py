@@ -11,7 +11,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import IO, Any
 
-from fedloom.coordinator import reading
+from fedloom.coordinator import run_documents as reading
 from fedloom.coordinator.checkpoint import (
     BESIDE,
     LOGS,
@@ -23,9 +23,9 @@ from fedloom.coordinator.checkpoint import (
 )
 from fedloom.coordinator.facts import completed, differences, plain
 from fedloom.coordinator.history import History, Record
-from fedloom.coordinator.proof import ALONE, check_beginning, check_named, read_log
+from fedloom.coordinator.run_digests import ALONE, check_beginning, check_named, read_log
 from fedloom.coordinator.run_log import Log, left_by_a_kill
-from fedloom.coordinator.verdict import warn_unless_whole
+from fedloom.coordinator.verification import warn_unless_whole
 from fedloom.core.errors import DamageError, SettingError, SettingWarning, StorageError, StorageWarning, warn
 from fedloom.engines.engine import Engine
 from fedloom.storage import files

@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from fedloom.coordinator import reading
+from fedloom.coordinator import run_documents as reading
 from fedloom.coordinator.chosen_rounds import measures_of_task, newest, validated_round
 from fedloom.coordinator.class_rows import ClassRows
-from fedloom.coordinator.verdict import unproved
+from fedloom.coordinator.verification import unproved
 from fedloom.core.errors import SettingError
 from fedloom.core.task_measures import TaskMeasure
 from fedloom.display.lines import lines

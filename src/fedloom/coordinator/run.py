@@ -11,19 +11,19 @@ from typing import Any
 
 import numpy as np
 
+from fedloom.coordinator.data_advice import check_batches_of_one, check_plausible
 from fedloom.coordinator.directory import RunDirectory
 from fedloom.coordinator.history import History, showing
 from fedloom.coordinator.job import Models, Plan, describe
 from fedloom.coordinator.newcomers import NewClients
 from fedloom.coordinator.part import Part
-from fedloom.coordinator.plausible import check_batches_of_one, check_plausible
 from fedloom.coordinator.replay import Replay, RoundReplay
 from fedloom.coordinator.rounds import Coordinator, OnHistory
 from fedloom.coordinator.run_folders import check_free
 from fedloom.coordinator.sampler import DeviceSampler
 from fedloom.coordinator.schedule import Schedule
 from fedloom.coordinator.settings import RunSettings
-from fedloom.coordinator.tried import try_model
+from fedloom.coordinator.trial_pass import try_model
 from fedloom.core.algorithm import Algorithm
 from fedloom.core.errors import SettingError, SettingWarning, enough_memory, warn
 from fedloom.core.task import Task

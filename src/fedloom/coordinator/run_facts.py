@@ -13,7 +13,7 @@ from fedloom.coordinator.assembly import Assembly
 from fedloom.coordinator.directory import initial_name
 from fedloom.coordinator.history import Record
 from fedloom.coordinator.job import Plan
-from fedloom.coordinator.reading import FORMAT
+from fedloom.coordinator.run_documents import FORMAT
 from fedloom.core.averaging import Averaging
 from fedloom.core.fold.execution import threads
 from fedloom.core.network_copies import stored_names

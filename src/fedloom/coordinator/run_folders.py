@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from fedloom.coordinator import reading
+from fedloom.coordinator import run_documents as reading
 from fedloom.core.errors import SettingError
 from fedloom.storage import files
 from fedloom.wording import some_of

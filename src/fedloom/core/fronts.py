@@ -1,6 +1,6 @@
 """The frozen front of a network: frozen layers that its input passes first, and that alone see it.
 
-What they return of an example is the same in every round, so it can be computed once (`coordinator/front.py`).
+What they return of an example is the same in every round, so it can be computed once (`coordinator/cached_fronts.py`).
 """
 
 from __future__ import annotations

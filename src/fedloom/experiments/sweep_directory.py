@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from fedloom.coordinator import reading
+from fedloom.coordinator import run_documents as reading
 from fedloom.coordinator.run_folders import check_free
 from fedloom.core.errors import SettingError
 from fedloom.experiments.settings_file import flat

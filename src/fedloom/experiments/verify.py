@@ -6,7 +6,7 @@ import argparse
 import re
 
 from fedloom.coordinator.run_folders import runs_below
-from fedloom.coordinator.verdict import Verdict, root_of, verify as check
+from fedloom.coordinator.verification import Verdict, root_of, verify as check
 from fedloom.core.errors import SettingError
 from fedloom.display.terminal import Terminal
 from fedloom.wording import printable

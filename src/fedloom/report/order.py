@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from fedloom.coordinator import reading
+from fedloom.coordinator import run_documents as reading
 from fedloom.coordinator.run_folders import runs_below
 from fedloom.core.errors import SettingError
 from fedloom.experiments.tuning import FOLDER

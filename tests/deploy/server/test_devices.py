@@ -19,7 +19,7 @@ from fedloom import Job, RunSettings, run
 from fedloom.algorithms import FedAvg, PFedSD, Scaffold
 from fedloom.cli.serve import check_devices
 from fedloom.coordinator.history import History
-from fedloom.coordinator.verdict import verify
+from fedloom.coordinator.verification import verify
 from fedloom.core import tree
 from fedloom.core.errors import CodecError, FedloomError, RefusedError, SettingError, StorageError
 from fedloom.deploy.device import Controller, Limits, ModelManager, Reading

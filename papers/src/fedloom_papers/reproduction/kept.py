@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from fedloom.coordinator import History, reading
+from fedloom.coordinator import History, run_documents as reading
 from fedloom.coordinator.history import Record
 from fedloom.core.errors import DamageError
 from fedloom.storage import files

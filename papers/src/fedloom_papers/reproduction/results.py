@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from fedloom.coordinator import History, reading
+from fedloom.coordinator import History, run_documents as reading
 from fedloom.evaluate.paired_differences import Noise
 from fedloom_papers.reproduction import kept
 from fedloom_papers.reproduction.recipe import Recipe, noise

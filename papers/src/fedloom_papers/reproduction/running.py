@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
-from fedloom.coordinator import Job, reading
+from fedloom.coordinator import Job, run_documents as reading
 from fedloom.coordinator.directory import RunDirectory
 from fedloom.core.errors import ClientError, FedloomError, SettingError, SettingWarning, warn
 from fedloom.experiments.experiment import Experiment

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from pathlib import Path
 
-from fedloom.coordinator import reading
+from fedloom.coordinator import run_documents as reading
 from fedloom.coordinator.checkpoint import LOGS, PER_CLIENT, Checkpoint, Checkpoints
 from fedloom.coordinator.run_log import FIRST
 from fedloom.core.errors import DamageError

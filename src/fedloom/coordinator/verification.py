@@ -9,10 +9,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from fedloom.coordinator import reading
+from fedloom.coordinator import run_documents as reading
 from fedloom.coordinator.checkpoint import LOGS, Checkpoint, Checkpoints, identity
 from fedloom.coordinator.chosen_rounds import measures_of_task, validated_round
-from fedloom.coordinator.proof import check_beginning, check_log, check_named, read_log
+from fedloom.coordinator.run_digests import check_beginning, check_log, check_named, read_log
 from fedloom.coordinator.run_log import left_by_a_kill
 from fedloom.core.errors import DamageError, StorageError, StorageWarning, warn
 from fedloom.core.task_measures import TaskMeasure

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 import fedloom as fl
 from fedloom.algorithms.shared.ldam import LDAM
-from fedloom.coordinator.plausible import check_plausible
+from fedloom.coordinator.data_advice import check_plausible
 from fedloom.core.batch import Batch
 from fedloom.core.errors import SettingError, SettingWarning
 from fedloom.core.task import Task

@@ -18,8 +18,8 @@ import pytest
 from test_resume import everything, same_end
 
 from fedloom import History, PFedSD, RunSettings, verify
-from fedloom.coordinator import Job, reading
-from fedloom.coordinator.verdict import Verdict, root_of
+from fedloom.coordinator import Job, run_documents as reading
+from fedloom.coordinator.verification import Verdict, root_of
 from fedloom.core.errors import DamageError, FedloomError, StorageWarning
 from fedloom.report import summary, write_report
 from fedloom.storage import files
@@ -190,7 +190,7 @@ def test_large_states_are_looked_for_and_read_by_verify_alone(tmp_path: Path, mo
     old = run / "checkpoints/00000003-server.safetensors"
     old.write_bytes(old.read_bytes()[:-1] + b"!")
     assert old.name in History.read(run).unproved
-    monkeypatch.setattr("fedloom.coordinator.verdict.FEW_BYTES", 100)
+    monkeypatch.setattr("fedloom.coordinator.verification.FEW_BYTES", 100)
     assert History.read(run).unproved == ""
     assert not verify(run).whole
     old.unlink()
