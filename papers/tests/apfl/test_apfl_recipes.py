@@ -106,6 +106,8 @@ def test_printed_numbers_and_those_that_follow() -> None:
         ("mnist", "fedavg"): 79.07,
         ("mnist", "apfl_ni"): 85.08,
     }
+    assert cell("apfl-comparison", "mnist", "apfl_ni-literal").accuracy == 85.08
+    assert cell("apfl-comparison", "mnist", "apfl_ni-z5").accuracy is None  # printed is z = 2
     rates = {(r.column, r.row) for r in recipes("apfl-rate") if r.target}
     assert rates == set()  # 0.03 is not among those that vary
     for r in everything():

@@ -105,6 +105,16 @@ def test_coefficients_lie_in_the_group_or_not(tmp_path: Path) -> None:
     assert found.ours == "cifar20k-groups kt_pfl-rho0.1: 0.80 in the mean, 1 of 2 rows"
 
 
+def test_a_client_that_is_alone_keeps_to_itself_or_not(tmp_path: Path) -> None:
+    place = made(tmp_path, cell("ktpfl-alone", "cifar20k-two", "kt_pfl-rho0"), 0, 90, rounds=20)
+    for row, verdict in (([0.99, 0.01, 0.0, 1.0], HOLDS), ([0.98, 0.02, 0.0, 1.0], FAILS)):
+        line = {"round": 20, "personal_accuracy": 0.9, "server_coefficients": row}
+        (place / "metrics.jsonl").write_text(json.dumps(line) + "\n")
+        (found,) = findings(tmp_path).values()
+        assert found.verdict == verdict, found.ours
+    assert found.ours == "cifar20k-two kt_pfl-rho0: own coefficients of 0.98 to 1.00"
+
+
 def test_clients_are_judged_before_distillation_too(tmp_path: Path) -> None:
     """In groups, beside uniform mixing and local training alone, after as many rounds as both have."""
     column = "cifar20k-groups"

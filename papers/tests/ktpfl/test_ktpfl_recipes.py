@@ -14,7 +14,7 @@ from fedloom.data import Dataset, Examples
 from fedloom.experiments import catalogue
 from fedloom.models import build
 from fedloom_papers import find, recipes
-from fedloom_papers.ktpfl.recipes import ABOUT, CLIENTS, DATA, PAPER, PARTITION_SEED
+from fedloom_papers.ktpfl.recipes import ABOUT, ALONE, CLIENTS, DATA, PAPER, PARTITION_SEED
 
 EVERY = [r for table in ABOUT for r in recipes(table)]
 ROWS = ["kt_pfl", "fedmd_kt", "fedmd", "feddf", "pfeddf", "sim_pfl", "topk_pfl", "local_only"]
@@ -25,7 +25,8 @@ def test_each_table_has_its_cells_once() -> None:
         "ktpfl-mixed": 3 * 2 * 8,
         "ktpfl-same": 3 * 2 * 11,
         "ktpfl-small": 3 * 2 * 8,
-        "ktpfl-groups": 2 * 2,
+        "ktpfl-groups": 2 * 3,
+        "ktpfl-alone": 2,
         "ktpfl-useful": 2 * 3,
         "ktpfl-networks": 2 * 8,
         "ktpfl-sweeps": 2 * (9 + 8 + 5 + 6),
@@ -105,6 +106,14 @@ def test_what_is_useful_is_asked_of_the_clients_of_the_groups() -> None:
                    for e in rows.values())  # fmt: skip
 
 
+def test_clients_that_are_alone_share_no_class() -> None:
+    for found in (find("ktpfl-alone"), find("ktpfl-groups", [], ["kt_pfl-rho0"])):
+        assert [r.column.partition("-")[0] for r in found] == ["fmnist20k", "cifar20k"]
+        assert {r.experiment.settings["kt_pfl"]["rho"] for r in found} == {0.0}
+    for e in (r.experiment for r in find("ktpfl-alone")):
+        assert (e.data.partition, e.data.clients, e.run.cohort_size) == ("label_blocks:2", 5, 5)
+
+
 def test_sweeps_change_one_setting() -> None:
     rows = {r.row: r.experiment for r in find("ktpfl-sweeps", ["cifar10-all"])}
     assert rows["kt_pfl-E3"].local.epochs == 3
@@ -129,7 +138,8 @@ def test_every_recipe_finds_enough_examples_of_each_class(name: str, per_class: 
         _, made = catalogue.handed_out(d.partition, found, d.clients, PARTITION_SEED)
         counts = made.counts(found.train.y, 10)
         assert counts[counts > 0].min() >= 10
-        assert len(set(made.sizes.tolist())) > d.clients // 2, "in unequal numbers"
+        if d.clients > ALONE:  # else each has all examples of its classes
+            assert len(set(made.sizes.tolist())) > d.clients // 2, "in unequal numbers"
 
 
 def test_everything_can_be_made() -> None:

@@ -16,6 +16,7 @@ from fedloom_papers.reproduction.claim_parts import (
     above,
     computed,
     diverges,
+    early,
     gain,
     judged,
     jumps,
@@ -412,6 +413,18 @@ def test_jumps_are_changes_after_the_first_round(tmp_path: Path) -> None:
     assert (finding.verdict, finding.ours) == (
         HOLDS, "cifar10-s2 fedavg 10.00 points a round, fedntd 0.00 points a round",
     )  # fmt: skip
+
+
+def test_early_on_is_the_first_tenth_of_the_published_rounds(tmp_path: Path) -> None:
+    curve(run(tmp_path, NTD, 0, 0), [0.9, *[0.5] * 20, *[0.1] * 180])
+    curve(run(tmp_path, AVG, 0, 0), [0.1, *[0.4] * 19, 0.6, *[0.9] * 180])
+    (finding,) = of(tmp_path, above(NTD, AVG, early, " points early on")).findings
+    assert (finding.verdict, finding.ours) == (
+        HOLDS, "cifar10-s2 fedntd 50.00 points early on, fedavg 41.00 points early on",
+    )  # fmt: skip
+    curve(run(tmp_path / "short", NTD, 0, 0, rounds=19), [0.9, *[0.5] * 19])
+    curve(run(tmp_path / "short", AVG, 0, 0), [0.1, *[0.4] * 200])
+    assert of(tmp_path / "short", above(NTD, AVG, early)).verdict == NOT_RUN
 
 
 def test_bytes_are_compared_over_the_rounds_of_both(tmp_path: Path) -> None:

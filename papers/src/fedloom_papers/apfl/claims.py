@@ -11,6 +11,7 @@ from fedloom_papers.apfl.recipes import BASELINES, EPOCHS, FIGURE_3, GAINS, LAMB
 from fedloom_papers.reproduction.claim_parts import (
     Observation,
     above,
+    early,
     gain,
     jumps,
     larger_gain,
@@ -118,7 +119,8 @@ def _comparison() -> Iterator[Claim]:
     )  # fmt: skip
     yield Claim(
         where="Section 3", text="Beginning to decompose after the first rounds (z) helps early on",
-        lacks="No run has another z than 2.",
+        parts=[above(_cell(data, "apfl_ni"), _cell(data, "apfl_ni-z0"), early, " points early on") for data in SETS],
+        why="On letters accuracy is the higher early on the sooner it begins: with z = 5 it is lowest.",
     )  # fmt: skip
     yield Claim(
         where="Figure 2", text="APFL's training loss over all clients is lower and smoother than FedAvg's",

@@ -9,12 +9,13 @@ from __future__ import annotations
 import functools
 from collections.abc import Iterator, Sequence
 
+import numpy as np
 import torch
 
 from fedloom.models import build
 from fedloom_papers import recipes
 from fedloom_papers.ktpfl import coefficients, distillation
-from fedloom_papers.ktpfl.recipes import CLIENTS, FULL
+from fedloom_papers.ktpfl.recipes import CLIENTS, FULL, RHOS
 from fedloom_papers.reproduction.claim_parts import Observation, above, computed, larger_gain, observed
 from fedloom_papers.reproduction.claim_verdicts import sentences
 from fedloom_papers.reproduction.claims import Cell, Claim
@@ -26,6 +27,7 @@ OTHERS = {
 }  # fmt: skip
 PLATEAU = 1.0  # % points: nearer than that to its last accuracy, a run no longer rises
 INSIDE = 0.8  # of a row's mass, in its group
+ITSELF = 0.99  # of a row's mass, on the client itself
 
 _NOTHING_LEFT = (
     "With two classes of Fashion-MNIST a client, local training alone is at 99.3 %, which leaves less than a point to "
@@ -130,7 +132,7 @@ def _claims() -> Iterator[Claim]:
         parts=[
             observed([Cell("ktpfl-groups", f"{data}-groups", f"kt_pfl-rho{rho:g}")], _grouped)
             for data in ("fmnist20k", "cifar20k")
-            for rho in (0.1, 0.7)
+            for rho in RHOS
         ],
         why="rho = 0.7 pulls coefficients to uniform ones, and on Fashion-MNIST predictions of both groups on images "
         "of digits are more alike.",
@@ -141,7 +143,10 @@ def _claims() -> Iterator[Claim]:
     )  # fmt: skip
     yield Claim(
         where="Section 3", text="Without rho a client whose data are others takes its own coefficient to 1",
-        lacks="No recipe has rho = 0.",
+        parts=[
+            observed([Cell("ktpfl-alone", f"{data}-two", "kt_pfl-rho0")], _keeps_to_itself)
+            for data in ("fmnist20k", "cifar20k")
+        ],
     )  # fmt: skip
     yield Claim(
         where=_RECALLED, text="KT-pFL does well over rho, local epochs, distillation epochs and public examples",
@@ -182,6 +187,15 @@ def _grouped(run: Run, rounds: int) -> Observation:
     return bool(
         (mass >= INSIDE).all()
     ), f"{mass.mean():.2f} in the mean, {int((mass >= INSIDE).sum())} of {len(mass)} rows"
+
+
+def _keeps_to_itself(run: Run, rounds: int) -> Observation:
+    """Return whether each client has hardly anything of the others in the end."""
+    logged, c = coefficients.logged(run.history)
+    if not logged:
+        return None
+    own = np.diagonal(c[-1])
+    return bool((own >= ITSELF).all()), f"own coefficients of {own.min():.2f} to {own.max():.2f}"
 
 
 def _traffic() -> tuple[bool, str]:

@@ -20,6 +20,8 @@ from fedloom_papers.reproduction.recipe import Method, Recipe
 
 PARTITION_SEED = 1  # of the released code, for every seed of a run
 CLIENTS = 20
+ALONE = 5  # clients, each with two of ten classes
+RHOS = (0.0, 0.1, 0.7)  # of the groups
 PAPER = "ktpfl_lenet,ktpfl_alexnet,ktpfl_resnet18,ktpfl_shufflenet"
 OURS = "lenet,dense_cnn1,wrn16_1,mlp"
 
@@ -28,6 +30,7 @@ ABOUT = {
     "ktpfl-same": "the same with one architecture, LeNet, and weights as knowledge; the numbers are lost",
     "ktpfl-small": "four small architectures, 20,000 images; ours",
     "ktpfl-groups": "whether the coefficients find two groups of clients with like data; ours",
+    "ktpfl-alone": "whether a client whose data no other has keeps to itself without rho; ours",
     "ktpfl-useful": "whether it pays to learn from clients with like data, before and after distillation; ours",
     "ktpfl-networks": "that the paper's own networks run, two rounds of 2,000 images; ours",
     "ktpfl-sweeps": "rho, E, distillation epochs and P, as the released code has configurations; the numbers are lost",
@@ -133,6 +136,7 @@ def recipes() -> dict[str, list[Recipe]]:
         "ktpfl-same": _columns("ktpfl-same", ("emnist_aj", "fmnist", "cifar10"), _with(FULL, model="ktpfl_lenet")),
         "ktpfl-small": _columns("ktpfl-small", ("emnist20k", "fmnist20k", "cifar20k"), SMALL),
         "ktpfl-groups": _groups(),
+        "ktpfl-alone": _alone(),
         "ktpfl-useful": _useful(),
         # With every class a client, 2,000 images would be ten of each for everybody, and too few for FedMD's row.
         "ktpfl-networks": _columns("ktpfl-networks", ("fmnist2k", "cifar2k"), CHECK, ("two",)),
@@ -176,9 +180,18 @@ def _groups() -> Iterator[Recipe]:
     """
     for name in ("fmnist20k", "cifar20k"):
         kt_pfl = methods(GROUPS, DATA[name].lr)["kt_pfl"]
-        for rho in (0.1, 0.7):
+        for rho in RHOS:
             method = dataclasses.replace(kt_pfl, own={**kt_pfl.own, "rho": rho}, above=())
             yield _recipe("ktpfl-groups", name, "groups", f"kt_pfl-rho{rho:g}", method, GROUPS)
+
+
+def _alone() -> Iterator[Recipe]:
+    """Yield recipes in which each of five clients has two classes that no other has."""
+    for name in ("fmnist20k", "cifar20k"):
+        kt_pfl = methods(GROUPS, DATA[name].lr)["kt_pfl"]
+        clients = {"data.clients": ALONE, "run.cohort_size": ALONE}
+        method = dataclasses.replace(kt_pfl, own={**kt_pfl.own, "rho": 0.0}, run=clients, above=())
+        yield _recipe("ktpfl-alone", name, "two", "kt_pfl-rho0", method, GROUPS)
 
 
 def _useful() -> Iterator[Recipe]:

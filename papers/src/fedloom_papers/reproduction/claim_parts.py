@@ -38,6 +38,17 @@ def _jumps(result: Result, first: int) -> BySeed:
     return out
 
 
+def early(result: Result) -> BySeed:
+    """Return the mean of a number over the first tenth of the published rounds, of each seed that has them."""
+    until, out = max(1, result.recipe.rounds // 10), {}
+    for seed, run in result.runs.items():
+        curve = [m.get(result.recipe.measure) for m in run.history.metrics if 1 <= m["round"] <= until]
+        there = [100 * value for value in curve if value is not None]
+        if len(there) == until:
+            out[seed] = statistics.fmean(there)
+    return out
+
+
 def above(
     high: Cell,
     low: Cell,
