@@ -240,7 +240,7 @@ def test_local_training_epoch_by_epoch(kind: type[Algorithm], engine: str, tmp_p
 def test_whom_others_replaced_does_not_train(tmp_path: Path) -> None:
     """Five are drawn for two places, and the first of them declines."""
     made = job(FedAvg(local=LOCAL), rounds=1, cohort_size=2, spares=3)
-    drawn = (assembly := Coordinator(made).assembly).schedule.drawn(assembly, 0)
+    drawn = (coordinator := Coordinator(made)).assembly.schedule.drawn(coordinator.running, 0)
     made = replace(made, faults=lambda round, exchange, client: "declined" if client == drawn[0] else None)
     history = made.run(tmp_path)
     assert sorted(history.metrics[1]["clients"]) == sorted(drawn[1:3])

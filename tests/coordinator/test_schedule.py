@@ -13,7 +13,6 @@ import torch
 from test_resume import interrupted, same_end
 
 import fedloom as fl
-from fedloom.coordinator.assembly import Assembly
 from fedloom.core import tree
 from fedloom.core.random import generator
 from fedloom.engines.engine import Engine
@@ -32,7 +31,7 @@ class Buffered(fl.Schedule):
     def __init__(self, size: int = 2, under_way: int = 4, oldest: int = 5, seed: int = 0) -> None:
         self.size, self.under_way, self.oldest, self.seed = size, under_way, oldest, seed
 
-    def begin(self, run: Assembly) -> None:
+    def begin(self, run: fl.Running) -> None:
         server = run.engine.init()
         clients = torch.arange(self.under_way)
         self.state = {
@@ -44,7 +43,7 @@ class Buffered(fl.Schedule):
         seconds = [float(generator(self.seed, "speed", k).lognormal()) for k in clients]
         return torch.tensor(seconds, dtype=torch.float64)
 
-    def asked(self, run: Assembly, round: int) -> tuple[list[int], dict[str, Any]]:
+    def asked(self, run: fl.Running, round: int) -> tuple[list[int], dict[str, Any]]:
         first = torch.argsort(self.state["due"], stable=True)[: self.size]
         ages = round - self.state["since"][first]
         return self.state["clients"][first].tolist(), {"server_age": float(ages.double().mean())}

@@ -2,15 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from fedloom.coordinator.history import Record
-from fedloom.coordinator.part import Part, Running
+from fedloom.coordinator.part import Brief, Part, Running
 from fedloom.core.aggregators import aggregator
 from fedloom.core.errors import SettingError, SettingWarning, warn
-
-if TYPE_CHECKING:
-    from fedloom.coordinator.job import Plan
 
 
 class AggregatorUsed(Part):
@@ -20,10 +15,10 @@ class AggregatorUsed(Part):
         self.asked = False  # whether a round here has asked clients
 
     @classmethod
-    def of(cls, job: Plan) -> AggregatorUsed | None:
+    def of(cls, job: Brief) -> AggregatorUsed | None:
         return None if job.settings.aggregator == "mean" else cls()
 
-    def check(self, job: Plan) -> None:
+    def check(self, job: Brief) -> None:
         settings = job.settings
         aggregator(job.trainees.aggregator).check(job.trainees.cohort_size)
         if job.algorithm.requires.sums:

@@ -110,11 +110,9 @@ def assemble(job: Plan, stored: Mapping[str, Any], *, trains: bool = True) -> As
     engine: Engine = kind(trained, algorithm, options)
     engine.fleet = job.fleet
     never = parts.held_out & parts.absent(_AT_NO_TIME)
-    assembly = Assembly(
+    return Assembly(
         job=job, algorithm=algorithm, trained=trained, engine=engine, reason=stored.get("engine_reason", reason),
         cohort_size=cohort_size, num_threads=num_threads, fronts=fronts, parts=parts,
         evaluation=Evaluation(algorithm, examples, engine, panel, never),
         sampler=job.sampler or Uniform(settings.seed), schedule=copy.copy(job.schedule) or Schedule(),
     )  # fmt: skip
-    assembly.schedule.begin(assembly)
-    return assembly

@@ -2,23 +2,18 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-from fedloom.coordinator.part import Part, Running
+from fedloom.coordinator.part import Brief, Part, Running
 from fedloom.core.errors import SettingError, SettingWarning, warn
-
-if TYPE_CHECKING:
-    from fedloom.coordinator.job import Plan
 
 
 class BestRound(Part):
     """The round with the best headline on validation examples. The records alone decide it."""
 
     @classmethod
-    def of(cls, job: Plan) -> BestRound | None:
+    def of(cls, job: Brief) -> BestRound | None:
         return cls() if job.settings.keep_best else None
 
-    def check(self, job: Plan) -> None:
+    def check(self, job: Brief) -> None:
         if job.federation.local_val is None:
             raise SettingError(
                 f"keep_best chooses a round by {next(iter(job.measures))}, on validation examples, which this "

@@ -4,28 +4,24 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 
 from fedloom.coordinator.evaluation import Evaluation, finite, mean
 from fedloom.coordinator.history import Record
-from fedloom.coordinator.part import Part, Running
+from fedloom.coordinator.part import Brief, Part, Running
 from fedloom.core.errors import SettingError
 from fedloom.data import Examples
 from fedloom.engines.population import Population
 from fedloom.evaluate import by_class, evaluate_rows, forgetting, in_local, measured, out_local, rate_rows
-
-if TYPE_CHECKING:
-    from fedloom.coordinator.job import Plan
 
 
 class GlobalModel(Part):
     """The global model's accuracy and loss on the test set, its accuracy per class, and what follows from these."""
 
     @classmethod
-    def of(cls, job: Plan) -> GlobalModel | None:
+    def of(cls, job: Brief) -> GlobalModel | None:
         return None if job.federation.test is None else cls()
 
     def after(self, run: Running) -> Record:
@@ -65,7 +61,7 @@ class Predictions(Part):
     """The headline on the test set of what a server wants evaluated beside its global model (`Cohort.evaluate`)."""
 
     @classmethod
-    def of(cls, job: Plan) -> Predictions | None:
+    def of(cls, job: Brief) -> Predictions | None:
         return None if job.federation.test is None else cls()
 
     def after(self, run: Running) -> Record:

@@ -85,7 +85,12 @@ class Plan:
     @property
     def measures(self) -> dict[str, Measure]:
         """Descriptions of the numbers that the records of this run have one of a round, by name."""
-        return self.task_measures | {column.name: column for part in self.parts for column in part.columns}
+        return self.task_measures | self.columns
+
+    @functools.cached_property
+    def columns(self) -> dict[str, Measure]:
+        """Those among them that the parts of the run declare."""
+        return Parts(self).columns
 
     @property
     def task_measures(self) -> dict[str, Measure]:

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from typing import Any, ClassVar, Literal, get_args
 
 import numpy as np
 
 from fedloom.coordinator.evaluation import finite
 from fedloom.coordinator.history import Record
-from fedloom.coordinator.part import Part, Running
+from fedloom.coordinator.part import Brief, Part, Running
 from fedloom.core.averaging import Averaging
 from fedloom.core.choices import check, check_choices
 from fedloom.core.client import Client
@@ -23,9 +23,6 @@ from fedloom.data import Federation
 from fedloom.engines.engine import Engine
 from fedloom.engines.message import EvaluationResult
 from fedloom.storage.store import TrialStore
-
-if TYPE_CHECKING:
-    from fedloom.coordinator.job import Plan
 
 Way = Literal["global", "fine_tuned", "personalised"]
 WAYS: tuple[Way, ...] = get_args(Way)
@@ -125,10 +122,10 @@ class Newcomers(Part):
         self.held_out = new.ids(num_clients)
 
     @classmethod
-    def of(cls, job: Plan) -> Newcomers | None:
+    def of(cls, job: Brief) -> Newcomers | None:
         return None if job.new is None else cls(job.new, job.federation.num_clients)
 
-    def check(self, job: Plan) -> None:
+    def check(self, job: Brief) -> None:
         self.new.check(job.federation, job.settings.cohort_size)
 
     def absent(self, round: int) -> set[int]:

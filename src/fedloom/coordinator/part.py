@@ -8,21 +8,44 @@ import operator
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, Protocol
 
+from fedloom.coordinator.directory import RunDirectory
+from fedloom.coordinator.evaluation import Evaluation
 from fedloom.coordinator.history import History, Record
+from fedloom.coordinator.settings import RunSettings
 from fedloom.core import tree
 from fedloom.core.algorithm import Algorithm
 from fedloom.core.errors import SettingError
+from fedloom.core.task import Task
+from fedloom.data import Federation
 from fedloom.engines.engine import Engine
 from fedloom.engines.links import Link
 from fedloom.engines.population import Population
 from fedloom.evaluate.measure import KNOWN, Measure
 
-if TYPE_CHECKING:
-    from fedloom.coordinator.directory import RunDirectory
-    from fedloom.coordinator.evaluation import Evaluation
-    from fedloom.coordinator.job import Plan
+
+class Brief(Protocol):
+    """What a run was asked for, as its parts see it: a `Plan`, which imports parts."""
+
+    @property
+    def algorithm(self) -> Algorithm[Any, Any]: ...
+    @property
+    def federation(self) -> Federation: ...
+    @property
+    def settings(self) -> RunSettings: ...
+    @property
+    def task(self) -> Task: ...
+    @property
+    def new(self) -> Any: ...
+    @property
+    def parts(self) -> Sequence[Part]: ...
+    @property
+    def trainees(self) -> Any: ...
+    @property
+    def measures(self) -> dict[str, Measure]: ...
+    @property
+    def task_measures(self) -> dict[str, Measure]: ...
 
 
 @dataclass(frozen=True)
@@ -49,7 +72,7 @@ class Running:
     of `clients.jsonl`, to which parts add where `RunSettings.per_client` asks for that file.
     """
 
-    job: Plan
+    job: Brief
     algorithm: Algorithm[Any, Any]  # as the engine runs it
     engine: Engine
     evaluation: Evaluation
@@ -99,7 +122,7 @@ class Part:
     state: Any = ()
     """What the part keeps between rounds: a pytree of tensors, of the same shapes at every moment."""
 
-    def check(self, job: Plan) -> None:
+    def check(self, job: Brief) -> None:
         """Raise SettingError where the part does not fit the run; nothing is computed yet."""
 
     def absent(self, round: int) -> Collection[int]:
@@ -164,14 +187,14 @@ RECORDED = (
 class Parts:
     """The parts of a run in their order, the user's own last; each as it is before the first round."""
 
-    def __init__(self, job: Plan) -> None:
+    def __init__(self, job: Brief) -> None:
         _check_own(job.parts, job.task_measures)
         named = [f.metadata["part"] for f in fields(job.settings) if f.metadata.get("part")]
         found = (_class(where).of(job) for where in dict.fromkeys([*ALWAYS, *named]))
         self.own: tuple[Part, ...] = copy.deepcopy(tuple(job.parts))
         self.all: list[Part] = [*(part for part in found if part is not None), *self.own]
 
-    def check(self, job: Plan) -> None:
+    def check(self, job: Brief) -> None:
         """Raise SettingError where a part does not fit the run."""
         for part in self.all:
             part.check(job)
@@ -182,8 +205,8 @@ class Parts:
 
     @property
     def columns(self) -> dict[str, Measure]:
-        """The columns of the user's own parts, by name."""
-        return {column.name: column for part in self.own for column in part.columns}
+        """The columns that parts declare, by name."""
+        return {column.name: column for part in self.all for column in part.columns}
 
     @property
     def links(self) -> tuple[Link, ...]:

@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
 
 from fedloom.coordinator.evaluation import Evaluation, finite, mean, per_row
 from fedloom.coordinator.history import Record
-from fedloom.coordinator.part import Needs, Part, Running
+from fedloom.coordinator.part import Brief, Needs, Part, Running
 from fedloom.core.task_measures import is_silent, sign
 from fedloom.engines.message import EvaluationResult
-
-if TYPE_CHECKING:
-    from fedloom.coordinator.job import Plan
 
 
 class PerClient(Part):
@@ -25,7 +21,7 @@ class PerClient(Part):
         self._received: dict[int, float] = {}
 
     @classmethod
-    def of(cls, job: Plan) -> PerClient | None:
+    def of(cls, job: Brief) -> PerClient | None:
         return cls() if job.trainees.per_client else None
 
     def begin(self, run: Running) -> None:

@@ -4,19 +4,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from fedloom.coordinator.evaluation import per_row
 from fedloom.coordinator.history import Record
-from fedloom.coordinator.part import Part, Running
+from fedloom.coordinator.part import Brief, Part, Running
 from fedloom.core.algorithm import Algorithm
 from fedloom.core.task import ChoosesThreshold
 from fedloom.core.task_measures import sign
-
-if TYPE_CHECKING:
-    from fedloom.coordinator.job import Plan
 
 
 class Threshold(Part):
@@ -26,7 +22,7 @@ class Threshold(Part):
     """
 
     @classmethod
-    def of(cls, job: Plan) -> Threshold | None:
+    def of(cls, job: Brief) -> Threshold | None:
         return cls() if isinstance(job.task, ChoosesThreshold) and job.task.chosen_by is not None else None
 
     def after(self, run: Running) -> Record:
@@ -45,7 +41,7 @@ class PersonalModels(Part):
     """Each client of the panel, judged by its personal model on its own held-out and validation examples."""
 
     @classmethod
-    def of(cls, job: Plan) -> PersonalModels:
+    def of(cls, job: Brief) -> PersonalModels:
         return cls()
 
     def due(self, run: Running) -> Record:
@@ -83,7 +79,7 @@ class TrainingLoss(Part):
     """The mean loss over all training examples of the panel, each client's by its personal model."""
 
     @classmethod
-    def of(cls, job: Plan) -> TrainingLoss | None:
+    def of(cls, job: Brief) -> TrainingLoss | None:
         return cls() if job.settings.evaluate_training else None
 
     def due(self, run: Running) -> Record:

@@ -43,6 +43,7 @@ class Coordinator:
             algorithm=type(self.algorithm).__name__, engine=self.engine.name, engine_reason=self.assembly.reason
         )
         self.running = Running(job, self.algorithm, self.engine, self.assembly.evaluation, self.history)
+        self.assembly.schedule.begin(self.running)
         self.described = RunFacts(self.assembly, stored.get("start", {}))
 
     @property
@@ -143,7 +144,7 @@ class Coordinator:
 
     def asked(self, round: int) -> tuple[list[int], Record]:
         """Return who is asked in a round, from 0, and what its record says of others."""
-        return self.assembly.schedule.asked(self.assembly, round)
+        return self.assembly.schedule.asked(self.running, round)
 
     def run(self, files: RunDirectory | None, on_start: OnHistory | None, on_round: OnHistory | None) -> History:
         """Run all rounds that remain, and return what was measured. `files`: where it is written; None: nowhere."""

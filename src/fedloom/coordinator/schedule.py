@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from fedloom.coordinator.history import Record
+from fedloom.coordinator.part import Running
 from fedloom.coordinator.sampler import SYMMETRIC, DeviceSampler
 from fedloom.engines.engine import Engine
-
-if TYPE_CHECKING:
-    from fedloom.coordinator.assembly import Assembly
 
 
 class Schedule:
@@ -26,30 +24,30 @@ class Schedule:
     state: Any = ()
     """What the schedule keeps between rounds: a pytree of tensors, of the same shapes at every moment."""
 
-    def begin(self, run: Assembly) -> None:
+    def begin(self, run: Running) -> None:
         """Make the `state` of before the first round: the run is assembled, and nothing is computed yet."""
 
-    def asked(self, run: Assembly, round: int) -> tuple[list[int], Record]:
+    def asked(self, run: Running, round: int) -> tuple[list[int], Record]:
         """Return the clients of a round, from 0, and columns of its record: who declined, where there are spares."""
         drawn = self.drawn(run, round)
-        if not run.settings.spares:
+        if not run.job.settings.spares:
             return drawn, {}
         declined = run.engine.decliners(round, drawn)
         chosen = [k for k in drawn if k not in declined]
-        return chosen[: run.cohort_size], {"declined": {str(k): declined[k] for k in sorted(declined)}}
+        return chosen[: run.job.trainees.cohort_size], {"declined": {str(k): declined[k] for k in sorted(declined)}}
 
     def step(self, engine: Engine, server: dict[str, Any], clients: Sequence[int], round: int) -> dict[str, Any]:
         """Compute a round with these clients, and return the server states after it."""
         return engine.round(server, clients, round)
 
-    def drawn(self, run: Assembly, round: int) -> list[int]:
+    def drawn(self, run: Running, round: int) -> list[int]:
         """Return who is asked in a round; with spares, who may be asked, in the order in which places are given."""
-        n, sampler = run.trained.num_clients, run.job.trainees.sampler
-        sizes = run.trained.at(round).partition.sizes
-        late = {*run.engine.removed(), *run.parts.absent(round)}
+        people, who = run.engine.population, run.job.trainees
+        n, sampler, sizes = people.num_clients, who.sampler, people.at(round).partition.sizes
+        late = {*run.engine.removed(), *run.engine.absent(round)}
         if run.algorithm.requires.everyone:
             return [k for k in range(n) if k not in late]
-        count = min(run.cohort_size + run.settings.spares, n - len(late))
+        count = min(who.cohort_size + run.job.settings.spares, n - len(late))
         if late and type(sampler) in SYMMETRIC:  # of the others alone it draws as many at once
             others = np.setdiff1d(np.arange(n), sorted(late))
             return [int(others[k]) for k in sampler(round, sizes[others], count)]

@@ -3,23 +3,20 @@
 from __future__ import annotations
 
 import itertools
-from typing import TYPE_CHECKING
 
 from fedloom.coordinator.history import Record
-from fedloom.coordinator.part import Part, Running
+from fedloom.coordinator.part import Brief, Part, Running
+from fedloom.coordinator.settings import RunSettings
 from fedloom.core.errors import SettingError, SettingWarning, warn
 from fedloom.engines.norms import LEAST
-from fedloom.evaluate.measure import Measure, monitored
-
-if TYPE_CHECKING:
-    from fedloom.coordinator.job import Plan
+from fedloom.evaluate.measure import monitored
 
 
 class NobodyAccepted(Part):
     """The end of a run whose last answers were all refused, as those to come would be."""
 
     @classmethod
-    def of(cls, job: Plan) -> NobodyAccepted:
+    def of(cls, job: Brief) -> NobodyAccepted:
         return cls()
 
     def stop(self, run: Running, record: Record | None) -> str | None:
@@ -38,44 +35,45 @@ class NobodyAccepted(Part):
 class StopConditions(Part):
     """`target` and `patience`, by the measure that `monitor` names."""
 
-    def __init__(self, watched: Measure) -> None:
-        self.watched = watched
+    def __init__(self, settings: RunSettings) -> None:
+        self.settings = settings
+        self.asked = settings.target is not None or settings.patience is not None
 
     @classmethod
-    def of(cls, job: Plan) -> StopConditions | None:
-        watched = monitored(job.settings.monitor, job.measures)  # refused, too, where nothing watches it
-        return None if job.settings.target is job.settings.patience is None else cls(watched)
+    def of(cls, job: Brief) -> StopConditions:
+        return cls(job.settings)
 
-    def check(self, job: Plan) -> None:
-        job.settings.check_target(self.watched)
-        part = self.watched.tunable
-        if getattr(job.federation, part) is None:
+    def check(self, job: Brief) -> None:
+        watched = monitored(self.settings.monitor, job.measures)  # refused, too, where nothing watches it
+        self.settings.check_target(watched)
+        if self.asked and getattr(job.federation, watched.tunable) is None:
             raise SettingError(
-                f"monitor = {self.watched.name!r} is measured on {part}, which this federation lacks: "
+                f"monitor = {watched.name!r} is measured on {watched.tunable}, which this federation lacks: "
                 "hold examples out (val_fraction, test_fraction, test), or monitor something else"
             )
 
     def stop(self, run: Running, record: Record | None) -> str | None:
-        name = self.watched.name
-        if record is not None and record.get(name) is None:
+        watched = monitored(self.settings.monitor, run.job.measures)
+        name = watched.name
+        if not self.asked or (record is not None and record.get(name) is None):
             return None
         records = [*run.history.metrics, *([] if record is None else [record])]
         values = [m[name] for m in records if m.get(name) is not None and m["round"]]
-        return run.job.settings.reason_to_stop(values, self.watched)
+        return self.settings.reason_to_stop(values, watched)
 
     def begin(self, run: Running) -> None:
         """Warn where a number is watched that no round will have."""
-        settings = run.job.settings
-        if not run.done and self.watched.tunable == "test" and not run.evaluation.global_models(run.server):
+        watched = monitored(self.settings.monitor, run.job.measures)
+        if self.asked and not run.done and watched.tunable == "test" and not run.evaluation.global_models(run.server):
             asked = [
                 f"{name} = {value:g}"
                 for name in ("target", "patience")
-                if (value := getattr(settings, name)) is not None
+                if (value := getattr(self.settings, name)) is not None
             ]
             main = run.history.headline.name
             warn(
                 f"{' and '.join(asked)} can end no run of {type(run.algorithm).__name__}, which has no global model "
-                f"here to measure {self.watched.name} on: set monitor to personal_{main} or val_{main} (--monitor), or "
+                f"here to measure {watched.name} on: set monitor to personal_{main} or val_{main} (--monitor), or "
                 "let it go to its last round",
                 SettingWarning,
             )

@@ -91,8 +91,8 @@ class AskedCohort:
 
     @property
     def everyone(self) -> AskedCohort:
-        p, absent = self.engine.population, self.engine.options.absent
-        late = {*self.engine.removed(), *(() if absent is None else absent(self.round))}
+        p = self.engine.population
+        late = {*self.engine.removed(), *self.engine.absent(self.round)}
         there = (k for k in range(p.num_clients) if self.architecture in (None, p.assignment[k]) and k not in late)
         return self._with(tuple(there))
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from torch import Tensor
 
@@ -13,9 +13,6 @@ from fedloom.core.types import Tree
 from fedloom.engines.accounting import PayloadSize
 from fedloom.engines.message import Answer, Call, Request
 from fedloom.engines.references import sent_tensors
-
-if TYPE_CHECKING:
-    from fedloom.engines.server_side import ServerSide
 
 Asked = tuple[Request, Any, Answer]  # (what some clients were asked, their new states, their answer)
 
@@ -28,7 +25,7 @@ class Question:
     what kind of value each is. `references`: uploads -> what was sent in the place of each leaf, where that is known.
     """
 
-    engine: ServerSide
+    engine: Any  # `ServerSide`, which imports links
     call: Call
     clients: Sequence[int]
     kind: str

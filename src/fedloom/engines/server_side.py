@@ -118,6 +118,10 @@ class ServerSide(ABC):
             )
         return tree.cast(states, device=p.device, dtype=p.dtype)
 
+    def absent(self, round: int) -> Collection[int]:
+        """Return clients that have not joined by a round, from 0."""
+        return () if self.options.absent is None else self.options.absent(round)
+
     def removed(self) -> Collection[int]:
         """Return clients that take part no more, and are not drawn."""
         return ()
