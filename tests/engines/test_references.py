@@ -13,11 +13,10 @@ import torch
 from fedloom import Client, Params, RunSettings, Weighted, Weights, on_client, run, tree
 from fedloom.algorithms import Centralised, FedAvg, FedBE, FedCurv, FedDF, FedNova, LocalOnly, Scaffold
 from fedloom.core.errors import SettingError, SettingWarning
-from fedloom.engines.accounting import PayloadSize
+from fedloom.engines.accounting import PayloadSize, sent_tensors
 from fedloom.engines.attacks import Scale
 from fedloom.engines.engine_options import Options
 from fedloom.engines.loop import Loop
-from fedloom.engines.references import sent_tensors
 from fedloom.engines.round_traffic import Exchange
 from fedloom.engines.stacked import Stacked
 from fedloom.engines.workers import Workers

@@ -15,8 +15,8 @@ from fedloom.cli.leave_one_out import show_sites, without_each_site
 from fedloom.cli.options import experiments, seeds_of, settings_of_method, with_seed
 from fedloom.cli.tune import SUFFIX, planned, tune
 from fedloom.coordinator import History, Job, RunSettings, check_free
-from fedloom.coordinator.history import showing
 from fedloom.coordinator.rounds import OnHistory
+from fedloom.coordinator.run import showing
 from fedloom.core.errors import FedloomError, NonFiniteError, SettingError
 from fedloom.core.model import Model
 from fedloom.data import Examples, Federation, Inputs

@@ -23,8 +23,7 @@ from fedloom.coordinator.checkpoint import (
 )
 from fedloom.coordinator.facts import completed, differences, plain
 from fedloom.coordinator.history import History, Record
-from fedloom.coordinator.run_digests import ALONE, check_beginning, check_named, read_log
-from fedloom.coordinator.run_log import Log, left_by_a_kill
+from fedloom.coordinator.run_digests import ALONE, Log, check_beginning, check_named, left_by_a_kill, read_log
 from fedloom.coordinator.verification import warn_unless_whole
 from fedloom.core.errors import DamageError, SettingError, SettingWarning, StorageError, StorageWarning, warn
 from fedloom.engines.engine import Engine

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import math
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from html import escape
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -14,8 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from fedloom.coordinator import run_documents as reading
-from fedloom.coordinator.chosen_rounds import measures_of_task, newest, validated_round
-from fedloom.coordinator.class_rows import ClassRows
+from fedloom.coordinator.chosen_rounds import ClassRows, measures_of_task, newest, validated_round
 from fedloom.coordinator.verification import unproved
 from fedloom.core.errors import SettingError
 from fedloom.core.task_measures import TaskMeasure
@@ -103,9 +102,9 @@ class History:
         first, *others = self.task_measures
         return measures_for(first, others) | self.columns
 
-    @functools.cached_property
+    @property
     def columns(self) -> dict[str, Measure]:
-        """Descriptions of those among them that the user's own parts have declared, by name."""
+        """Descriptions of those among them that parts of the run have declared, by name."""
         return {one["name"]: Measure(**one) for one in self.manifest.get("columns", ())}
 
     def lower_is_better(self, name: str) -> bool:
@@ -396,8 +395,3 @@ _NOTED = ("server_", "bytes_", "new_", "class_accuracy_", "seconds_")  # numbers
 def _many(name: str) -> bool:
     """Return whether a column is one of many of a kind; those come last."""
     return name.startswith(("class_accuracy_", "seconds_"))
-
-
-def showing(show: Callable[[int, str], None]) -> Callable[[History], None]:
-    """Make an `on_round` of what shows a number of rounds and the newest number in words."""
-    return lambda history: show(len(history.metrics) - 1, history.newest_accuracy())

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import os
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,7 +13,7 @@ import numpy as np
 
 from fedloom.coordinator.data_advice import check_batches_of_one, check_plausible
 from fedloom.coordinator.directory import RunDirectory
-from fedloom.coordinator.history import History, showing
+from fedloom.coordinator.history import History
 from fedloom.coordinator.job import Models, Plan, describe
 from fedloom.coordinator.newcomers import NewClients
 from fedloom.coordinator.part import Part
@@ -368,3 +368,8 @@ def _warn_of_kept(files: RunDirectory, now: int, at: int | None) -> None:
             f"and keep_every = {now} deletes them: resume with keep_every = {before} to keep them",
             SettingWarning,
         )
+
+
+def showing(show: Callable[[int, str], None]) -> Callable[[History], None]:
+    """Make an `on_round` of what shows a number of rounds and the newest number in words."""
+    return lambda history: show(len(history.metrics) - 1, history.newest_accuracy())

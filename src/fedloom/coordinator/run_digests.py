@@ -1,4 +1,4 @@
-"""Compare the documents and logs of a run with the digests that its manifest and its checkpoints have of them."""
+"""Write the logs of a run, and compare logs and documents with the digests that manifest and checkpoints have."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from fedloom.coordinator import run_documents as reading
-from fedloom.coordinator.checkpoint import LOGS, PER_CLIENT, Checkpoint, Checkpoints
-from fedloom.coordinator.run_log import FIRST
+from fedloom.coordinator.checkpoint import LOGS, PER_CLIENT, Checkpoint, Checkpoints, Prefix
 from fedloom.core.errors import DamageError
 from fedloom.storage import files
 from fedloom.storage.strict_json import Object
 
+FIRST = b'{"round": 0'  # how a log begins
 ALONE = {"devices.json"}  # documents that nothing else tells
 BRING_BACK = "the checkpoints are untouched: bring the log back, or export the model"
 
@@ -80,3 +80,32 @@ def check_log(path: Path, data: bytes, checkpoints: Iterable[Checkpoint]) -> Non
                 f"{path} was changed: its first {prefix.size:,} bytes are not those of which the checkpoint of round "
                 f"{checkpoint.round} has the digest; {BRING_BACK}"
             )
+
+
+class Log:
+    """A log to which lines are appended, and its digest so far."""
+
+    def __init__(self, path: Path, start: bytes, mode: str) -> None:
+        self.path, self.file, self._running = path, path.open(mode), files.RunningDigest(start)
+        self.file.truncate(len(start))
+        self.file.seek(len(start))
+
+    def append(self, line: bytes) -> None:
+        self.file.write(line)
+        self.file.flush()
+        self._running.add(line)
+
+    @property
+    def prefix(self) -> Prefix:
+        """All that is in it."""
+        return Prefix(self.file.tell(), self._running.digest)
+
+
+def left_by_a_kill(name: str, start: bytes, tail: bytes, every: int) -> bool:
+    """Return whether the end of a log is what a process may have written since its newest checkpoint."""
+    try:
+        rounds = [r["round"] for r in reading.records(name, tail.splitlines(keepends=True))]
+    except ValueError:
+        return False
+    first = start.count(b"\n")
+    return rounds == list(range(first, first + len(rounds))) and len(rounds) <= every

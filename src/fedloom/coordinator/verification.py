@@ -12,8 +12,7 @@ from typing import Any
 from fedloom.coordinator import run_documents as reading
 from fedloom.coordinator.checkpoint import LOGS, Checkpoint, Checkpoints, identity
 from fedloom.coordinator.chosen_rounds import measures_of_task, validated_round
-from fedloom.coordinator.run_digests import check_beginning, check_log, check_named, read_log
-from fedloom.coordinator.run_log import left_by_a_kill
+from fedloom.coordinator.run_digests import check_beginning, check_log, check_named, left_by_a_kill, read_log
 from fedloom.core.errors import DamageError, StorageError, StorageWarning, warn
 from fedloom.core.task_measures import TaskMeasure
 from fedloom.storage import files

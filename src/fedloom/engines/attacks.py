@@ -17,11 +17,10 @@ from fedloom.core.errors import SettingError
 from fedloom.core.random import derive, generator, normal
 from fedloom.core.types import Tree, Weighted, Weights
 from fedloom.data import Examples, Federation
-from fedloom.engines.accounting import PayloadSize
+from fedloom.engines.accounting import PayloadSize, sent_tensors
 from fedloom.engines.links import Asked, Link, Question
 from fedloom.engines.message import Call, Request
 from fedloom.engines.population import Population
-from fedloom.engines.references import sent_tensors
 
 _AT_ONCE = 1000  # test images
 

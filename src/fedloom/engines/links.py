@@ -10,9 +10,8 @@ from torch import Tensor
 
 from fedloom.core.aggregators import Total
 from fedloom.core.types import Tree
-from fedloom.engines.accounting import PayloadSize
+from fedloom.engines.accounting import PayloadSize, sent_tensors
 from fedloom.engines.message import Answer, Call, Request
-from fedloom.engines.references import sent_tensors
 
 Asked = tuple[Request, Any, Answer]  # (what some clients were asked, their new states, their answer)
 

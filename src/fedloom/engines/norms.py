@@ -16,10 +16,9 @@ from fedloom.core import tree
 from fedloom.core.errors import SettingError
 from fedloom.core.grammar import Named, by_name, find
 from fedloom.core.types import Tree, Weighted, Weights
-from fedloom.engines.accounting import PayloadSize
+from fedloom.engines.accounting import PayloadSize, sent_tensors
 from fedloom.engines.links import Asked, Link, Question
 from fedloom.engines.message import Answer, Request
-from fedloom.engines.references import sent_tensors
 
 ROUNDS = 5  # of the accepted uploads that a median is of
 LEAST = 3  # uploads, below which there is no median worth the name

@@ -14,7 +14,7 @@ import numpy as np
 from fedloom.coordinator.chosen_rounds import newest
 from fedloom.core.task_measures import TaskMeasure, sign
 from fedloom.report.grouping import differences
-from fedloom.report.methods import Floats, Method, Run, evaluation_seconds, is_local_only, training_seconds
+from fedloom.report.methods import Floats, Method, Run, evaluation_seconds, is_local_only, own_columns, training_seconds
 from fedloom.report.number_table import Column, Table, amount, format_of, percent, signed, whole, with_unit
 from fedloom.report.over_seeds import of_methods
 from fedloom.report.printable import class_names, client_names, part, printable
@@ -61,11 +61,6 @@ def headline(methods: Sequence[Method]) -> Table:
     ]
     rows = [[row[i] for i in shown_columns] for row in cells]
     return Table("summary", [columns[i] for i in shown_columns], rows, *of_methods(methods))
-
-
-def own_columns(methods: Sequence[Method]) -> list[str]:
-    """Return the names of the columns of users' own parts that some of these methods have, in order."""
-    return list(dict.fromkeys(name for m in methods for name in m.first.history.columns))
 
 
 def _column(methods: Sequence[Method], name: str, group: str, heading: str = "") -> Column:

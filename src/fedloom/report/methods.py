@@ -283,3 +283,8 @@ def free_in_a_method(name: str) -> bool:
     """Return whether runs of one method may differ in this setting: a seed, or a setting of the computation."""
     last = name.rpartition(".")[2]
     return last in ("seed", "partition_seed", "fingerprint") or name in _COMPUTING
+
+
+def own_columns(methods: Sequence[Method]) -> list[str]:
+    """Return the names of the columns of users' own parts that some of these methods have, in order."""
+    return list(dict.fromkeys(name for m in methods for name in m.first.history.columns))

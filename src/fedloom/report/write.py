@@ -15,7 +15,7 @@ from fedloom.report import comparison, figures, sentences
 from fedloom.report.class_recall import class_recall
 from fedloom.report.grouping import by_problem, read_methods
 from fedloom.report.heterogeneity import draw_federation, heterogeneity
-from fedloom.report.methods import Method
+from fedloom.report.methods import Method, own_columns
 from fedloom.report.opening import capital, first_measure, first_screen, over_rounds
 from fedloom.report.order import tuning_of
 from fedloom.report.over_seeds import compared, partitions_text, readings, seeds_text
@@ -214,7 +214,7 @@ def _curves(page: Page, methods: Sequence[Method]) -> None:
     elif first is None:
         page.note_missing(f"{capital(several_of(main.title))} are not shown: none was measured.")
     _grid(page, methods, losses)
-    for name in comparison.own_columns(methods):
+    for name in own_columns(methods):
         _grid(page, [m for m in methods if name in m.measures], [name])
     _beside(page, methods, beside)
 
