@@ -137,6 +137,21 @@ def test_declarations_of_commands_import_what_is_light() -> None:
         assert found <= light if path.parent.name == "cli" else found <= light - {"cli"}, path
 
 
+def test_server_and_device_know_no_transport_and_not_each_other() -> None:
+    """A room of `deploy` takes what all of them share; a transport takes its device's `take_part` beside."""
+    rooms = {p.name for p in (SOURCE / "deploy").iterdir() if (p / "__init__.py").exists()}
+    assert rooms >= {"server", "device", "flower", "nats"}
+    found = [
+        f"{path.relative_to(SOURCE)}:{line} imports {module}"
+        for path in sorted((SOURCE / "deploy").rglob("*.py"))
+        for line, module in imports(path, path.read_text(encoding="utf-8"))
+        if module.startswith("fedloom.deploy.")
+        and module.split(".")[2] in rooms - {path.parent.name}
+        and not (path.parent.name not in ("server", "device") and module == "fedloom.deploy.device.membership")
+    ]
+    assert not found, "what two rooms of deploy share stands beside them:\n" + "\n".join(found)
+
+
 def test_studies_do_not_know_each_other() -> None:
     rooms = {*fedloom_papers.STUDIES}
     found = [

@@ -65,8 +65,8 @@ def test_an_invitation_registers_one_key_once(transport: Any, certs: Path, tmp_p
     assert stat.S_IMODE(file.stat().st_mode) == 0o600
     assert {*tmp_path.iterdir()} == {file, certs}  # the key that it holds is nowhere else
     over_nats = transport == "nats"
-    assert [*keys(certs, over_nats=over_nats)] == ["invitation-Kiel"]
-    assert keys(certs, over_nats=not over_nats) == registered(certs) == {}
+    assert [*keys(certs, nkeys=over_nats)] == ["invitation-Kiel"]
+    assert keys(certs, nkeys=not over_nats) == registered(certs) == {}
 
     joining = accept(file, state)
     assert (joining.name, joining.transport, joining.server) == ("Kiel", transport, "fed.example.org:443")
@@ -77,7 +77,7 @@ def test_an_invitation_registers_one_key_once(transport: Any, certs: Path, tmp_p
     answer = device(b'{"run": "x", "settings": {}}')
     its = enrol(certs, "invitation-Kiel", answer)
     assert its == fingerprint(device.public)
-    assert keys(certs, over_nats=over_nats)["Kiel"] in device.public
+    assert keys(certs, nkeys=over_nats)["Kiel"] in device.public
     assert enrol(certs, "invitation-Kiel", answer) == its  # of a device that did not get the answer
     device(b'{"enrolled": true}')
     assert device.is_done
@@ -93,7 +93,7 @@ def test_an_invitation_registers_one_key_once(transport: Any, certs: Path, tmp_p
         enrol(certs, "invitation-Kiel", sent(other))
     assert [*registered(certs)] == ["Kiel"]
     certificates.remove_device(certs, "Kiel")
-    assert keys(certs, over_nats=over_nats) == {}
+    assert keys(certs, nkeys=over_nats) == {}
     with pytest.raises(RefusedError, match="there is no invitation of Kiel any more"):
         enrol(certs, "invitation-Kiel", answer)
 
@@ -262,7 +262,7 @@ def test_commands(certs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, 
     def unreachable(*_: Any) -> None:
         raise SettingError("nothing is wrong with the flags")
 
-    monkeypatch.setattr("fedloom.cli.flower_command.wait_for_server", unreachable)
+    monkeypatch.setattr("fedloom.deploy.flower.flower_transport.wait_for_server", unreachable)
     assert main([*join[:-2], "--server", "fed.example.org:443", "--transport", "flower"]) == 2
     assert "nothing is wrong with the flags" in capsys.readouterr().err
     for more, said in (

@@ -22,8 +22,10 @@ from fedloom.algorithms import FedAvg
 from fedloom.deploy import refusals
 from fedloom.deploy.certificates import device_key, fingerprint
 from fedloom.deploy.flower import flower_processes
+from fedloom.deploy.flower.flower_processes import UNSIGNED, of_flower
 from fedloom.deploy.invitations import enrol
-from fedloom.deploy.refusals import MOST, UNREGISTERED, UNSIGNED, Refusal, RefusalLog, of_flower, of_nats
+from fedloom.deploy.nats.nats_server import of_nats
+from fedloom.deploy.refusals import MOST, UNREGISTERED, Refusal, RefusalLog
 from fedloom.deploy.server import fleet
 from fedloom.deploy.server.fleet import Audit, RankFleet
 from fedloom.engines.engine_options import Options

@@ -8,7 +8,8 @@ from pathlib import Path
 
 from fedloom.core.errors import SettingError
 from fedloom.deploy import certificates, invitations
-from fedloom.deploy.invitations import address_of
+from fedloom.deploy.reachable import address_of
+from fedloom.deploy.transport import transport_named
 from fedloom.display.terminal import Terminal
 from fedloom.storage.files import path_of
 from fedloom.wording import install
@@ -36,15 +37,6 @@ def make(args: argparse.Namespace, console: Terminal) -> int:
     return 0
 
 
-def who_may_connect(folder: Path) -> str:
-    """Return the names of the devices that are registered and of the invitations that are open."""
-    names, now = [*certificates.registered(folder)], certificates.today()
-    found = certificates.invitations(folder).items()
-    opened = [name for name, its in found if not its["used"] and its["until"] >= now]
-    invited = f"; open invitations: {', '.join(opened)}" if opened else ""
-    return f"registered devices: {', '.join(names) or 'none yet'}{invited} ({folder})"
-
-
 def devices(args: argparse.Namespace, console: Terminal) -> int:
     """Add, list or remove the devices that may connect."""
     _check_library()
@@ -55,7 +47,7 @@ def devices(args: argparse.Namespace, console: Terminal) -> int:
         )
     if args.action == "list":
         if not certificates.registered(folder) and not certificates.invitations(folder):
-            console.print(who_may_connect(folder))
+            console.print(certificates.who_may_connect(folder))
         for name, its in certificates.registered(folder).items():
             console.print(
                 f"{name}  {certificates.fingerprint(its['key'])}  since {its['added']}",
@@ -86,7 +78,7 @@ def devices(args: argparse.Namespace, console: Terminal) -> int:
 def invite(args: argparse.Namespace, console: Terminal) -> int:
     """Write the file by which one device joins."""
     _check_library()
-    address_of(args.server, args.transport)
+    address_of(args.server, transport_named(args.transport).label)
     to = Path(args.out or f"{args.name}.invitation")
     invitations.invite(Path(args.certs), args.name, args.server, args.transport, args.days, to)
     console.print(

@@ -6,27 +6,27 @@ import argparse
 from typing import Any
 
 from fedloom.core.errors import SettingError
+from fedloom.deploy.transport import DEFAULT, DEFAULT_INVITED, TRANSPORTS, transport_named
 from fedloom.display.arguments import directory, file
 from fedloom.display.command import Command
 
 _HOST, _PORT = "127.0.0.1", 8443
-# Flags that some transports alone have: those transports, and the value where the flag is not given.
-_FLAGS: dict[str, tuple[tuple[str, ...], Any]] = {
-    "server": (("flower", "nats"), None), "authority": (("flower", "nats"), None),
-    "certs": (("flower", "nats"), None), "port": (("flower", "nats"), _PORT), "host": (("nats",), _HOST),
-    "insecure": (("flower",), False), "insecure_anywhere": (("flower",), False),
+# Flags that not all transports take, and the value where one is not given.
+_FLAGS: dict[str, Any] = {
+    "server": None, "authority": None, "certs": None, "port": _PORT, "host": _HOST, "insecure": False,
+    "insecure_anywhere": False,
 }  # fmt: skip
 
 
 def check_flags(args: argparse.Namespace) -> None:
     """Raise SettingError where a flag of another transport is given, or one that contradicts another."""
-    given = {}
-    for name, (transports, default) in _FLAGS.items():
+    given, taken = {}, transport_named(args.transport).flags
+    for name, default in _FLAGS.items():
         if getattr(args, name, default) == default:
             continue
         given[name] = flag = f"--{name.replace('_', '-')}"
-        if args.transport not in transports:
-            them = " or ".join(f"--transport {one}" for one in transports)
+        if name not in taken:
+            them = " or ".join(f"--transport {one}" for one in TRANSPORTS if name in transport_named(one).flags)
             raise SettingError(f"{flag} belongs to {them}, got --transport {args.transport}: give both, or neither")
     insecure = given.get("insecure") or given.get("insecure_anywhere")
     certificate = given.get("certs") or given.get("authority")
@@ -68,13 +68,13 @@ def _serve(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
     add(
         "--least", type=int, metavar="K",
-        help="the fewest devices to begin with (default: WORLD_SIZE - 1, minus those that are refused); over Flower "
-        "and NATS the run begins once so many have registered; a one-shot method stops if fewer have sent their models "
+        help="the fewest devices to begin with (default: WORLD_SIZE - 1, minus those that are refused); over the "
+        "internet the run begins once so many have registered; a one-shot method stops if fewer have sent their models "
         "(with --resume, as when the run began)",
     )  # fmt: skip
-    add("--host", default=_HOST, metavar="A", help="over NATS: address to listen at (default: 127.0.0.1)")
-    add("--port", type=int, default=_PORT, metavar="N", help="over Flower and NATS: port (default: 8443)")
-    add("--certs", type=directory, metavar="DIR", help="over Flower and NATS: what fedloom certs made")
+    add("--host", default=_HOST, metavar="A", help="address to listen at, over the internet (default: 127.0.0.1)")
+    add("--port", type=int, default=_PORT, metavar="N", help="port to listen at, over the internet (default: 8443)")
+    add("--certs", type=directory, metavar="DIR", help="over the internet: what fedloom certs made")
     _add_transport(parser)
 
 
@@ -95,26 +95,26 @@ def _join(parser: argparse.ArgumentParser) -> None:
     add("--abort-battery", type=float, metavar="SHARE", help="lowest charge to continue with")
     add("--abort-temperature", type=float, metavar="C", help="highest temperature to continue with, degrees Celsius")
     add("--abort-memory", type=float, metavar="MIB", help="lowest free memory to continue with")
-    add("--server", metavar="HOST:PORT", help="over Flower and NATS: where the server is")
+    add("--server", metavar="HOST:PORT", help="over the internet: where the server is")
     add(
         "--invite", type=file, metavar="FILE",
         help="what fedloom invite made: says transport, server, authority and name, and registers this device's key",
     )  # fmt: skip
     add(
         "--authority", type=file, metavar="FILE",
-        help="over Flower and NATS: certificate of the server's authority (default: authority.crt in --state)",
+        help="over the internet: certificate of the server's authority (default: authority.crt in --state)",
     )  # fmt: skip
-    add("--insecure-anywhere", action="store_true", help="over Flower: no encryption and no keys, to any host")
+    add("--insecure-anywhere", action="store_true", help="over the internet: no encryption and no keys, to any host")
     _add_transport(parser)
 
 
 def _add_transport(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "--transport", choices=("gloo", "mpi", "flower", "nats"), default="gloo",
-        help="between ranks: gloo (default) or mpi; or flower or nats, over the internet, see docs/flower.md",
+        "--transport", choices=tuple(TRANSPORTS), default=DEFAULT,
+        help=f"way between server and devices (default: {DEFAULT}); see docs/devices.md",
     )  # fmt: skip
     parser.add_argument(
-        "--insecure", action="store_true", help="over Flower: no encryption and no keys, on this host alone"
+        "--insecure", action="store_true", help="over the internet: no encryption and no keys, on this host alone"
     )
 
 
@@ -138,7 +138,9 @@ def _invite(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("name", help="of the device, such as Kiel")
     parser.add_argument("--certs", required=True, type=directory, metavar="DIR", help="the server's certificates")
     parser.add_argument("--server", required=True, metavar="HOST:PORT", help="by which devices reach the server")
-    parser.add_argument("--transport", choices=("flower", "nats"), default="flower", help="default: flower")
+    parser.add_argument(
+        "--transport", choices=tuple(TRANSPORTS), default=DEFAULT_INVITED, help=f"default: {DEFAULT_INVITED}"
+    )
     parser.add_argument("--days", type=int, default=14, metavar="N", help="how long it is valid (default: 14)")
     parser.add_argument("--out", type=file, metavar="FILE", help="the file (default: NAME.invitation)")
 

@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import argparse
-import os
-import sys
 from pathlib import Path
 
 from fedloom.cli.device_commands import check_flags
 from fedloom.core.errors import SettingError
 from fedloom.deploy import invitations
-from fedloom.deploy.device import Limits, Membership, Reading, system_monitor, take_part
+from fedloom.deploy.device import Limits, Membership, Reading, system_monitor
 from fedloom.deploy.device.data_manager import default_name
-from fedloom.deploy.server.fleet import TRUSTED
+from fedloom.deploy.transport import DEFAULT, DevicePlace, Joining, transport_named
 from fedloom.display.terminal import Terminal
-from fedloom.ranks.launched import communication, meeting_point, rank_here
 
 
 def join(args: argparse.Namespace, console: Terminal) -> int:
@@ -27,12 +24,19 @@ def join(args: argparse.Namespace, console: Terminal) -> int:
         args.authority = joining.authority
     else:
         check_flags(args)
-        if args.transport == "flower" and not (args.insecure or args.insecure_anywhere):
-            args.name = args.name or ""  # that of its key
-    if args.transport in ("gloo", "mpi"):
-        console.print(TRUSTED)
-        if not rank_here(args.transport, of_devices=True):
-            raise SettingError("fedloom join runs at ranks 1, 2, ..., got rank 0: run fedloom serve there")
+    transport, state = transport_named(args.transport), Path(args.state)
+    if joining is None and transport.named_by_keys and not (args.insecure or args.insecure_anywhere):
+        args.name = args.name or ""
+    place = DevicePlace(
+        state=state,
+        say=lambda text: console.print(text, highlight=False),
+        server=args.server,
+        authority=None if args.authority is None else Path(args.authority),
+        insecure=args.insecure,
+        insecure_anywhere=args.insecure_anywhere,
+        joining=joining,
+    )
+    transport.check(place)
     start_limits = Limits(battery=args.battery, load=args.load, temperature=args.temperature, memory=args.memory)
     abort_limits = Limits(battery=args.abort_battery, temperature=args.abort_temperature, memory=args.abort_memory)
     monitor = system_monitor() if start_limits.is_set or abort_limits.is_set else Reading
@@ -40,45 +44,27 @@ def join(args: argparse.Namespace, console: Terminal) -> int:
     def new_member() -> Membership:
         return Membership(
             args.data,
-            Path(args.state),
+            state,
             args.model,
             name=default_name(args.data) if args.name is None else args.name,
             monitor=monitor,
             start_limits=start_limits,
             abort_limits=abort_limits,
             steps=args.most_steps,
-            say=lambda text: console.print(text, highlight=False),
+            say=place.say,
         )
 
-    if args.transport == "flower":
-        from fedloom.cli.flower_command import join_over_flower
-
-        left = join_over_flower(args, new_member, console, joining)
-        console.print("left" if left else "the run is over")
-        return 0
-    if args.transport == "nats":
-        from fedloom.cli.nats_command import join_over_nats
-
-        left = join_over_nats(args, new_member, console, joining)
-        console.print("left" if left else "the run is over")
-        return 0
-    member = new_member()
-    console.print(member.waits_at(meeting_point(args.transport)))
-    manager = communication(args.transport)
-    if take_part(manager, member):
-        console.print("left")
-        sys.stdout.flush()
-        os._exit(0)  # a thread waits for the server and would keep the process alive
-    console.print("the run is over")
+    left = transport.join(place, new_member)
+    console.print("left" if left else "the run is over")
     return 0
 
 
-def _check_invited(args: argparse.Namespace, joining: invitations.Joining) -> None:
-    """Raise SettingError where a flag contradicts the invitation; `--transport gloo` is the default."""
+def _check_invited(args: argparse.Namespace, joining: Joining) -> None:
+    """Raise SettingError where a flag contradicts the invitation."""
     said = [
         ("--name", args.name, joining.name),
         ("--server", args.server, joining.server),
-        ("--transport", None if args.transport == "gloo" else args.transport, joining.transport),
+        ("--transport", None if args.transport == DEFAULT else args.transport, joining.transport),
         ("--authority", args.authority, str(joining.authority)),
         ("--insecure", args.insecure or None, "with certificates"),
         ("--insecure-anywhere", args.insecure_anywhere or None, "with certificates"),

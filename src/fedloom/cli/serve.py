@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -19,12 +18,13 @@ from fedloom.core.errors import CodecError, SettingError
 from fedloom.core.naming import forbid_imports
 from fedloom.core.task import needs_moments
 from fedloom.deploy.device.data_manager import warn_about_own_scale
-from fedloom.deploy.invitations import TRANSPORTS, enrol
+from fedloom.deploy.invitations import enrol
 from fedloom.deploy.server.device_registry import Registry
 from fedloom.deploy.server.devices import Devices
-from fedloom.deploy.server.fleet import TRUSTED, Audit, RankFleet
+from fedloom.deploy.server.fleet import Audit, RankFleet
 from fedloom.deploy.server.reception import register_devices, send_public
 from fedloom.deploy.start import Start
+from fedloom.deploy.transport import ServerPlace, transport_named
 from fedloom.display.terminal import Terminal
 from fedloom.engines.norms import BOUND_OF_DEVICES, LEAST, bound
 from fedloom.experiments import catalogue
@@ -32,8 +32,6 @@ from fedloom.experiments.experiment import Experiment
 from fedloom.experiments.named_code import named_code
 from fedloom.experiments.sections import OF_DEVICES, OF_SERVER, DataSettings
 from fedloom.experiments.settings_file import flat, read_settings
-from fedloom.ranks.communication import Connections
-from fedloom.ranks.launched import communication, meeting_point, rank_here
 from fedloom.report import comparison_table
 from fedloom.storage import files
 
@@ -43,16 +41,22 @@ _SHOWN = 20  # devices in the terminal
 def serve(args: argparse.Namespace, console: Terminal) -> int:
     """Wait for the devices, run the rounds, and dismiss the devices."""
     check_flags(args)
-    if (carrier := TRANSPORTS.get(args.transport)) is not None:
-        if args.least is None and not args.resume:
-            raise SettingError(
-                f"over {carrier} devices come when they like: say with how many the run begins (--least N)"
-            )
-    else:
-        console.print(TRUSTED)
-        if rank_here(args.transport, of_devices=True):
-            raise SettingError("fedloom serve runs at rank 0, got another rank: run fedloom join there")
-    out, described = Path(args.out), read_settings(args.settings)
+    out, transport = Path(args.out), transport_named(args.transport)
+    audit = Audit(out / "audit.jsonl")
+    place = ServerPlace(
+        out=out,
+        say=lambda text: console.print(text, highlight=False),
+        refused=partial(audit, "refused"),
+        certs=None if args.certs is None else Path(args.certs),
+        host=args.host,
+        port=args.port,
+        insecure=args.insecure,
+        wait=args.wait,
+        least=args.least,
+        resume=args.resume,
+    )
+    transport.check(place)
+    described = read_settings(args.settings)
     if args.bound is not None:
         described["run.bound"] = args.bound
     elif args.resume and (out / "settings.json").exists() and "run.bound" not in flat(described):
@@ -81,10 +85,9 @@ def serve(args: argparse.Namespace, console: Terminal) -> int:
                 source, catalogue.data(source, whole=True)
             )  # a wrong name shows before devices are asked
     files.make(out)
-    audit = Audit(out / "audit.jsonl")
-    with _connections(args, out, console, audit) as connections, closing(RankFleet(connections, audit)) as fleet:
-        if args.certs is not None:
-            fleet.enrol = partial(enrol, Path(args.certs))
+    with transport.serve(place) as connections, closing(RankFleet(connections, audit)) as fleet:
+        if place.certs is not None:
+            fleet.enrol = partial(enrol, place.certs)
         local = {f"data.{name}": getattr(DataSettings(), name) for name in OF_SERVER}
         settings = experiment.with_all(
             local | {"start": None, "start_only": "*", "parts": (), "schedule": None}
@@ -142,25 +145,6 @@ def hand_out_models(job: Job, out: Path, history: History) -> str:
     have = engine.hand_out(restored.server, connected, max(0, restored.round - 1), threshold)
     said = f"{len(have)} of {len(fleet.names)} devices have their models of round {restored.round} in their folders"
     return said + "; --resume gives the others theirs, once they join" * (len(have) < len(fleet.names))
-
-
-@contextmanager
-def _connections(args: argparse.Namespace, out: Path, console: Terminal, audit: Audit) -> Iterator[Connections]:
-    """Open the server's end of the transport."""
-    if args.transport == "flower":
-        from fedloom.cli.flower_command import flower_connections
-
-        with flower_connections(args, out, console, audit) as connections:
-            yield connections
-    elif args.transport == "nats":
-        from fedloom.cli.nats_command import nats_connections
-
-        with nats_connections(args, out, console, audit) as manager:
-            yield manager
-    else:
-        where = meeting_point(args.transport)
-        console.print(f"waiting for all devices at {where}, {args.wait:g} s at most (--wait)")
-        yield communication(args.transport)
 
 
 def check_devices(out: Path) -> None:

@@ -136,7 +136,7 @@ def fingerprint(public: str) -> str:
 
     match = _PUBLIC.fullmatch(public.strip())
     try:
-        if is_of_nats(public.strip()) and bytes_of_nats(public.strip())[0] == _USER:
+        if is_nkey(public.strip()) and bytes_of_nkey(public.strip())[0] == _USER:
             return public.strip()
         if match is None:
             raise ValueError
@@ -150,12 +150,12 @@ def fingerprint(public: str) -> str:
     return "SHA256:" + base64.b64encode(digest).decode().rstrip("=")
 
 
-def is_of_nats(public: str) -> bool:
+def is_nkey(public: str) -> bool:
     """Return whether a public key of a device is one of NATS."""
     return _NKEY.fullmatch(public) is not None
 
 
-def bytes_of_nats(text: str) -> bytes:
+def bytes_of_nkey(text: str) -> bytes:
     """Return the bytes of a key of NATS, without their checksum; raise `ValueError` if that is of others."""
     data = base64.b32decode(text + "=" * (-len(text) % 8))
     if int.from_bytes(data[-2:], "little") != binascii.crc_hqx(data[:-2], 0):
@@ -173,15 +173,22 @@ def invitations(folder: Path) -> dict[str, dict[str, str]]:
     return _read_devices(folder)["invitations"]
 
 
-def keys(folder: Path, *, over_nats: bool = False) -> dict[str, str]:
-    """Return the public keys that may connect, by name: those of Flower, or those of NATS.
+def keys(folder: Path, *, nkeys: bool = False) -> dict[str, str]:
+    """Return the public keys that may connect, by name: those of OpenSSH, or nkeys.
 
     The key of an invitation has the name of its device after `INVITED`. It stays until its last day, so that a second
     use is told from a wrong key; all that it lets its holder do is to register a key.
     """
     its = {name: device["key"] for name, device in registered(folder).items()}
     its |= {INVITED + name: each["key"] for name, each in invitations(folder).items() if each["until"] >= today()}
-    return {name: key for name, key in its.items() if is_of_nats(key) == over_nats}
+    return {name: key for name, key in its.items() if is_nkey(key) == nkeys}
+
+
+def who_may_connect(folder: Path) -> str:
+    """Return the names of the devices that are registered and of the invitations that are open."""
+    opened = [name for name, its in invitations(folder).items() if not its["used"] and its["until"] >= today()]
+    invited = f"; open invitations: {', '.join(opened)}" if opened else ""
+    return f"registered devices: {', '.join(registered(folder)) or 'none yet'}{invited} ({folder})"
 
 
 def today() -> str:
@@ -367,7 +374,7 @@ def _check_names(folder: Path, lists: Mapping[str, Mapping[str, Any]]) -> None:
     for its in lists.values():
         for name, each in its.items():
             try:
-                check_name(name, registered_for_flower=not is_of_nats(each["key"]))
+                check_name(name, registered_for_flower=not is_nkey(each["key"]))
             except SettingError as error:
                 raise SettingError(
                     f"{folder / DEVICES}: {error}, and remove this entry (fedloom devices remove {folder} {name!r:.80})"

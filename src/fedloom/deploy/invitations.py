@@ -12,12 +12,11 @@ invitation is known until its last day, so that a second use is refused in words
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, Literal
+from typing import Any
 
 from fedloom.core.errors import RefusedError, SettingError
 from fedloom.deploy.certificates import (
@@ -25,19 +24,17 @@ from fedloom.deploy.certificates import (
     changed,
     check_new,
     check_private,
-    device_key,
     fingerprint,
-    is_of_nats,
+    is_nkey,
     today,
     write_file,
 )
 from fedloom.deploy.device_names import INVITED, check_name
-from fedloom.deploy.nats.nats_server import make_key
+from fedloom.deploy.transport import TRANSPORTS, Joining, transport_named
 from fedloom.ranks.communication import CLOSED
 from fedloom.storage import files
 from fedloom.storage.strict_json import parse, pretty
 
-TRANSPORTS = {"flower": "Flower", "nats": "NATS"}  # over which devices are invited, and their names in messages
 DAYS = 14  # that an invitation is valid by default
 _RECORD, _SECRET = "invitation.json", "invitation.key"  # in a device's folder: of the used invitation; until it is used
 _LARGEST = 1 << 16  # bytes of the file, and of an enrolment
@@ -48,7 +45,7 @@ class Invitation:
     """Hold the content of the file. `authority`: the certificate; `key`: private; `until`: the last day."""
 
     name: str
-    transport: Literal["flower", "nats"]
+    transport: str
     server: str
     authority: str
     key: str
@@ -68,10 +65,10 @@ class Invitation:
                 raise ValueError("its entries are others")
             if not all(isinstance(value, str) for value in content.values()):
                 raise ValueError("an entry is no text")
-            if content["transport"] not in TRANSPORTS:
+            if content["transport"] not in TRANSPORTS or not transport_named(content["transport"]).invites:
                 raise ValueError(f"transport is {content['transport']!r:.80}")
             invitation = cls(**content)
-            check_name(invitation.name, registered_for_flower=invitation.transport == "flower")
+            check_name(invitation.name, registered_for_flower=not transport_named(invitation.transport).nkeys)
         except (ValueError, OSError, SettingError) as error:
             raise SettingError(
                 f"{path} is no invitation ({error!s:.200}): ask the server's owner for one (fedloom invite NAME)"
@@ -84,7 +81,7 @@ class Invitation:
         return invitation
 
 
-def invite(folder: Path, name: str, server: str, transport: Literal["flower", "nats"], days: int, to: Path) -> None:
+def invite(folder: Path, name: str, server: str, transport: str, days: int, to: Path) -> None:
     """Write the invitation of a device to a private file, and let its key connect.
 
     Raises:
@@ -120,10 +117,7 @@ def _new_key(to: Path, transport: str) -> tuple[str, str]:
     """Return a new private key and its public part."""
     files.make(to.parent)
     with TemporaryDirectory(prefix=f".{to.name}.", dir=to.parent) as aside:
-        if transport == "nats":
-            public = make_key(Path(aside) / _SECRET)
-            return (Path(aside) / _SECRET).read_text(encoding="ascii"), public
-        private, line = device_key(Path(aside))
+        private, line = transport_named(transport).new_key(Path(aside))
         return private.read_text(encoding="ascii"), " ".join(line.split()[:2])
 
 
@@ -155,7 +149,7 @@ def enrol(folder: Path, connected_as: str, data: bytes) -> str:
                 f"the server's owner at once, who removes it (fedloom devices remove); each device needs its own"
             )
         if not used:
-            if is_of_nats(its) != is_of_nats(invitation["key"]):
+            if is_nkey(its) != is_nkey(invitation["key"]):
                 raise RefusedError(f"the invitation of {name} is for another transport than this key: join by it anew")
             if its in {fingerprint(each["key"]) for each in lists["invitations"].values()}:
                 raise RefusedError(f"a device has a key of its own, and that of an invitation was sent for {name}")
@@ -166,15 +160,6 @@ def enrol(folder: Path, connected_as: str, data: bytes) -> str:
             lists["devices"][name] = {"key": " ".join(public.split()[:2]), "added": today()}
             invitation["used"] = f"{today()} by {its}"
     return its
-
-
-def address_of(server: str | None, transport: str) -> tuple[str, int]:
-    """Return (host, port) of --server. `transport`: one of `TRANSPORTS`."""
-    host, _, port = (server or "").rpartition(":")
-    if not host or not port.isdecimal() or not 0 < int(port) < 1 << 16:
-        over = TRANSPORTS[transport]
-        raise SettingError(f"over {over} a device is given the server's place, got {server!r}: --server HOST:PORT")
-    return host.strip("[]"), int(port)
 
 
 class Enrolment:
@@ -204,32 +189,6 @@ class Enrolment:
             self.is_over = self.is_done = True
             return b"{}"
         return json.dumps({"enrol": self.public}).encode()
-
-
-@dataclass(frozen=True)
-class Joining:
-    """Hold what a device takes from its invitation.
-
-    `key`: that of the invitation, by which the device registers its own first; None once the invitation is used.
-    `used`: notes that it is.
-    """
-
-    name: str
-    transport: str
-    server: str
-    authority: Path
-    key: Path | None
-    used: Callable[[], None]
-
-    @property
-    def begins(self) -> str:
-        """Sentence for the device before its key is registered."""
-        return f"registering the key of {self.name} at {self.server}"
-
-    def ends(self) -> str:
-        """Note that the device's key is registered, and return the sentence for the device."""
-        self.used()
-        return f"the key of {self.name} is registered; the invitation is used, and can be deleted"
 
 
 def accept(path: Path, state: Path) -> Joining:

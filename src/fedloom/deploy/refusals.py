@@ -6,14 +6,12 @@ Whoever reaches the port can be refused as often as he likes: each key is noted 
 from __future__ import annotations
 
 import os
-import re
 import shutil
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
-from fedloom.core.errors import SettingError
 from fedloom.deploy.certificates import fingerprint
 
 LARGEST = 1 << 24  # bytes of a log, which then is begun anew: the part before is kept as .old
@@ -91,38 +89,3 @@ class RefusalLog:
 
 
 UNREGISTERED = "its key is not registered"
-UNSIGNED = "its request is not signed by the key of the device that it names, or its clock is wrong"
-_FLOWER = re.compile(r"\[ApiError:(2001|2004)\].*? public key: b'(-----BEGIN PUBLIC KEY-----[^']{1,1000})'(.*)")
-_UNSIGNED = re.compile(r'\[uvicorn\.access\] (\S+):\d+ - "POST /v1/fleet/[a-z-]+ HTTP/[0-9.]+" 401')
-_FREE = "No SuperNode found"  # else the key is registered, and its last connection is held
-_NATS_KEY = re.compile(r"\[ERR\] (\S+) - cid:\d+ - authentication error(?: - Nkey \"(\w+)\")?")
-_NATS_SUBJECT = re.compile(r"nkey:(U[A-Z2-7]{55})\" - (Publish|Subscription) Violation - Subject \"([\w.>*-]{1,100})")
-
-
-def of_flower(line: str) -> Refusal | None:
-    """Return the refusal in a line of the SuperLink's log."""
-    if match := _UNSIGNED.search(line):
-        return Refusal(f"none, {match[1]}", UNSIGNED)
-    match = _FLOWER.search(line)
-    if match is None or (match[1] == "2004" and _FREE not in match[3]):
-        return None
-    from cryptography.exceptions import UnsupportedAlgorithm
-    from cryptography.hazmat.primitives import serialization as s
-
-    try:
-        key = s.load_pem_public_key(match[2].replace("\\n", "\n").encode())
-        who = fingerprint(key.public_bytes(s.Encoding.OpenSSH, s.PublicFormat.OpenSSH).decode())
-    except (ValueError, TypeError, SettingError, UnsupportedAlgorithm):
-        who = "of another kind"
-    return Refusal(who, UNREGISTERED)
-
-
-def of_nats(line: str) -> Refusal | None:
-    """Return the refusal in a line of nats-server's log."""
-    if match := _NATS_KEY.search(line):
-        where = match[1].rpartition(":")[0]
-        return Refusal(match[2], UNREGISTERED) if match[2] else Refusal(f"none, {where}", "it has no key")
-    if match := _NATS_SUBJECT.search(line):
-        verb = "speak" if match[2] == "Publish" else "listen"
-        return Refusal(match[1], f"it would {verb} in the place of another device, {match[3]}")
-    return None

@@ -29,14 +29,14 @@ class WatchedKeys:
     is wrong, once.
     """
 
-    def __init__(self, folder: Path, tell: Callable[[str], object], *, over_nats: bool = False) -> None:
-        self.folder, self._tell, self.over_nats = folder, Once(tell), over_nats
-        self._last = keys(folder, over_nats=over_nats)
+    def __init__(self, folder: Path, tell: Callable[[str], object], *, nkeys: bool = False) -> None:
+        self.folder, self._tell, self.nkeys = folder, Once(tell), nkeys
+        self._last = keys(folder, nkeys=nkeys)
 
     def __call__(self) -> dict[str, str]:
         """Return the keys."""
         try:
-            self._last = keys(self.folder, over_nats=self.over_nats)
+            self._last = keys(self.folder, nkeys=self.nkeys)
             self._tell("")
         except (SettingError, OSError) as error:
             self._tell(f"{error}; until then nobody is let in or shut out")

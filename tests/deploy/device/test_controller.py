@@ -19,7 +19,7 @@ from fedloom.core import tree
 from fedloom.core.errors import RefusedError, SettingError, StorageError
 from fedloom.core.types import Weights
 from fedloom.deploy.device import Controller, Limits, ModelManager, Reading, system_monitor
-from fedloom.deploy.server.devices import INVITATION
+from fedloom.deploy.registration import INVITATION
 from fedloom.engines.loop import Loop
 from fedloom.engines.message import EVALUATING, Call, Request
 from fedloom.engines.message_bytes import Message, part, seal, unpack, unseal, with_checksum

@@ -16,12 +16,12 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from fedloom.cli import join
 from fedloom.cli.main import main
 from fedloom.cli.serve import _bounds, _described, settings_of
 from fedloom.core.errors import SettingError
 from fedloom.core.model import Model
 from fedloom.data import LabelDrift, Window
+from fedloom.deploy import rank_transports
 from fedloom.deploy.registration import Registration
 from fedloom.deploy.server.device_registry import Registry
 from fedloom.deploy.start import Start
@@ -304,8 +304,8 @@ def test_a_device_joins_by_the_name_of_the_flag_or_of_its_file(
     _, joins, _ = ([*program[2:]] for program in commands(tmp_path, [0, 1]))
     members = []
     for what, returned in (("rank_here", 1), ("meeting_point", "here"), ("communication", None)):
-        monkeypatch.setattr(join, what, lambda *_, returned=returned, **__: returned)
-    monkeypatch.setattr(join, "take_part", lambda _, member: members.append(member))
+        monkeypatch.setattr(rank_transports, what, lambda *_, returned=returned, **__: returned)
+    monkeypatch.setattr(rank_transports, "take_part", lambda _, member: members.append(member))
     assert main([*joins, *more]) == 0
     assert [member.name for member in members] == [name]
     assert f"device {name + ', ' * bool(name)}{IDS[0]}, examples of" in capsys.readouterr().out

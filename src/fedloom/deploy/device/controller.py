@@ -12,7 +12,7 @@ from fedloom.core.errors import DeclinedError, RefusedError
 from fedloom.deploy.device.device_results import KINDS, DeviceResults
 from fedloom.deploy.device.model_manager import ModelManager
 from fedloom.deploy.device.monitor import Limits, Reading, SystemMonitor
-from fedloom.deploy.server.devices import INVITATION
+from fedloom.deploy.registration import INVITATION
 from fedloom.engines.message import EVALUATING, Answer, Request
 from fedloom.engines.message_bytes import head_of, pack, seal, unseal
 from fedloom.engines.runtime import Runtime

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 
@@ -25,10 +25,11 @@ from fedloom.deploy.device.data_manager import DataManager, load_examples
 from fedloom.deploy.device.device_results import DeviceResults
 from fedloom.deploy.device.model_manager import ModelManager
 from fedloom.deploy.device.monitor import Limits, Reading, SystemMonitor
+from fedloom.deploy.device.public_examples import read_public
 from fedloom.deploy.device.start_file import StartFile
 from fedloom.deploy.device_statistics import MAX_BYTES, read_moments, read_preparation, to_bytes
 from fedloom.deploy.registration import check_device_name, check_id, check_versions, versions
-from fedloom.deploy.server.reception import read_public
+from fedloom.deploy.transport import Participant
 from fedloom.engines.population import Population
 from fedloom.engines.runtime import Runtime
 from fedloom.engines.service import LIMIT
@@ -317,16 +318,6 @@ def device_id(folder: Path) -> str:
     if not files.exists(path):
         files.write(folder, "id", secrets.token_hex(16).encode())
     return check_id(files.load(path).decode(errors="replace").strip(), "a device")
-
-
-class Participant(Protocol):
-    """Answer the messages of a server until `is_over`; `leave_reason`: why this process leaves before, if it does."""
-
-    is_over: bool
-    leave_reason: str | None
-
-    def __call__(self, data: bytes) -> bytes:
-        """Return the answer to a message."""
 
 
 def take_part(manager: ServerConnection, member: Participant) -> bool:

@@ -19,10 +19,11 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 from fedloom.core.errors import RankError, SettingError
+from fedloom.deploy.certificates import fingerprint
 from fedloom.deploy.flower.flower_commands import END
 from fedloom.deploy.flower.flower_relay import SOCKET
 from fedloom.deploy.guard import Guarded
-from fedloom.deploy.refusals import RefusalLog, begin_anew, of_flower
+from fedloom.deploy.refusals import UNREGISTERED, Refusal, RefusalLog, begin_anew
 from fedloom.ranks.communication import check_port
 from fedloom.wording import install
 
@@ -349,3 +350,27 @@ def _is_open(port: int) -> bool:
 def _last_words(log: Path) -> str:
     lines = [line.strip() for line in log.read_text(errors="replace").splitlines() if line.strip()]
     return lines[-1][:200] if lines else "it says nothing"
+
+
+UNSIGNED = "its request is not signed by the key of the device that it names, or its clock is wrong"
+_FLOWER = re.compile(r"\[ApiError:(2001|2004)\].*? public key: b'(-----BEGIN PUBLIC KEY-----[^']{1,1000})'(.*)")
+_UNSIGNED = re.compile(r'\[uvicorn\.access\] (\S+):\d+ - "POST /v1/fleet/[a-z-]+ HTTP/[0-9.]+" 401')
+_FREE = "No SuperNode found"  # else the key is registered, and its last connection is held
+
+
+def of_flower(line: str) -> Refusal | None:
+    """Return the refusal in a line of the SuperLink's log."""
+    if match := _UNSIGNED.search(line):
+        return Refusal(f"none, {match[1]}", UNSIGNED)
+    match = _FLOWER.search(line)
+    if match is None or (match[1] == "2004" and _FREE not in match[3]):
+        return None
+    from cryptography.exceptions import UnsupportedAlgorithm
+    from cryptography.hazmat.primitives import serialization as s
+
+    try:
+        key = s.load_pem_public_key(match[2].replace("\\n", "\n").encode())
+        who = fingerprint(key.public_bytes(s.Encoding.OpenSSH, s.PublicFormat.OpenSSH).decode())
+    except (ValueError, TypeError, SettingError, UnsupportedAlgorithm):
+        who = "of another kind"
+    return Refusal(who, UNREGISTERED)

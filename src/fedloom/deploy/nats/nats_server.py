@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import re
 import shutil
 import signal
 import socket
@@ -15,10 +16,10 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from fedloom.core.errors import RankError, SettingError
-from fedloom.deploy.certificates import bytes_of_nats, check_private, write_file
+from fedloom.deploy.certificates import bytes_of_nkey, check_private, write_file
 from fedloom.deploy.device_names import SERVER
 from fedloom.deploy.nats.over_nats import DOWN, PENDING, PIECE, UP
-from fedloom.deploy.refusals import RefusalLog, of_nats
+from fedloom.deploy.refusals import UNREGISTERED, Refusal, RefusalLog
 from fedloom.deploy.watched_keys import Once
 from fedloom.ranks.communication import check_port
 from fedloom.storage import files
@@ -49,7 +50,7 @@ def make_key(path: Path) -> str:
     check_private(path)
     seed = path.read_bytes()
     try:
-        bytes_of_nats(seed.decode("ascii"))  # nkeys does not look at the checksum
+        bytes_of_nkey(seed.decode("ascii"))  # nkeys does not look at the checksum
         return str(nkeys.from_seed(bytearray(seed)).public_key.decode())
     except (nkeys.NkeysError, ValueError):
         raise SettingError(
@@ -239,3 +240,18 @@ def _listens(host: str, port: int) -> bool:
             return True
     except OSError:
         return False
+
+
+_NATS_KEY = re.compile(r"\[ERR\] (\S+) - cid:\d+ - authentication error(?: - Nkey \"(\w+)\")?")
+_NATS_SUBJECT = re.compile(r"nkey:(U[A-Z2-7]{55})\" - (Publish|Subscription) Violation - Subject \"([\w.>*-]{1,100})")
+
+
+def of_nats(line: str) -> Refusal | None:
+    """Return the refusal in a line of nats-server's log."""
+    if match := _NATS_KEY.search(line):
+        where = match[1].rpartition(":")[0]
+        return Refusal(match[2], UNREGISTERED) if match[2] else Refusal(f"none, {where}", "it has no key")
+    if match := _NATS_SUBJECT.search(line):
+        verb = "speak" if match[2] == "Publish" else "listen"
+        return Refusal(match[1], f"it would {verb} in the place of another device, {match[3]}")
+    return None

@@ -14,6 +14,7 @@ from fedloom.core import tree
 from fedloom.core.errors import CodecError, DeclinedError, FedloomError, RankError, RefusedError, SettingError
 from fedloom.core.task_measures import impossible
 from fedloom.core.types import Weighted, Weights, state
+from fedloom.deploy.registration import INVITATION
 from fedloom.deploy.server.fleet import Fleet, NoResponse
 from fedloom.deploy.server.rehearsal import Rehearsals
 from fedloom.engines.engine import Engine
@@ -29,7 +30,6 @@ from fedloom.storage.store import Version
 _DIGEST = re.compile(r"[0-9a-f]{32}")
 PATIENCE = 120.0  # seconds that a device has to keep a model of the finished run
 _AFTER_ALL = 1 << 40  # the number of the first message with such a model, above those of all requests
-INVITATION = "invitation"  # instead of a method: asks whether a device takes part
 
 
 @state

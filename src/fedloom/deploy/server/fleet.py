@@ -20,7 +20,6 @@ from fedloom.engines.message_bytes import pack
 from fedloom.ranks.communication import LOOK, UNLISTED, Connections
 from fedloom.storage.strict_json import parse
 
-TRUSTED = "for trusted networks only: nothing is encrypted, and anyone who can reach the server's port can join"
 LARGEST_AUDIT = 1 << 28  # bytes, about a million lines
 _STALE = 8  # answers of one device that are dropped before a request
 _CLAIM, _LONGEST_CLAIM = 1 << 21, 40  # bytes of a registration, characters of a name or an id in it

@@ -9,19 +9,15 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import torch
-from torch import Tensor
-
-from fedloom.core.errors import CodecError, RefusedError, SettingError
+from fedloom.core.errors import RefusedError, SettingError
 from fedloom.data import Examples
-from fedloom.data.inputs import describe_inputs, read_inputs
+from fedloom.data.inputs import describe_inputs
 from fedloom.deploy.device_statistics import MAX_BYTES, FirstStatistics
 from fedloom.deploy.registration import Registration, cap_of, check_versions, versions
 from fedloom.deploy.server.device_registry import Registry, check_targets
 from fedloom.deploy.server.fleet import RankFleet
 from fedloom.deploy.server.statistics_exchange import CommonStatistics, exchange_statistics
-from fedloom.engines.message_bytes import pack, short, unpack
-from fedloom.engines.service import LIMIT
+from fedloom.engines.message_bytes import pack
 from fedloom.storage.strict_json import parse
 
 
@@ -271,28 +267,6 @@ def send_public(fleet: RankFleet, public: Examples, *, labels: bool) -> None:
     for rank in list(fleet.ranks.values()):
         fleet.send_notice(rank, fleet.public)
     fleet.settle()
-
-
-def read_public(data: bytes, like: Examples, limit: int = LIMIT) -> tuple[Examples, bool]:
-    """Return (public examples, whether their labels are known) from a message of the server.
-
-    Raises:
-        RefusedError: it is no such message, or the examples are of another kind than `like`.
-    """
-
-    def check(head: dict[str, Any], name: str, part: Any) -> None:
-        kinds = {"x": (like.x.dtype, like.shape), "y": (like.y.dtype, tuple(like.y.shape[1:]))}
-        if name not in kinds or not isinstance(part, Tensor) or (part.dtype, tuple(part.shape[1:])) != kinds[name]:
-            raise CodecError(f"they must be {like.x.dtype} of {like.shape}, got {name[:80]!r}: {short(part)}")
-
-    try:
-        message = unpack(data, check=check, limit=limit)
-        x, labels = message.parts["x"], message.head["labels"] is True
-        y = message.parts["y"] if labels else torch.zeros((len(x), *like.y.shape[1:]), dtype=like.y.dtype)
-        normalise = read_inputs(message.head["normalise"])
-        return Examples(x, y, like.num_classes, normalise, "public examples"), labels
-    except (CodecError, KeyError, TypeError, ValueError) as error:
-        raise RefusedError(f"these are no public examples for this device: {error}") from None
 
 
 def _read_registration(data: bytes, start: bool = False) -> tuple[Registration, FirstStatistics | None]:

@@ -17,14 +17,14 @@ import pytest
 
 pytest.importorskip("cryptography", reason="cryptography is not installed")
 
-from fedloom.cli import flower_command as flower
-from fedloom.cli.flower_command import address_of, check_reachable
+
 from fedloom.cli.main import main
 from fedloom.core.errors import RankError, SettingError
-from fedloom.deploy import certificates
+from fedloom.deploy import certificates, reachable
 from fedloom.deploy.certificates import make_authority, make_server
-from fedloom.deploy.flower import flower_processes
+from fedloom.deploy.flower import flower_processes, flower_transport
 from fedloom.deploy.flower.flower_processes import check_installed
+from fedloom.deploy.reachable import address_of, check_reachable
 
 
 @contextmanager
@@ -101,7 +101,7 @@ def test_a_server_that_says_nothing_or_hardly_anything_is_given_up(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The seconds are those of the whole greeting, not those between two bytes of it."""
-    monkeypatch.setattr(flower, "_SECONDS", 0.3)
+    monkeypatch.setattr(reachable, "_SECONDS", 0.3)
     authority, over = certified(tmp_path) / "authority.crt", threading.Event()
 
     def drip(server: socket.socket, each: bytes) -> None:
@@ -125,16 +125,15 @@ def test_a_server_that_says_nothing_or_hardly_anything_is_given_up(
 
 @pytest.mark.parametrize("server", [None, "", "host", "host:", ":8443", "host:0", "host:70000", "host:x"])
 def test_a_server_is_named_by_host_and_port(server: str | None) -> None:
-    for transport, name in (("flower", "Flower"), ("nats", "NATS")):
-        with pytest.raises(
-            SettingError, match=f"^over {name} a device is given the server's place, got .*--server HOST:PORT"
-        ):
-            address_of(server, transport)
+    with pytest.raises(
+        SettingError, match=r"^over NATS a device is given the server's place, got .*--server HOST:PORT"
+    ):
+        address_of(server, "NATS")
 
 
 def test_addresses() -> None:
-    assert address_of("fed.example.org:443", "flower") == ("fed.example.org", 443)
-    assert address_of("[::1]:8443", "nats") == ("::1", 8443)
+    assert address_of("fed.example.org:443", "Flower") == ("fed.example.org", 443)
+    assert address_of("[::1]:8443", "NATS") == ("::1", 8443)
 
 
 def words(folder: Path) -> tuple[list[str], list[str]]:
@@ -148,7 +147,7 @@ def words(folder: Path) -> tuple[list[str], list[str]]:
 
 @pytest.fixture
 def installed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(flower, "check_installed", lambda: None)
+    monkeypatch.setattr(flower_transport, "check_installed", lambda: None)
 
 
 @pytest.mark.usefixtures("installed")
@@ -193,7 +192,7 @@ def test_insecure_says_what_it_gives_up(tmp_path: Path, monkeypatch: pytest.Monk
     def tried(host: str, port: int, authority: Path | None) -> None:
         raise SettingError(f"tried {host}:{port} with {authority}")
 
-    monkeypatch.setattr(flower, "check_reachable", tried)
+    monkeypatch.setattr(reachable, "check_reachable", tried)
     _, join = words(tmp_path)
     for more in (["--server", "127.0.0.1:9", "--insecure"], ["--server", "far.org:9", "--insecure-anywhere"]):
         assert main([*join, *more]) == 2
