@@ -28,20 +28,20 @@ from pydantic import TypeAdapter
 from fedloom.algorithms import ALGORITHMS, FAMILIES
 from fedloom.analyses import ANALYSES
 from fedloom.coordinator.settings import RunSettings
-from fedloom.core.aggregators import AGGREGATORS
 from fedloom.core.averaging import Averaging
 from fedloom.core.choices import field_types, grids, settable, without_none
 from fedloom.core.entry_points import ANALYSES as OFFERED, offers
 from fedloom.core.optimiser import SGD, Adam, Local, Optimiser
 from fedloom.core.setting import flag_of, sentences
+from fedloom.engines.aggregators import AGGREGATORS
 from fedloom.evaluate.measure import MEASURES, TUNABLE, VALIDATION
 from fedloom.experiments import catalogue
 from fedloom.experiments.catalogue import ARRIVING, ATTACKS, PARTITIONS, SAMPLERS, TASKS
 from fedloom.experiments.catalogue.partitions import NamedPartition
 from fedloom.experiments.experiment import Experiment
-from fedloom.experiments.parts import OPTIMISERS, parts, with_parts
-from fedloom.experiments.sections import ClientSettings, DataSettings
+from fedloom.experiments.nested_settings import OPTIMISERS, parts, with_parts
 from fedloom.experiments.settings_file import flat
+from fedloom.experiments.settings_sections import ClientSettings, DataSettings
 from fedloom.models import MODELS
 from fedloom.models.registry import Network
 from fedloom.sources.sources_by_name import SOURCES

@@ -36,8 +36,8 @@ from fedloom.deploy.device import Controller, ModelManager
 from fedloom.deploy.registration import Registration, cap_of
 from fedloom.deploy.server.device_registry import Registry
 from fedloom.engines.message_bytes import head_of, unseal
-from fedloom.engines.norms import BOUND_OF_DEVICES, Measured, bound
 from fedloom.engines.runtime import Runtime
+from fedloom.engines.upload_bounds import BOUND_OF_DEVICES, Measured, bound
 from fedloom.experiments import catalogue
 from fedloom.testing.in_process import fleet_of, population_of, token_of
 from tampering import with_upload

@@ -15,7 +15,7 @@ from fedloom.coordinator.sampler import Arriving, Available, BySize, FixedList
 from fedloom.core.errors import SettingError
 from fedloom.core.setting import Where, may_differ
 from fedloom.evaluate.measure import MEASURES
-from fedloom.experiments.sections import ClientSettings, DataSettings
+from fedloom.experiments.settings_sections import ClientSettings, DataSettings
 
 
 @pytest.mark.parametrize(

@@ -24,7 +24,7 @@ from fedloom.core.losses import soft_target_loss
 from fedloom.core.model import Model
 from fedloom.core.optimiser import SGD, Local
 from fedloom.core.types import Weighted, Weights, state
-from fedloom.experiments.parts import with_parts
+from fedloom.experiments.nested_settings import with_parts
 from tiny import examples, federation, linear
 
 LOCAL = Local(epochs=1, batch_size=4, optimiser=SGD(lr=0.1))

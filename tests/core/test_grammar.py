@@ -6,10 +6,10 @@ from typing import Any, Literal
 
 import pytest
 
-from fedloom.core.aggregators import AGGREGATORS
 from fedloom.core.errors import SettingError
 from fedloom.core.grammar import Named, arguments, by_name, find, make_named
-from fedloom.engines.norms import BOUNDS
+from fedloom.engines.aggregators import AGGREGATORS
+from fedloom.engines.upload_bounds import BOUNDS
 from fedloom.experiments.catalogue import ATTACKS, PARTITIONS, SAMPLERS
 from fedloom.experiments.catalogue.data_changes import ARRIVALS, AUGMENTATIONS, DRIFTS
 from fedloom.wording import whole

@@ -28,9 +28,9 @@ from fedloom.engines.accounting import PayloadSize
 from fedloom.engines.engine_options import Options
 from fedloom.engines.loop import Loop
 from fedloom.engines.message import Answer, Call, Request
-from fedloom.engines.norms import Bound, Measured
 from fedloom.engines.population import Population
 from fedloom.engines.stacked import Stacked
+from fedloom.engines.upload_bounds import Bound, Measured
 from fedloom.tasks import Classification
 from fedloom.testing.small_networks import MLP
 from fedloom.testing.subject import federation

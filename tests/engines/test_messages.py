@@ -25,7 +25,7 @@ from fedloom.core.optimiser import SGD, Local
 from fedloom.core.types import Maybe, Params, Weighted, Weights, state
 from fedloom.data import Federation
 from fedloom.deploy.server.rehearsal import Rehearsals
-from fedloom.engines.admission import check_argument, parameters
+from fedloom.engines.argument_checks import check_argument, parameters
 from fedloom.engines.engine_options import Options
 from fedloom.engines.loop import Loop
 from fedloom.engines.message import EVALUATING, Call, Request

@@ -19,7 +19,7 @@ from fedloom.engines.population import Population
 from fedloom.experiments import catalogue
 from fedloom.experiments.experiment import Experiment
 from fedloom.experiments.federations import Federations
-from fedloom.experiments.sections import DataSettings
+from fedloom.experiments.settings_sections import DataSettings
 
 LOCAL = Local(epochs=3, optimiser=SGD(lr=0.2))
 

@@ -14,7 +14,7 @@ from fedloom.core.errors import SettingError, SettingWarning
 from fedloom.data import Dataset, Examples
 from fedloom.experiments.experiment import Experiment
 from fedloom.experiments.federations import Federations
-from fedloom.experiments.sections import DataSettings
+from fedloom.experiments.settings_sections import DataSettings
 
 SMALL = DataSettings(examples=200, public=20, clients=4, partition="iid", partition_seed=0)
 OTHER: dict[str, Any] = {

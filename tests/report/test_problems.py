@@ -21,7 +21,7 @@ from fedloom.coordinator.settings import RunSettings
 from fedloom.core.errors import SettingError
 from fedloom.data import Growing
 from fedloom.experiments.problem import of_problem
-from fedloom.experiments.sections import ClientSettings, DataSettings
+from fedloom.experiments.settings_sections import ClientSettings, DataSettings
 from fedloom.report import sentences, summary, write_report
 from fedloom.report.grouping import by_problem
 from fedloom.report.over_seeds import paired_difference

@@ -11,7 +11,7 @@ import torch
 from fedloom.core.model import Model
 from fedloom.data import Dataset, Examples, split
 from fedloom.experiments import catalogue
-from fedloom.experiments.sections import DataSettings
+from fedloom.experiments.settings_sections import DataSettings
 from fedloom.models import build
 from fedloom_papers import find, recipes
 from fedloom_papers.apfl.recipes import ABOUT, DATA, LAMBDAS

@@ -15,7 +15,7 @@ from fedloom.coordinator import History, RunSettings
 from fedloom.core.errors import SettingError
 from fedloom.core.optimiser import SGD, Local
 from fedloom.experiments.experiment import Experiment
-from fedloom.experiments.sections import DataSettings
+from fedloom.experiments.settings_sections import DataSettings
 from fedloom_papers.dense import synthetic_images
 
 OWN = {"nz": 4, "ngf": 2, "T_G": 2, "synthesis.batch_size": 12, "distill.batch_size": 12}

@@ -26,12 +26,12 @@ from fedloom.deploy.server.reception import register_devices, send_public
 from fedloom.deploy.start import Start
 from fedloom.deploy.transport import ServerPlace, transport_named
 from fedloom.display.terminal import Terminal
-from fedloom.engines.norms import BOUND_OF_DEVICES, LEAST, bound
+from fedloom.engines.upload_bounds import BOUND_OF_DEVICES, LEAST, bound
 from fedloom.experiments import catalogue
 from fedloom.experiments.experiment import Experiment
 from fedloom.experiments.named_code import named_code
-from fedloom.experiments.sections import OF_DEVICES, OF_SERVER, DataSettings
 from fedloom.experiments.settings_file import flat, read_settings
+from fedloom.experiments.settings_sections import OF_DEVICES, OF_SERVER, DataSettings
 from fedloom.report import comparison_table
 from fedloom.storage import files
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from fedloom.coordinator.history import Record
 from fedloom.coordinator.part import Brief, Part, Running
-from fedloom.core.aggregators import aggregator
 from fedloom.core.errors import SettingError, SettingWarning, warn
+from fedloom.engines.aggregators import aggregator
 
 
 class AggregatorUsed(Part):

@@ -16,7 +16,7 @@ from fedloom.coordinator.settings import RunSettings
 from fedloom.core.errors import CodecError, DamageError, StorageError
 from fedloom.core.setting import may_differ
 from fedloom.engines.engine import Engine
-from fedloom.engines.norms import Kept, Norms
+from fedloom.engines.upload_bounds import Kept, Norms
 from fedloom.storage import files
 from fedloom.storage.codec import decode, encode
 from fedloom.storage.files import File, Quarantine

@@ -21,7 +21,7 @@ from fedloom.coordinator.run_facts import RunFacts
 from fedloom.core import tree
 from fedloom.core.errors import SettingError, SettingWarning, StorageError, warn
 from fedloom.core.fold.execution import threads
-from fedloom.engines.norms import Norms
+from fedloom.engines.upload_bounds import Norms
 
 SCHEDULE = "schedule"  # its name among what a checkpoint keeps beside the server states
 OnHistory = Callable[[History], None]

@@ -9,12 +9,12 @@ import torch
 from annotated_types import Ge, Le
 
 from fedloom.coordinator.choose import CompilationName
-from fedloom.core.aggregators import aggregator
 from fedloom.core.choices import Count, Positive, StrictSettings, WholeNumber, check_choices
 from fedloom.core.errors import SettingError
 from fedloom.core.setting import Where, setting
+from fedloom.engines.aggregators import aggregator
 from fedloom.engines.by_name import EngineName
-from fedloom.engines.norms import bound
+from fedloom.engines.upload_bounds import bound
 from fedloom.evaluate.measure import HEADLINE, Measure, lower_is_better
 
 Processes = Annotated[int, Ge(1), Le(4096)]  # or threads: beyond what any machine has, so a slip

@@ -8,7 +8,7 @@ from fedloom.coordinator.history import Record
 from fedloom.coordinator.part import Brief, Part, Running
 from fedloom.coordinator.settings import RunSettings
 from fedloom.core.errors import SettingError, SettingWarning, warn
-from fedloom.engines.norms import LEAST
+from fedloom.engines.upload_bounds import LEAST
 from fedloom.evaluate.measure import monitored
 
 

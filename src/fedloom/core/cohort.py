@@ -10,16 +10,29 @@ from typing import Any, Generic, Protocol, TypeVar, runtime_checkable
 from torch import Tensor
 
 from fedloom.core import tree
-from fedloom.core.aggregators import Total
 from fedloom.core.client import Public
 from fedloom.core.errors import NobodyAnswered, StackingError
 from fedloom.core.model import Model
-from fedloom.core.types import Failure
+from fedloom.core.types import Failure, Tree
 
 T = TypeVar("T")
 
 Predict = Callable[[Tensor], Tensor]
 Scatter = tuple[Any, ...] | Callable[[Tensor], tuple[Any, ...]]
+
+
+class Total(Protocol):
+    """Uploads on their way to a mean."""
+
+    def add(self, uploads: Tree) -> None:
+        """Add K uploads, stacked along the leading axis of every leaf."""
+        ...
+
+    def __bool__(self) -> bool: ...
+
+    def result(self) -> Tree:
+        """Return the uploads' tree with each Weighted replaced by its mean, once something was added."""
+        ...
 
 
 @dataclass(frozen=True)

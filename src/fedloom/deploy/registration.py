@@ -16,7 +16,7 @@ from fedloom.core.errors import RefusedError
 from fedloom.data import Inputs, Normalise, Tokens
 from fedloom.data.examples import MAX_CLASSES
 from fedloom.data.inputs import read_inputs
-from fedloom.engines.norms import LEAST
+from fedloom.engines.upload_bounds import LEAST
 from fedloom.tables.targets import class_numbers
 
 CAP = 1_000_000  # the most examples of a device that count, by default

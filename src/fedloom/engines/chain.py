@@ -6,18 +6,19 @@ from collections import Counter
 from collections.abc import Iterator
 
 from fedloom.core import tree
-from fedloom.core.aggregators import Total, aggregator
+from fedloom.core.cohort import Total
 from fedloom.engines.accounting import of_new_states, of_states
+from fedloom.engines.aggregators import aggregator
 from fedloom.engines.attacks import Lies
 from fedloom.engines.engine_options import Options
 from fedloom.engines.faults import Lost
-from fedloom.engines.finite import Finite
 from fedloom.engines.links import Asked, Chain, Link, Question
-from fedloom.engines.norms import Bounded, bound
+from fedloom.engines.non_finite import Finite
+from fedloom.engines.upload_bounds import Bounded, bound
 
 
 class Rule(Link):
-    """An aggregator other than the weighted mean (`core/aggregators.py`)."""
+    """An aggregator other than the weighted mean (`engines/aggregators.py`)."""
 
     def __init__(self, text: str) -> None:
         self.aggregator = aggregator(text)

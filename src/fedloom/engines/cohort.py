@@ -11,16 +11,15 @@ import torch
 from torch import Tensor
 
 from fedloom.core import tree
-from fedloom.core.aggregators import Total
 from fedloom.core.client import Public
-from fedloom.core.cohort import Predict, Reduction, Replies, Scatter
+from fedloom.core.cohort import Predict, Reduction, Replies, Scatter, Total
 from fedloom.core.errors import NobodyAnswered, SettingError, StackingError
 from fedloom.core.model import Model
 from fedloom.core.random import derive
 from fedloom.core.types import Failure
-from fedloom.engines.finite import mean_losses
 from fedloom.engines.links import Question
 from fedloom.engines.message import Answer, Call, Request, Split
+from fedloom.engines.non_finite import mean_losses
 from fedloom.engines.personal import models_in
 from fedloom.engines.round_traffic import Exchange
 from fedloom.engines.server_side import ServerSide

@@ -15,8 +15,8 @@ from fedloom.core.task_measures import Sum, measures_of
 from fedloom.core.types import Weights
 from fedloom.engines.cohort import AskedCohort
 from fedloom.engines.engine_options import Options
-from fedloom.engines.finite import REMEDY, at_batch, finite, first_bad_loss
 from fedloom.engines.message import EVALUATING, GIVEN, Call, EvaluationResult, HeldOutSplit, Split
+from fedloom.engines.non_finite import REMEDY, at_batch, finite, first_bad_loss
 from fedloom.engines.round_traffic import Traffic
 from fedloom.engines.server_side import ServerSide
 from fedloom.storage.files import File

@@ -40,11 +40,11 @@ class Options:
     on_nonfinite: Literal["stop", "refuse"] = "stop"
     """Raise NonFiniteError, or count the client as failed and keep its state; the same for the server's own state."""
     bound: str = "none"
-    """Bound of an upload, which is refused or clipped above it (`norms`)."""
+    """Bound of an upload, which is refused or clipped above it (`upload_bounds`)."""
     partial_sums: int | None = None
     """Sums into which uploads are added before these are; processes send sums then, and no uploads."""
     aggregator: str = "mean"
-    """Rule by which uploads become a mean (`core/aggregators.py`)."""
+    """Rule by which uploads become a mean (`engines/aggregators.py`)."""
     attack: Attack | None = None
     """Simulated clients that lie."""
     links: tuple[Link, ...] = ()

@@ -8,7 +8,7 @@ from typing import Any
 
 from torch import Tensor
 
-from fedloom.core.aggregators import Total
+from fedloom.core.cohort import Total
 from fedloom.core.types import Tree
 from fedloom.engines.accounting import PayloadSize, sent_tensors
 from fedloom.engines.message import Answer, Call, Request

@@ -22,10 +22,10 @@ from fedloom.engines.chain import chain_of
 from fedloom.engines.engine_options import DEFAULTS, Options
 from fedloom.engines.links import Chain
 from fedloom.engines.message import Answer, Call, Request
-from fedloom.engines.norms import Norms, bound
 from fedloom.engines.population import Population
 from fedloom.engines.round_traffic import Exchange, Traffic
 from fedloom.engines.runtime import Runtime
+from fedloom.engines.upload_bounds import Norms, bound
 from fedloom.storage.keys import Keys
 from fedloom.storage.store import ClientStore
 

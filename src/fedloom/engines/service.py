@@ -11,12 +11,12 @@ from typing import Any, Protocol
 from fedloom.core import errors, tree
 from fedloom.core.errors import ClientError, CodecError, FedloomError, line_of, warn
 from fedloom.engines.accounting import PayloadSize
-from fedloom.engines.admission import check_argument, parameters, unstacked_shapes
-from fedloom.engines.finite import mean_losses, not_finite
+from fedloom.engines.argument_checks import check_argument, parameters, unstacked_shapes
 from fedloom.engines.message import EVALUATING, Answer, Call, Request, Summed
 from fedloom.engines.message_bytes import Message, Part, pack, part, same_shapes, shapes_of, unpack
-from fedloom.engines.norms import NO_MEDIANS, Bound, Measured
+from fedloom.engines.non_finite import mean_losses, not_finite
 from fedloom.engines.runtime import Runtime
+from fedloom.engines.upload_bounds import NO_MEDIANS, Bound, Measured
 from fedloom.storage.store import Version
 
 LIMIT = 1 << 30  # bytes of a message, by default

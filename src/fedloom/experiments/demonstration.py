@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from fedloom.coordinator import RunSettings
 from fedloom.core.optimiser import SGD, Local
 from fedloom.experiments.experiment import Experiment
-from fedloom.experiments.sections import DataSettings
+from fedloom.experiments.settings_sections import DataSettings
 
 ALGORITHMS = ("fedavg", "scaffold", "fedntd", "pfedsd")
 

@@ -8,7 +8,7 @@ from fedloom.coordinator.run import Job
 from fedloom.data import Dataset, Examples, Federation
 from fedloom.experiments.experiment import Experiment
 from fedloom.experiments.remote_source import is_remote
-from fedloom.experiments.sections import DataSettings
+from fedloom.experiments.settings_sections import DataSettings
 
 _WHO_HOLDS = {
     "partition", "clients", "partition_seed", "test_fraction", "val_fraction", "public_labels", "arrives", "drift",

@@ -15,8 +15,8 @@ from fedloom.core.naming import is_python_name, source_file
 from fedloom.core.network_makers import packaged
 from fedloom.experiments import catalogue
 from fedloom.experiments.remote_source import is_remote, remote_source
-from fedloom.experiments.sections import SECTIONS, TOP
 from fedloom.experiments.settings_file import flat
+from fedloom.experiments.settings_sections import SECTIONS, TOP
 from fedloom.models import MODELS
 from fedloom.models.torchvision_networks import PREFIX
 from fedloom.storage import files

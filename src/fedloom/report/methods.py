@@ -19,7 +19,7 @@ from fedloom.core.setting import may_differ
 from fedloom.core.task_measures import TaskMeasure
 from fedloom.evaluate.measure import Measure, monitored
 from fedloom.experiments.problem import of_problem
-from fedloom.experiments.sections import applies
+from fedloom.experiments.settings_sections import applies
 from fedloom.report.printable import flat_settings, part, printable
 from fedloom.report.problems import Problem, facts_of
 

@@ -12,7 +12,7 @@ from fedloom.coordinator.facts import plain
 from fedloom.coordinator.history import History
 from fedloom.coordinator.settings import RunSettings
 from fedloom.experiments.problem import of_problem
-from fedloom.experiments.sections import ClientSettings, DataSettings, applies
+from fedloom.experiments.settings_sections import ClientSettings, DataSettings, applies
 from fedloom.report.printable import flat_settings, part, printable
 from fedloom.sources.sources_by_name import SOURCES
 

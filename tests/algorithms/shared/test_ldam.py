@@ -29,7 +29,7 @@ from fedloom.engines.population import Population
 from fedloom.engines.stacked import Stacked
 from fedloom.experiments.catalogue import task
 from fedloom.experiments.experiment import Experiment
-from fedloom.experiments.sections import DataSettings
+from fedloom.experiments.settings_sections import DataSettings
 from fedloom.models import CosineHead, SmallConvNet, with_cosines
 from fedloom.tasks import Classification
 from fedloom.testing.messages import Messages

@@ -14,7 +14,7 @@ from fedloom.deploy.device import DataManager
 from fedloom.deploy.device.data_manager import load_examples
 from fedloom.deploy.device_statistics import CommonTotals
 from fedloom.deploy.registration import Registration
-from fedloom.experiments.sections import DataSettings
+from fedloom.experiments.settings_sections import DataSettings
 from fedloom.tables.statistics import CommonPreparation, Scale, Spread, Summary
 
 PREPARED = "target=days&prepare=federated&split=part"

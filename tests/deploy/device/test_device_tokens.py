@@ -19,7 +19,7 @@ from fedloom.engines.engine import Engine
 from fedloom.engines.engine_options import Options
 from fedloom.engines.loop import Loop
 from fedloom.engines.population import Population
-from fedloom.experiments.sections import DataSettings
+from fedloom.experiments.settings_sections import DataSettings
 from fedloom.testing.in_process import DevicesInProcess
 from tokens_made import LENGTH, VOCABULARY, Attending, classifier, federation
 

@@ -35,7 +35,7 @@ from fedloom.engines.engine_options import Options
 from fedloom.engines.message_bytes import pack, unpack, with_checksum
 from fedloom.experiments import catalogue
 from fedloom.experiments.experiment import Experiment
-from fedloom.experiments.sections import DataSettings
+from fedloom.experiments.settings_sections import DataSettings
 from fedloom.ranks.communication import CLOSED, CommunicationManager
 from fedloom.testing.in_process import InProcess
 from hospitals import SIZES, write_hospitals

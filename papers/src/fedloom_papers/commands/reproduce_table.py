@@ -13,7 +13,7 @@ from fedloom.cli.train import print_setup, train
 from fedloom.coordinator import Job
 from fedloom.core.errors import SettingError
 from fedloom.display.terminal import Terminal, table
-from fedloom.experiments.sections import DataSettings
+from fedloom.experiments.settings_sections import DataSettings
 from fedloom.experiments.words import coerce
 from fedloom.wording import some_of
 from fedloom_papers import Study, find, recipes, study, tables

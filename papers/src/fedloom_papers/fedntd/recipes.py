@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from fedloom.coordinator import RunSettings
 from fedloom.core.optimiser import SGD, Local
 from fedloom.experiments.experiment import Experiment
-from fedloom.experiments.sections import ClientSettings, DataSettings
+from fedloom.experiments.settings_sections import ClientSettings, DataSettings
 from fedloom_papers.fedntd.published import NOTES, TABLES
 from fedloom_papers.reproduction.recipe import Recipe, same
 

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 from fedloom.coordinator import RunSettings
 from fedloom.core.optimiser import SGD, Local
 from fedloom.experiments.experiment import Experiment
-from fedloom.experiments.sections import DataSettings
+from fedloom.experiments.settings_sections import DataSettings
 from fedloom_papers.reproduction.recipe import Method, Recipe
 
 PARTITION_SEED = 1  # of the released code, for every seed of a run

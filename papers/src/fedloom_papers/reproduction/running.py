@@ -12,7 +12,7 @@ from fedloom.coordinator.directory import RunDirectory
 from fedloom.core.errors import ClientError, FedloomError, SettingError, SettingWarning, warn
 from fedloom.experiments.experiment import Experiment
 from fedloom.experiments.federations import Federations
-from fedloom.experiments.sections import DataSettings
+from fedloom.experiments.settings_sections import DataSettings
 from fedloom.storage import files
 from fedloom_papers.reproduction import kept
 from fedloom_papers.reproduction.recipe import Recipe

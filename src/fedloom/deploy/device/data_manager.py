@@ -14,7 +14,7 @@ from fedloom.data.inputs import describe_inputs
 from fedloom.deploy.device_statistics import CommonTotals, FirstStatistics, SecondStatistics, TextCounts
 from fedloom.deploy.registration import Registration, check_device_name, check_names
 from fedloom.experiments import catalogue
-from fedloom.experiments.sections import DataSettings
+from fedloom.experiments.settings_sections import DataSettings
 from fedloom.storage.files import path_of
 from fedloom.tables.file_checks import visible
 from fedloom.tables.preparation import Preparation, preparation_of

@@ -26,8 +26,8 @@ from fedloom.core.task_measures import values_of_sums
 from fedloom.core.types import Weights
 from fedloom.deploy.device.data_manager import DataManager, load_examples
 from fedloom.deploy.device_statistics import read_moments, read_preparation
-from fedloom.engines.finite import mean_losses
 from fedloom.engines.message import EVALUATING, Answer, EvaluationResult, Request
+from fedloom.engines.non_finite import mean_losses
 from fedloom.experiments import catalogue
 from fedloom.experiments.experiment import Experiment
 from fedloom.experiments.export import export

@@ -19,7 +19,7 @@ from fedloom.core.errors import SettingError, SettingWarning
 from fedloom.core.optimiser import Cosine, Distill
 from fedloom.experiments import catalogue
 from fedloom.experiments.experiment import Experiment
-from fedloom.experiments.parts import parts, with_parts
+from fedloom.experiments.nested_settings import parts, with_parts
 from fedloom.experiments.settings_file import flat, read_settings
 from fedloom.experiments.trials import Sweep
 

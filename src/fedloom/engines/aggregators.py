@@ -6,12 +6,13 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from fedloom.core import tree
+from fedloom.core.cohort import Total
 from fedloom.core.errors import NobodyAnswered, SettingError, StackingError
 from fedloom.core.grammar import Named, by_name, make_named
 from fedloom.core.types import Params, Tree, Weighted, Weights
@@ -22,20 +23,6 @@ LEAST = 3  # uploads, of which one that lies can be told from the others
 _TIE = 1e-9  # 0.2 * 15 is 3, on whichever side of it the product is rounded
 _LARGEST = 1e140  # beyond it a number counts as this, so that its square is one too
 _STEPS, _MOVED = 1000, 1e-14  # of Weiszfeld's algorithm: the most, and the relative step after which it ends
-
-
-class Total(Protocol):
-    """Uploads on their way to a mean."""
-
-    def add(self, uploads: Tree) -> None:
-        """Add K uploads, stacked along the leading axis of every leaf."""
-        ...
-
-    def __bool__(self) -> bool: ...
-
-    def result(self) -> Tree:
-        """Return the uploads' tree with each Weighted replaced by its mean, once something was added."""
-        ...
 
 
 @dataclass(frozen=True)

@@ -20,8 +20,8 @@ from fedloom.engines.attacks import Scale
 from fedloom.engines.engine_options import Options
 from fedloom.engines.loop import Loop
 from fedloom.engines.message import Answer, Call, Request
-from fedloom.engines.norms import LEAST, NO_MEDIANS, ROUNDS, Measured, Norms, bound, median
 from fedloom.engines.stacked import Stacked
+from fedloom.engines.upload_bounds import LEAST, NO_MEDIANS, ROUNDS, Measured, Norms, bound, median
 from fedloom.testing.compare import close
 from fedloom.testing.in_process import DevicesInProcess
 from tiny import LOCAL, federation, linear, population

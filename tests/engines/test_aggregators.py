@@ -11,8 +11,8 @@ import pytest
 import torch
 
 from fedloom import Weighted, Weights, tree
-from fedloom.core.aggregators import AGGREGATORS, Krum, _weighted_median, aggregator
 from fedloom.core.errors import NobodyAnswered, SettingError, StackingError
+from fedloom.engines.aggregators import AGGREGATORS, Krum, _weighted_median, aggregator
 
 Floats = npt.NDArray[np.float64]
 RULES = ["mean", "trimmed:0.2", "median", "geometric_median", "krum:2", "multi_krum:2:4"]
