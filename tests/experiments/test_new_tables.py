@@ -66,11 +66,11 @@ ROW = f"{HEAD}1.5,60,no\n"
     [
         (
             "height,wieght,ill\n1.5,60,no\n", "",
-            r"must have the columns 'height', 'weight', in any order, got no 'weight' \(did you mean 'wieght'\?\), "
-            r"'wieght' besides: name columns as in the table that was trained on; leave out .*: \?drop=wieght",
+            r"must have the names 'height', 'weight', in any order, got no 'weight' \(did you mean 'wieght'\?\), "
+            r"'wieght' besides in .*new.csv: name columns as in the table that was trained on; leave .*: \?drop=wieght",
         ),
-        ("height,ill\n1.5,no\n", "", "got no 'weight': name columns as in the table"),
-        ("height,weight,age,ill\n1.5,60,4,no\n", "", r"got 'age' besides: leave out what is no feature: \?drop=age"),
+        ("height,ill\n1.5,no\n", "", "got no 'weight' in .*new.csv: name columns as in the table"),
+        ("height,weight,age,ill\n1.5,60,4,no\n", "", r"got 'age' besides in .*new.csv: leave out what .*: \?drop=age"),
         ("height,weight\n1.5,60\n", "", r"to evaluate takes the columns 'ill', got none called 'ill': name"),
         (f"{HEAD}1.5,60,maybe\n", "", r"classes of the run are 'no', 'yes', got 'maybe' in"),
         (f"{ROW}1.6,70,\n", "", "'ill' must have a class .*, got a gap in line 3"),

@@ -16,6 +16,7 @@ from fedloom.core.errors import RefusedError
 from fedloom.data import Inputs, Normalise, Tokens
 from fedloom.data.examples import MAX_CLASSES
 from fedloom.data.inputs import read_inputs
+from fedloom.data.schema import Schema
 from fedloom.engines.upload_bounds import LEAST
 from fedloom.tables.targets import class_numbers
 
@@ -257,6 +258,16 @@ class Registration:
     def described_targets(self) -> str:
         """Kind of the targets, in words."""
         return describe_targets(self.target_dtype, self.target_shape)
+
+    def schema(self, features: bool = True) -> Schema:
+        """Return what all devices have in common.
+
+        Args:
+            features: False: without columns and inputs, which a preparation of all devices may still make.
+        """
+        inputs = {name: getattr(self, name) for name in ("shape", "dtype", "inputs", "vocabulary")} if features else {}
+        columns = self.columns if features else ()
+        return Schema(f"on {self.label}", columns, self.class_names, self.described_targets, self.targets, inputs)
 
     @property
     def class_names(self) -> tuple[str, ...]:

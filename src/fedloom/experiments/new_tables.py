@@ -13,6 +13,7 @@ import numpy.typing as npt
 from fedloom.core.errors import SettingError
 from fedloom.core.grammar import arguments
 from fedloom.data import Examples
+from fedloom.data.schema import Schema
 from fedloom.storage.files import path_of
 from fedloom.tables.columns import DATE, Columns, NoColumnError, class_labels
 from fedloom.tables.data_frames import columns_of_frame
@@ -331,20 +332,9 @@ def class_places(train: Examples, where: str, names: Sequence[str]) -> dict[str,
 
 def check_names(where: str, given: Sequence[str], wanted: Sequence[str]) -> None:
     """Refuse features that a model does not know, and those that it misses, in one message."""
-    lacks = [name for name in wanted if name not in set(given)]
-    extra = [name for name in given if name not in set(wanted)]
-    if not (lacks or extra):
-        return
-    said = [f"no {name!r}{did_you_mean(name, extra)}" for name in lacks[:_SHOWN]]
-    said += [f"and {len(lacks) - _SHOWN} more missing"] * (len(lacks) > _SHOWN)
-    if extra:
-        said.append(f"{some_names(extra)} besides")
-    remedies = ["name columns as in the table that was trained on"] * bool(lacks)
-    remedies += [f"leave out what is no feature: ?drop={','.join(extra[:_SHOWN])}"] * bool(extra)
-    raise SettingError(
-        f"{where}: rows must have the columns {some_names(wanted)}, in any order, got {', '.join(said)}: "
-        + "; ".join(remedies)
-    )
+    known = Schema("in the table that was trained on", tuple(wanted))
+    if (told := Schema(f"in {where}", tuple(given)).lacks_of(known)) is not None:
+        raise SettingError(told)
 
 
 def _check_numbers(path: Path, read: Columns, name: str) -> None:

@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from fedloom.data.schema import Schema
 from fedloom.tables.client_counts import add_counts, check_least_clients
 
 BINS = 1024
@@ -200,11 +201,9 @@ class CommonPreparation:
             ValueError: it has other columns, or words where these are numbers.
         """
         names = [*self.numbers, *self.words]
-        if wrong := sorted({*map(str, frame.columns)} ^ {*names}):
-            raise ValueError(
-                f"columns must be those of all clients, {', '.join(map(repr, names))[:200]}, and {wrong[0]!r:.80} is "
-                "on one side alone: name columns alike in all files"
-            )
+        all_clients = Schema("at all clients together", tuple(names))
+        if (told := Schema("in this table", tuple(map(str, frame.columns))).lacks_of(all_clients)) is not None:
+            raise ValueError(told)
         for name in names:
             if (frame[name].dtype.kind == "f") != (name in self.numbers) and not frame[name].isna().all():
                 held, wanted = ("words", "numbers") if name in self.numbers else ("numbers", "words")

@@ -660,7 +660,7 @@ def test_folders_of_images_are_numbered_by_their_names(tmp_path: Path) -> None:
 def test_devices_that_number_their_labels_otherwise_are_told_apart(tmp_path: Path) -> None:
     for one, other, words in (
         ([0, 1], [1, 2], r"differ: ('0', '1'|'1', '2') on .*, ('0', '1'|'1', '2') on .* set data.classes"),
-        (["cat", "dog"], ["dog", "fox"], "classes must have the same names in the same order on all devices"),
+        (["cat", "dog"], ["dog", "fox"], "classes must have the same names in the same order, got"),
     ):
         folder = tmp_path / str(one[0])
         ours = [Membership(table(folder / f"d{k}", labels), folder / f"s{k}") for k, labels in enumerate((one, other))]
@@ -732,7 +732,8 @@ def test_classes_of_the_test_examples_are_those_of_the_devices(tmp_path: Path) -
         served(tmp_path / "d", [0, 1], some)
     (tmp_path / "other.csv").write_text("b,label\n1,0\n2,1\n")
     with pytest.raises(
-        SettingError, match=r"columns of the test examples .* differ: 'b' on other, 'a' on .*; give all"
+        SettingError,
+        match=r"test examples are as those of the devices: columns .* got 'a' on .*, 'b' in other: give",
     ):
         served(tmp_path / "e", [0, 1], f"{tmp_path}/other.csv")
 

@@ -530,8 +530,8 @@ def named(one: Registration, classes: tuple[str, ...] = (), columns: tuple[str, 
         (
             {},
             {"classes": ("1", "2", "3")},
-            r"classes must have the same names in the same order on all devices, and theirs differ: '0', '1', '2' on "
-            r"0+, '1', '2', '3' on 0+1; give them .* or number them from 0 on all devices and set data.classes",
+            r"classes must have the same names in the same order, got '0', '1', '2' on 0+, '1', '2', '3' on 0+1: "
+            r"give them .* or number them from 0 in all and set data.classes",
         ),
         (
             {"classes": ("cat", "dog", "eel")},
@@ -543,9 +543,9 @@ def named(one: Registration, classes: tuple[str, ...] = (), columns: tuple[str, 
             {"columns": ("age", "town_Bonn", "town_Kiel", "x")},
             {"columns": ("age", "town_Kiel", "town_Ulm", "x")},
             r"columns must have the same .* from number 1 on, 'town_Bonn', 'town_Kiel', 'x' on 0+, 'town_Kiel', .* 'x' "
-            r"on 0+1; give all files the same columns in the same order; where prepare=standard",
+            r"on 0+1: give all files the same columns in the same order; where prepare=standard",
         ),
-        ({"columns": ("a", "b", "c", "d")}, {}, r"differ: 'a', 'b', 'c', 'd' on 0+, no names on 0+1;"),
+        ({"columns": ("a", "b", "c", "d")}, {}, r"got 'a', 'b', 'c', 'd' on 0+, no names on 0+1:"),
     ],
 )
 def test_devices_call_classes_and_columns_alike(
@@ -561,7 +561,7 @@ def test_classes_that_some_devices_lack_are_named() -> None:
     first, second = registrations()[:2]
     fewer = dataclasses.replace(second, train=(1, 2), test=(0, 0), val=(0, 0), classes=("a", "b"), columns=())
     with pytest.raises(
-        SettingError, match=r"from number 2 on, 'c' on 0+, nothing more on 0+1; give them the same names"
+        SettingError, match=r"from number 2 on, 'c' on 0+, nothing more on 0+1: give them the same names"
     ):
         Registry.of(RUN, [named(first, ("a", "b", "c")), fewer], ["net"])
     # numbers that somebody has spelt are numbers

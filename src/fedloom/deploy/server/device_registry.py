@@ -6,7 +6,6 @@ import hashlib
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +17,7 @@ from torch import Tensor
 from fedloom.core.errors import RefusedError, SettingError, SettingWarning, StorageError, warn
 from fedloom.data import Drift, Examples, Federation, Partition, Tokens
 from fedloom.data.inputs import describe_inputs
+from fedloom.data.schema import Schema
 from fedloom.deploy.device_statistics import read_moments, read_preparation
 from fedloom.deploy.registration import CAP, DTYPES, TARGETS, Registration, check_id, describe_targets
 from fedloom.storage import files
@@ -29,53 +29,19 @@ from fedloom.wording import some_of
 
 _SHOWN = 5  # names in a message
 _DIGITS, _CUT = 8, 48  # of an id, and characters of a name before them, where several devices have one name
-_REMEDY_FOR_CLASSES = (
-    "give them the same names (the values of the label column, the folders of images), or number them from 0 on all "
-    "devices and set data.classes in the settings"
-)
-_REMEDY_FOR_COLUMNS = (
-    "give all files the same columns in the same order; where prepare=standard makes columns of words, each device "
-    "needs the same words in its training rows"
-)
-_REMEDY_FOR_TARGETS = "name the same columns of all files, as label= or target="
 
 
-def _describe_difference(one: tuple[str, Sequence[str]], other: tuple[str, Sequence[str]]) -> str:
-    """Describe two lists of names from where they first differ. Names are quoted, since devices sent them."""
-    pairs = enumerate(zip_longest(one[1], other[1]))
-    start = next((i for i, (a, b) in pairs if a != b), 0)
+def check_alike(devices: Sequence[Registration], features: bool = True) -> None:
+    """Raise SettingError where the examples of devices differ.
 
-    def shown(names: Sequence[str]) -> str:
-        return some_of(names[start:], _SHOWN, say=lambda name: f"{name!r:.80}") or (
-            "nothing more" if start else "no names"
-        )
-
-    after = f"from number {start} on, " if start else ""
-    return f"{after}{shown(one[1])} on {one[0]}, {shown(other[1])} on {other[0]}"
-
-
-def check_targets(devices: Sequence[Registration]) -> None:
-    """Raise SettingError where the targets of devices differ in kind or in name."""
-    first = devices[0]
+    Args:
+        devices: as they have registered.
+        features: False: classes and targets are compared alone.
+    """
+    first = devices[0].schema(features)
     for device in devices[1:]:
-        if (device.target_dtype, device.target_shape) != (first.target_dtype, first.target_shape):
-            raise SettingError(
-                f"targets must be of the same kind on all devices, got {first.described_targets} on {first.label} "
-                f"and {device.described_targets} on {device.label}: {_REMEDY_FOR_TARGETS}"
-            )
-        _check_same_names("classes", _REMEDY_FOR_CLASSES, (first, first.class_names), (device, device.class_names))
-        _check_same_names("targets", _REMEDY_FOR_TARGETS, (first, first.targets), (device, device.targets))
-
-
-def _check_same_names(
-    subject: str, remedy: str, one: tuple[Registration, Sequence[str]], other: tuple[Registration, Sequence[str]]
-) -> None:
-    if one[1] != other[1]:
-        difference = _describe_difference((one[0].label, one[1]), (other[0].label, other[1]))
-        raise SettingError(
-            f"{subject} must have the same names in the same order on all devices, and theirs differ: {difference}; "
-            f"{remedy}"
-        )
+        if (told := device.schema(features).differs_from(first)) is not None:
+            raise SettingError(told)
 
 
 def _with_unique_names(devices: Sequence[Registration]) -> list[Registration]:
@@ -174,17 +140,7 @@ class Registry:
             raise SettingError(
                 "a run needs at least 1 device, got none that could be registered: the audit log has the reasons"
             )
-        first = devices[0]
-        check_targets(devices)
-        for device in devices[1:]:
-            _check_same_names("columns", _REMEDY_FOR_COLUMNS, (first, first.columns), (device, device.columns))
-        for name in ("shape", "dtype", "inputs", "vocabulary"):
-            for device in devices[1:]:
-                if (theirs := getattr(device, name)) != (ours := getattr(first, name)):
-                    raise SettingError(
-                        f"examples of all devices must have the same {name}, got {ours} on {first.label} and {theirs} "
-                        f"on {device.label}: prepare the files alike"
-                    )
+        check_alike(devices)
         chosen = [replace(d, model=d.model or models[k % len(models)]) for k, d in enumerate(devices)]
         if unknown := [d for d in chosen if d.model not in models]:
             raise SettingError(
@@ -325,18 +281,11 @@ class Registry:
             SettingError: the columns of `test` have other names than those of the devices.
         """
         first, n, end = self.devices[0], len(self.devices), 0
-        if test is not None and (test.y.dtype, tuple(test.y.shape[1:])) != first.target_kind:
-            raise SettingError(
-                f"targets of the test examples must be those of the devices, {first.described_targets}, got "
-                f"{describe_targets(str(test.y.dtype).removeprefix('torch.'), tuple(test.y.shape[1:]))} in "
-                f"{test.name}: name the same label= or target= with --test"
-            )
-        if test is not None and first.columns != test.columns:
-            difference = _describe_difference((test.name, test.columns), (first.label, first.columns))
-            raise SettingError(
-                f"columns of the test examples must have the names of the devices' columns in their order, and differ: "
-                f"{difference}; {_REMEDY_FOR_COLUMNS}"
-            )
+        if test is not None:
+            kind = describe_targets(str(test.y.dtype).removeprefix("torch."), tuple(test.y.shape[1:]))
+            theirs = Schema(f"on {first.label}", first.columns, kind=first.described_targets)
+            if (told := Schema(f"in {test.name}", test.columns, kind=kind).differs_from(theirs)) is not None:
+                raise SettingError(f"test examples are as those of the devices: {told}")
         parts: dict[str, Partition | None] = {}
         roles = ("train", "test", "val")  # rows of device 0, of device 1, ..., for each role in turn
         counts = np.array([[getattr(device, role) for device in self.devices] for role in roles], np.int64)

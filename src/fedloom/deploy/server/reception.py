@@ -14,7 +14,7 @@ from fedloom.data import Examples
 from fedloom.data.inputs import describe_inputs
 from fedloom.deploy.device_statistics import MAX_BYTES, FirstStatistics
 from fedloom.deploy.registration import Registration, cap_of, check_versions, versions
-from fedloom.deploy.server.device_registry import Registry, check_targets
+from fedloom.deploy.server.device_registry import Registry, check_alike
 from fedloom.deploy.server.fleet import RankFleet
 from fedloom.deploy.server.statistics_exchange import CommonStatistics, exchange_statistics
 from fedloom.engines.message_bytes import pack
@@ -109,7 +109,7 @@ def register_devices(
     try:
         common = CommonStatistics()
         if previous is None and statistics.keys() & registrations.keys():
-            check_targets([*registrations.values()])  # whose sums are added
+            check_alike([*registrations.values()], features=False)  # whose sums are added
             own = {r: statistics.get(r) or FirstStatistics(sum(each.train)) for r, each in registrations.items()}
             common, lost = exchange_statistics(fleet, {r: (registrations[r], own[r]) for r in own}, wait)
             registrations = {rank: each for rank, each in registrations.items() if rank not in lost}
