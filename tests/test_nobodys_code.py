@@ -18,13 +18,13 @@ from commands import error
 from fedloom import Experiment
 from fedloom.analyses import AnalysedRun
 from fedloom.cli.main import main
-from fedloom.cli.serve import settings_of
 from fedloom.coordinator import run_documents as reading
 from fedloom.core.errors import SettingError
 from fedloom.core.model import Model
 from fedloom.core.naming import by_python_name, forbid_imports, is_python_name, source_file
 from fedloom.deploy.device import Membership
 from fedloom.deploy.registration import versions
+from fedloom.deploy.server.serve import settings_of
 from fedloom.experiments import catalogue
 from fedloom.experiments.named_code import named_code
 from fedloom.storage import files

@@ -16,10 +16,10 @@ from commands import call, error, interrupted
 from fedloom import ALGORITHMS, FedNTD, __version__
 from fedloom.cli import main as cli
 from fedloom.cli.parser import parser
-from fedloom.cli.train import describe_shape
 from fedloom.coordinator import History, Job
 from fedloom.core.errors import ClientError, NonFiniteError
 from fedloom.experiments.experiment import Experiment
+from fedloom.experiments.shown_runs import describe_shape
 from tiny import federation, mlp
 
 QUICK = ["--clients", "6", "--cohort", "3", "--rounds", "2", "--epochs", "1", "--model", "logistic"]

@@ -12,8 +12,8 @@ import pytest
 import torch
 
 from fedloom.cli.main import main
-from fedloom.cli.train import describe_outputs
 from fedloom.data import Examples
+from fedloom.experiments.shown_runs import describe_outputs
 from fedloom.tables.vocabulary import TextPreparation
 from hospitals import write_hospitals
 

@@ -38,6 +38,7 @@ def functions(of: argparse.ArgumentParser) -> Iterator[str]:
         ("algorithms", 0),
         ("claims dense", 0),
         ("report --help", 0),
+        ("serve --help", 0),
         ("run --help", 0),
         ("sweep --help", 0),
         ("run fedavg --roundss 3", 2),

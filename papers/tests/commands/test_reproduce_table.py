@@ -15,9 +15,9 @@ import pytest
 
 from commands import call, stop_after
 from fedloom.algorithms import ALGORITHMS
-from fedloom.cli.train import train
 from fedloom.coordinator import Job, run_documents as reading
 from fedloom.core.errors import SettingError
+from fedloom.experiments.shown_runs import train
 from fedloom_papers import find
 from fedloom_papers.reproduction.results import read
 from fedloom_papers.reproduction.running import Outcome, reproduce, with_changes

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 
-from fedloom.cli.device_commands import COMMANDS as DEVICES
 from fedloom.cli.flags import add_settings
 from fedloom.cli.index import INDEX
 from fedloom.display.arguments import allow_code, count, directory, file, round_or_best
@@ -234,5 +233,4 @@ COMMANDS = {
         do="fedloom.cli.demo:run",
         flags=_demo,
     ),
-    **DEVICES,
 }

@@ -11,11 +11,11 @@ from rich.markup import escape
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
 
 from fedloom.cli.options import experiments
-from fedloom.cli.train import describe_shape
 from fedloom.core.errors import SettingError
 from fedloom.data import Examples
 from fedloom.display.terminal import Terminal, table
 from fedloom.experiments.catalogue import PARTITIONS
+from fedloom.experiments.shown_runs import describe_shape
 from fedloom.report import FederationTable, TargetTable, draw_federation, draw_targets
 from fedloom.report.style import FIGURES, drawing, rendered
 from fedloom.sources.sources_by_name import SOURCES, download

@@ -6,9 +6,9 @@ import argparse
 
 from rich.text import Text
 
-from fedloom.cli.train import print_setup, train
 from fedloom.display.terminal import Terminal, table
 from fedloom.experiments import demonstration
+from fedloom.experiments.shown_runs import print_setup, train
 from fedloom.report import comparison_table
 
 

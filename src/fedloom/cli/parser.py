@@ -13,7 +13,7 @@ from fedloom.cli.argument_parser import Parser
 from fedloom.core.entry_points import COMMANDS, offers
 from fedloom.display.command import Command
 
-ROOMS = ("cli", "experiments", "report", "analyses")
+ROOMS = ("cli", "experiments", "report", "analyses", "deploy")
 """Rooms with a file `commands.py`, in the order of the list of commands."""
 _ELSEWHERE = dict.fromkeys(("reproduce", "claims", "figures"), "fedloom-papers")  # the packages of known commands
 _EXAMPLES = """\

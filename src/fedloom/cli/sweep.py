@@ -8,13 +8,13 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from fedloom.cli.options import experiments, seeds_of
-from fedloom.cli.train import print_setup, train
 from fedloom.coordinator import History, Job
 from fedloom.coordinator.rounds import OnHistory
 from fedloom.core.errors import SettingError
 from fedloom.display.progress import RunSequence
 from fedloom.display.terminal import Terminal, table
 from fedloom.experiments.search import is_range
+from fedloom.experiments.shown_runs import print_setup, train
 from fedloom.experiments.trackers import tracker
 from fedloom.experiments.trials import LAST, Sweep, Trial
 

@@ -12,11 +12,11 @@ import pytest
 import torch
 
 from commands import call, error
-from fedloom.cli.serve import hand_out_models
 from fedloom.core import tree
 from fedloom.core.errors import RefusedError, SettingError
 from fedloom.deploy.device import Membership
 from fedloom.deploy.device.device_results import DeviceResults, model_of_device
+from fedloom.deploy.server.serve import hand_out_models
 from fedloom.experiments.experiment import Experiment
 from fedloom.experiments.predictions import predict
 from fedloom.testing.in_process import InProcess

@@ -17,13 +17,13 @@ import torch
 from safetensors.torch import load_file
 
 from fedloom.cli.main import main
-from fedloom.cli.serve import _bounds, _described, settings_of
 from fedloom.core.errors import SettingError
 from fedloom.core.model import Model
 from fedloom.data import LabelDrift, Window
 from fedloom.deploy import rank_transports
 from fedloom.deploy.registration import Registration
 from fedloom.deploy.server.device_registry import Registry
+from fedloom.deploy.server.serve import _bounds, _described, settings_of
 from fedloom.deploy.start import Start
 from fedloom.experiments import catalogue
 from fedloom.experiments.experiment import Experiment

@@ -17,7 +17,6 @@ import torch
 
 from fedloom import Job, RunSettings, run
 from fedloom.algorithms import FedAvg, PFedSD, Scaffold
-from fedloom.cli.serve import check_devices
 from fedloom.coordinator.history import History
 from fedloom.coordinator.verification import verify
 from fedloom.core import tree
@@ -27,6 +26,7 @@ from fedloom.deploy.registration import CAP, Registration, cap_of
 from fedloom.deploy.server.device_registry import Registry, RemoteExamples
 from fedloom.deploy.server.devices import Devices
 from fedloom.deploy.server.fleet import Audit, RankFleet
+from fedloom.deploy.server.serve import check_devices
 from fedloom.engines.faults import Faults
 from fedloom.engines.message import Call, EvaluationResult
 from fedloom.engines.message_bytes import head_of, pack, seal, unpack, unseal, with_checksum

@@ -11,12 +11,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fedloom.cli.serve import hand_out_models
 from fedloom.core.errors import RefusedError, SettingError
 from fedloom.deploy.device import Membership
 from fedloom.deploy.device.device_results import model_of_device
 from fedloom.deploy.device_statistics import FirstStatistics, TextCounts, read_preparation
 from fedloom.deploy.server.device_registry import Registry
+from fedloom.deploy.server.serve import hand_out_models
 from fedloom.experiments.experiment import Experiment
 from fedloom.experiments.predictions import predict, predict_by
 from fedloom.tables.vocabulary import TextPreparation

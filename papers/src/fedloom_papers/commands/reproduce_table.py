@@ -9,11 +9,11 @@ from rich.text import Text
 
 from fedloom.cli.index import INDEX
 from fedloom.cli.options import parse_pairs, seed_list
-from fedloom.cli.train import print_setup, train
 from fedloom.coordinator import Job
 from fedloom.core.errors import SettingError
 from fedloom.display.terminal import Terminal, table
 from fedloom.experiments.settings_sections import DataSettings
+from fedloom.experiments.shown_runs import print_setup, train
 from fedloom.experiments.words import coerce
 from fedloom.wording import some_of
 from fedloom_papers import Study, find, recipes, study, tables

@@ -8,10 +8,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from fedloom.core.errors import RefusedError, SettingError, SettingWarning, warn
+from fedloom.core.errors import RefusedError, SettingError
 from fedloom.data import Dataset, Examples, Federation, Partition, by_lists, federate
 from fedloom.data.inputs import describe_inputs
 from fedloom.deploy.device_statistics import CommonTotals, FirstStatistics, SecondStatistics, TextCounts
+from fedloom.deploy.own_scale import warn_about_own_scale
 from fedloom.deploy.registration import Registration, check_device_name, check_names
 from fedloom.experiments import catalogue
 from fedloom.experiments.settings_sections import DataSettings
@@ -177,19 +178,6 @@ def by_common_statistics(examples: Examples) -> bool:
     """Return whether a table is prepared by the statistics of all clients."""
     made = preparation_of(examples)
     return made is not None and made.common is not None
-
-
-def warn_about_own_scale(source: str, dataset: Dataset) -> None:
-    """Warn if columns were prepared by these rows alone, since a simulation scales them by those of all clients."""
-    made = preparation_of(dataset.train)
-    if made is not None and made.text is None and not by_common_statistics(dataset.train):
-        warn(
-            "with devices each table is prepared by its own rows alone, where a simulation takes the means, deviations "
-            f"and medians of all clients' rows, got {source!r}: a simulated result does not carry over, and a trained "
-            "model has no scale of its own; prepare all tables with prepare=federated, or scale their columns by the "
-            "same numbers first and leave prepare out",
-            SettingWarning,
-        )
 
 
 def _federation(source: Dataset, d: DataSettings, seed: int) -> Federation:

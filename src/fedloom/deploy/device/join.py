@@ -5,9 +5,9 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from fedloom.cli.device_commands import check_flags
 from fedloom.core.errors import SettingError
 from fedloom.deploy import invitations
+from fedloom.deploy.commands import check_flags
 from fedloom.deploy.device import Limits, Membership, Reading, system_monitor
 from fedloom.deploy.device.data_manager import default_name
 from fedloom.deploy.transport import DEFAULT, DevicePlace, Joining, transport_named

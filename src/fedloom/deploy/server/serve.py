@@ -9,16 +9,15 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from fedloom.cli.device_commands import check_flags
-from fedloom.cli.train import print_setup, train
 from fedloom.coordinator import Job, RunSettings, check_free
 from fedloom.coordinator.directory import RunDirectory
 from fedloom.coordinator.history import History
 from fedloom.core.errors import CodecError, SettingError
 from fedloom.core.naming import forbid_imports
 from fedloom.core.task import needs_moments
-from fedloom.deploy.device.data_manager import warn_about_own_scale
+from fedloom.deploy.commands import check_flags
 from fedloom.deploy.invitations import enrol
+from fedloom.deploy.own_scale import warn_about_own_scale
 from fedloom.deploy.server.device_registry import Registry
 from fedloom.deploy.server.devices import Devices
 from fedloom.deploy.server.fleet import Audit, RankFleet
@@ -32,6 +31,7 @@ from fedloom.experiments.experiment import Experiment
 from fedloom.experiments.named_code import named_code
 from fedloom.experiments.settings_file import flat, read_settings
 from fedloom.experiments.settings_sections import OF_DEVICES, OF_SERVER, DataSettings
+from fedloom.experiments.shown_runs import print_setup, train
 from fedloom.report import comparison_table
 from fedloom.storage import files
 

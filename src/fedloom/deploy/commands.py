@@ -148,27 +148,27 @@ def _invite(parser: argparse.ArgumentParser) -> None:
 COMMANDS = {
     "serve": Command(
         help="run rounds with devices that join, at rank 0; see docs/devices.md",
-        do="fedloom.cli.serve:serve",
+        do="fedloom.deploy.server.serve:serve",
         flags=_serve,
     ),
     "join": Command(
         help="take part as a device, at any other rank; see docs/devices.md",
-        do="fedloom.cli.join:join",
+        do="fedloom.deploy.device.join:join",
         flags=_join,
     ),
     "certs": Command(
         help="make a server's certificates, or a device's key; see docs/flower.md",
-        do="fedloom.cli.certs:make",
+        do="fedloom.deploy.certs:make",
         flags=_certs,
     ),
     "devices": Command(
         help="add, list or remove the devices that may connect",
-        do="fedloom.cli.certs:devices",
+        do="fedloom.deploy.certs:devices",
         flags=_devices,
     ),
     "invite": Command(
         help="write the file by which one device joins, once; see docs/flower.md",
-        do="fedloom.cli.certs:invite",
+        do="fedloom.deploy.certs:invite",
         flags=_invite,
     ),
 }
