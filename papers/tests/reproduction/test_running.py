@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import shutil
 from pathlib import Path
 
 import pytest
@@ -111,6 +112,21 @@ def test_what_stands_without_running(tmp_path: Path) -> None:
 
     assert good() == [True, False, True, False]
     assert good(199) == [True, True, True, False]
+
+
+@pytest.mark.slow
+def test_a_cell_goes_on_in_a_copy_of_its_directory_with_its_data_elsewhere(tmp_path: Path) -> None:
+    """So a cell that stops on one machine is finished on another."""
+    recipe = cell("apfl-comparison", "vehicle-like", "apfl_ni")
+    for name in ("here", "there"):
+        (tmp_path / name).mkdir()
+    reproduce([recipe], f"{tmp_path}/here", tmp_path / "one", rounds=3)
+    shutil.copytree(tmp_path / "one", tmp_path / "two")
+    (done,) = reproduce([recipe], f"{tmp_path}/there", tmp_path / "two", rounds=4)
+    reproduce([recipe], f"{tmp_path}/here", tmp_path / "whole", rounds=4)
+    two, whole = (recipe.folder(tmp_path / name, 0) / "metrics.jsonl" for name in ("two", "whole"))
+    assert done.status == "done"
+    assert two.read_bytes() == whole.read_bytes()
 
 
 def test_recipes_with_fewer_rounds_than_asked_for_are_run_whole(tmp_path: Path) -> None:
