@@ -25,12 +25,9 @@ from fedloom.core.network_makers import own_defaults
 from fedloom.core.optimiser import Local
 from fedloom.core.task import Task, notes_of
 from fedloom.core.types import Params, Weights
-from fedloom.engines.by_name import EngineName, check_alone, engine_named
-from fedloom.engines.child import why_no_fork
+from fedloom.engines.by_name import EngineName, check_alone, engine_named, why_no_fork
 from fedloom.engines.engine import Engine
-from fedloom.engines.loop import Loop
 from fedloom.engines.population import Population, Stacking
-from fedloom.engines.stacked import Stacked
 
 CompilationName = Literal["auto", "none", "trace", "compile"]
 MAX_LOOPED = 2.0  # clients that a lock-step advances on average, up to which a stack does not pay on a CPU
@@ -94,11 +91,11 @@ def choose(name: EngineName, population: Population, local: Local, cohort_size: 
                 warn(f"{reason}: using the loop engine instead", EngineWarning)
             elif on_cpu and population.federation.train.has_tokens:
                 return _one_by_one(f"token ids on a CPU, and {reason}", cohort_size, hindrance)
-            return Loop, reason
+            return engine_named("loop"), reason
     if name == "stacked":
-        return Stacked, "asked for"
+        return engine_named("stacked"), "asked for"
     if not on_cpu:
-        return Stacked, "a GPU"
+        return engine_named("stacked"), "a GPU"
     if any(model.arguments and model.arguments.mask != "tokens" for model in population.models.values()):
         return _one_by_one("attention with a ready mask on a CPU", cohort_size, hindrance)
     examples = min(local.batch_size, float(population.sizes.mean()))
@@ -112,15 +109,17 @@ def choose(name: EngineName, population: Population, local: Local, cohort_size: 
     taken = lock_steps(population, local, cohort_size)
     parallel = taken.clients / len(population.models)
     if parallel <= MAX_LOOPED:
-        return Loop, f"about {parallel:.1f} clients in parallel"
-    return Stacked, f"about {parallel:.0f} clients in parallel"
+        return engine_named("loop"), f"about {parallel:.1f} clients in parallel"
+    return engine_named("stacked"), f"about {parallel:.0f} clients in parallel"
 
 
 def _one_by_one(what: str, cohort_size: int, hindrance: str | None) -> tuple[type[Engine], str]:
     """Return the engine for clients that are computed one after the other, and why; `hindrance`: to processes."""
     if cohort_size < MIN_SHARED_OUT:
-        return Loop, f"{what}, fewer than {MIN_SHARED_OUT} clients"
-    return (engine_named("workers"), what) if hindrance is None else (Loop, f"{what}, and {hindrance}")
+        return engine_named("loop"), f"{what}, fewer than {MIN_SHARED_OUT} clients"
+    if hindrance is not None:
+        return engine_named("loop"), f"{what}, and {hindrance}"
+    return engine_named("workers"), what
 
 
 def check_used(

@@ -13,9 +13,7 @@ from fedloom.core.model import Model
 from fedloom.core.network_makers import own_defaults
 from fedloom.core.types import Params, Weights
 from fedloom.engines.engine import Engine
-from fedloom.engines.loop import Loop
 from fedloom.engines.population import Population
-from fedloom.engines.stacked import Stacked
 
 FLOPS_PER_THREAD = 1e8  # of a lock-step, about a millisecond of a core; measured (docs/benchmarks.md)
 
@@ -35,7 +33,7 @@ def choose_threads(
     Threads of small products wait for each other at each of some 70 operations of a lock-step. On quiet cores two gain
     a tenth to a half; where one core has other work, each of these waits may last until the scheduler's next turn.
     """
-    if population.device.type != "cpu" or not issubclass(kind, Loop | Stacked) or algorithm.requires.server_training:
+    if population.device.type != "cpu" or kind.on_one_thread or algorithm.requires.server_training:
         return None
     parallel = lock_steps(population, algorithm.training, cohort_size).clients / len(population.models)
     clients = max(1.0, parallel) if kind.stacked else 1.0

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import os
+import sys
 from importlib import import_module
 from typing import Literal
+
+import torch
 
 from fedloom.core.errors import SettingError
 from fedloom.engines.engine import Engine
@@ -28,6 +32,17 @@ def engine_named(name: str) -> type[Engine]:
     module, _, kind = ENGINES[name].partition(":")
     found: type[Engine] = getattr(import_module(module), kind)
     return found
+
+
+def why_no_fork() -> str | None:
+    """Return why this process cannot fork children that compute; None if it can."""
+    if sys.platform != "linux":
+        return f"processes that compute cannot be forked safely on {sys.platform}"
+    if multiprocessing.current_process().daemon:
+        return "this process is itself a daemon, which may have no children"
+    if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+        return "this process uses CUDA, which does not survive a fork"
+    return None
 
 
 def check_alone(name: EngineName) -> None:

@@ -24,17 +24,6 @@ SHARED = 64 << 20  # bytes of memory that a process shares with its parent; the 
 _LENGTH = 8
 
 
-def why_no_fork() -> str | None:
-    """Return why this process cannot fork children that compute; None if it can."""
-    if sys.platform != "linux":
-        return f"processes that compute cannot be forked safely on {sys.platform}"
-    if multiprocessing.current_process().daemon:
-        return "this process is itself a daemon, which may have no children"
-    if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
-        return "this process uses CUDA, which does not survive a fork"
-    return None
-
-
 class Child:
     """Process that sends `answer(message)` for each message, on one thread, until it is closed.
 

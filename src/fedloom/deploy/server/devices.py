@@ -59,7 +59,7 @@ class Devices(Engine):
     """
 
     name = "devices"
-    elsewhere = True
+    elsewhere = on_one_thread = True
     uses = frozenset({"deadline"})
     fleet: Fleet | None = None
 
