@@ -104,7 +104,7 @@ REFUSED = {
         "analyse done forgetting", "forgetting looks at classes", "targets of this run are numbers", "RMSE"
     ),
     "new rows without a column": (
-        "predict done --data new.csv --out out.csv", "must have the columns", "got no 'age'",
+        "predict done --data new.csv --out out.csv", "columns must have the names", "got no 'age'",
         "as in the table that was trained on",
     ),
     "a misspelt client": (

@@ -440,7 +440,7 @@ OPENING = (
             "run fedavg --partition shard:2",
             "unknown partition 'shard:2' (did you mean 'shards'?); there are iid, shards:S, dirichlet:ALPHA",
         ),
-        ("run fedavg --partition shards:x", "partition shards:S must be of type int, got 'x'"),
+        ("run fedavg --partition shards:x", "this partition is written shards:S, got 'shards:x': S is a"),
         ("run fedavg --partition iid:3", "this partition is written iid, got 'iid:3'"),
         (
             "run fedavg --partition shards:20",
@@ -477,7 +477,10 @@ OPENING = (
             "fedprox.mu must be of type float, got '0.1,1': write one number, such as 0.1; several values are tried "
             "by a sweep, fedloom sweep --over fedprox.mu=0.1,1",
         ),
-        ("run fedavg --partition shards:1,2", "partition shards:S must be of type int, got '1,2': write one whole"),
+        (
+            "run fedavg --partition shards:1,2",
+            "this partition is written shards:S, got 'shards:1,2': S is a whole number",
+        ),
         (
             "compare fedavg,fedntd",
             "an algorithm is one name, got 'fedavg,fedntd': put spaces between several, fedloom compare fedavg fedntd",

@@ -26,11 +26,12 @@ from fedloom.data import Examples, LabelDrift, Normalise, Window, from_arrays
 from fedloom.deploy import registration
 from fedloom.deploy.device import DataManager, Membership, membership, take_part
 from fedloom.deploy.device.membership import FIRST, device_id
+from fedloom.deploy.device.public_examples import read_public
 from fedloom.deploy.registration import versions
 from fedloom.deploy.server.device_registry import Registry
 from fedloom.deploy.server.devices import Devices
 from fedloom.deploy.server.fleet import Audit, NoResponse, RankFleet
-from fedloom.deploy.server.reception import read_public, register_devices, send_public
+from fedloom.deploy.server.reception import register_devices, send_public
 from fedloom.engines.engine_options import Options
 from fedloom.engines.message_bytes import pack, unpack, with_checksum
 from fedloom.experiments import catalogue
