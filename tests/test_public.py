@@ -46,6 +46,16 @@ def test_nothing_is_imported_before_it_is_used() -> None:
     subprocess.run([sys.executable, "-c", code], check=True)
 
 
+def test_readers_are_names_of_data_too() -> None:
+    """As in 0.2.0, where they stood there; and all of them."""
+    for room in ("fedloom.sources", "fedloom.tables"):
+        readers = import_module(room)
+        names = [name for name in readers.__all__ if name[0].islower()]
+        assert all(getattr(fedloom.data, name) is getattr(readers, name) for name in names)
+    with pytest.raises(AttributeError, match=r"module .fedloom.data. has no attribute 'read_excel'"):
+        _ = fedloom.data.read_excel  # type: ignore[attr-defined]
+
+
 def test_other_names_are_unknown() -> None:
     with pytest.raises(AttributeError, match="module 'fedloom' has no attribute 'FedAverage'"):
         _ = fedloom.FedAverage  # type: ignore[attr-defined]

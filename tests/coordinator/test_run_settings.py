@@ -190,3 +190,11 @@ def test_a_target_may_be_the_first_and_the_last_value_of_its_measure(
     for target in refused:
         with pytest.raises(SettingError, match="target of"):
             RunSettings(target=target).check_target(MEASURES[name])
+
+
+def test_bounds_of_the_last_release_are_a_bound() -> None:
+    for name, written in (("norm_bound", "refuse:sent:2"), ("median_bound", "refuse:median:2")):
+        with pytest.warns(FutureWarning, match=f"{name} = 2 is written bound = '{written}' now: rename it"):
+            assert RunSettings(**{name: 2.0}).bound == written
+        with pytest.raises(SettingError, match=f"got bound = 'clip:1' and {name} = 2: leave {name} out"):
+            RunSettings(bound="clip:1", **{name: 2.0})

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import InitVar, dataclass, replace
 from typing import Annotated, Literal
 
 import torch
@@ -10,7 +10,7 @@ from annotated_types import Ge, Le
 
 from fedloom.coordinator.choose import CompilationName
 from fedloom.core.choices import Count, Positive, StrictSettings, WholeNumber, check_choices
-from fedloom.core.errors import SettingError
+from fedloom.core.errors import SettingError, warn
 from fedloom.core.setting import Where, setting
 from fedloom.engines.aggregators import aggregator
 from fedloom.engines.by_name import EngineName
@@ -131,8 +131,19 @@ class RunSettings(StrictSettings):
     """Parts into which a cohort is cut, in the order of its clients; the uploads of each part are summed, then the
     sums. Ranks and workers [send sums alone](ranks.md#partial-sums). Results depend on the number of parts in the
     last bits; none: uploads are summed one by one."""
+    norm_bound: InitVar[float | None] = None  # of 0.2.0, which scripts have
+    median_bound: InitVar[float | None] = None
 
-    def __post_init__(self) -> None:
+    def __post_init__(self, norm_bound: float | None, median_bound: float | None) -> None:
+        for name, form, number in (("norm_bound", "sent", norm_bound), ("median_bound", "median", median_bound)):
+            if number is not None:
+                written = f"refuse:{form}:{number:g}"
+                if self.bound not in ("none", written):
+                    raise SettingError(
+                        f"an upload has one bound, got bound = {self.bound!r} and {name} = {number:g}: leave {name} out"
+                    )
+                object.__setattr__(self, "bound", written)
+                warn(f"{name} = {number:g} is written bound = {written!r} now: rename it", FutureWarning)
         check_choices(self)
         aggregator(self.aggregator)
         bound(self.bound)

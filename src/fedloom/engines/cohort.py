@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Generator, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -17,7 +17,7 @@ from fedloom.core.errors import NobodyAnswered, SettingError, StackingError
 from fedloom.core.model import Model
 from fedloom.core.random import derive
 from fedloom.core.types import Failure
-from fedloom.engines.links import Question
+from fedloom.engines.links import Asked, Question
 from fedloom.engines.message import Answer, Call, Request, Split
 from fedloom.engines.non_finite import mean_losses
 from fedloom.engines.personal import models_in
@@ -215,6 +215,7 @@ class AskedCohort:
         self.exchanges.update(dict.fromkeys(self.clients, number + 1))
         engine.traffic.asked.update(self.clients)
         groups, accepted, lost = self.groups, list[int](), dict[int, str]()
+        coming: Iterator[Asked] = iter(())
         try:
             for group in groups:
                 kind = f"{asked_of_all.call.method} {number} {group.architecture}"
@@ -225,8 +226,8 @@ class AskedCohort:
                 asked = [tuple(k for k in part if k in order) for part in parts]
                 call = replace(question.call, sums=tuple(part for part in asked if part))
                 question = replace(question, call=call, clients=order)
-                answers = chain.answers(question, engine.answers(call, order, send) if order else ())
-                for request, states, answer in answers:
+                coming = engine.answers(call, order, send) if order else iter(())
+                for request, states, answer in chain.answers(question, coming):
                     engine.states.offer(request.clients, states, (self.round, number))
                     bad = chain.refuse(question, (request, states, answer))
                     engine.refused(bad, self.round)
@@ -250,6 +251,8 @@ class AskedCohort:
             self._enough(fn, accepted, at_least)
             engine.states.accept(accepted)
         finally:
+            if isinstance(coming, Generator):  # now, and not after the engine: pending requests are given up
+                coming.close()
             engine.states.drop_offers()
 
     def _name(self, fn: Callable[..., Any]) -> str:
