@@ -495,7 +495,10 @@ def schema() -> Schema:
     defaults = flat(Experiment().described())
     keys = {f"{section}.{name}": found for section, found in _sections().items() for name, found in found.items()}
     for key, said in DECLARED.items():
-        keys.setdefault(key, {"type": "string"})["description"] = _described(key, said)
+        text: Schema = {"type": "string"}
+        several = isinstance(defaults.get(key), list | tuple)
+        of_kind = {"items": text, "type": "array"} if several else text
+        keys.setdefault(key, of_kind)["description"] = _described(key, said)
     for key, value in defaults.items():
         if key in keys:
             keys[key]["default"] = value
