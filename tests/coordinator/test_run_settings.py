@@ -192,9 +192,18 @@ def test_a_target_may_be_the_first_and_the_last_value_of_its_measure(
             RunSettings(target=target).check_target(MEASURES[name])
 
 
-def test_bounds_of_the_last_release_are_a_bound() -> None:
-    for name, written in (("norm_bound", "refuse:sent:2"), ("median_bound", "refuse:median:2")):
-        with pytest.warns(FutureWarning, match=f"{name} = 2 is written bound = '{written}' now: rename it"):
-            assert RunSettings(**{name: 2.0}).bound == written
-        with pytest.raises(SettingError, match=f"got bound = 'clip:1' and {name} = 2: leave {name} out"):
-            RunSettings(bound="clip:1", **{name: 2.0})
+@pytest.mark.parametrize(
+    ("given", "said", "written"),
+    [
+        ({"norm_bound": 2.0}, "norm_bound = 2.0", "refuse:sent:2"),
+        ({"median_bound": 2.0}, "median_bound = 2.0", "refuse:median:2"),
+        ({"aggregator": "clip"}, "aggregator = 'clip'", "clip:median:1"),
+        ({"aggregator": "clip:3"}, "aggregator = 'clip:3'", "clip:3"),
+    ],
+)
+def test_bounds_of_the_last_release_are_a_bound(given: Any, said: str, written: str) -> None:
+    with pytest.warns(FutureWarning, match=f"{said} is written bound = '{written}' now: rename it"):
+        settings = RunSettings(**given)
+    assert (settings.bound, settings.aggregator) == (written, "mean")
+    with pytest.raises(SettingError, match=f"got bound = 'clip:1' and {said}: leave one out"):
+        RunSettings(bound="clip:1", **given)

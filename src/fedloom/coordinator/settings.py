@@ -135,15 +135,20 @@ class RunSettings(StrictSettings):
     median_bound: InitVar[float | None] = None
 
     def __post_init__(self, norm_bound: float | None, median_bound: float | None) -> None:
-        for name, form, number in (("norm_bound", "sent", norm_bound), ("median_bound", "median", median_bound)):
-            if number is not None:
-                written = f"refuse:{form}:{number:g}"
+        old = {
+            f"norm_bound = {norm_bound}": None if norm_bound is None else f"refuse:sent:{norm_bound:g}",
+            f"median_bound = {median_bound}": None if median_bound is None else f"refuse:median:{median_bound:g}",
+        }
+        if self.aggregator.partition(":")[0] == "clip":
+            rule = self.aggregator.removeprefix("clip").removeprefix(":")
+            old[f"aggregator = {self.aggregator!r}"] = f"clip:{rule or 'median:1'}"
+            object.__setattr__(self, "aggregator", "mean")
+        for said, written in old.items():
+            if written is not None:
                 if self.bound not in ("none", written):
-                    raise SettingError(
-                        f"an upload has one bound, got bound = {self.bound!r} and {name} = {number:g}: leave {name} out"
-                    )
+                    raise SettingError(f"an upload has one bound, got bound = {self.bound!r} and {said}: leave one out")
                 object.__setattr__(self, "bound", written)
-                warn(f"{name} = {number:g} is written bound = {written!r} now: rename it", FutureWarning)
+                warn(f"{said} is written bound = {written!r} now: rename it", FutureWarning)
         check_choices(self)
         aggregator(self.aggregator)
         bound(self.bound)
