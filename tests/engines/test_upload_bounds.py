@@ -13,7 +13,7 @@ import torch
 from fedloom import Client, Job, RunSettings, Weights, on_client
 from fedloom.algorithms import FedAvg
 from fedloom.core import tree
-from fedloom.core.errors import SettingError
+from fedloom.core.errors import SettingError, SettingWarning
 from fedloom.core.types import Params, Weighted
 from fedloom.engines.accounting import PayloadSize
 from fedloom.engines.attacks import Scale
@@ -290,3 +290,21 @@ def test_some_refused_answers_stop_nothing() -> None:
 def test_sums_cannot_be_measured() -> None:
     with pytest.raises(SettingError, match="bound = 'clip:median:5' compares uploads, and partial_sums = 2 sends sums"):
         Loop(population(), FedAvg(local=LOCAL), Options(bound="clip:median:5", partial_sums=2))
+
+
+def test_somebody_is_told_of_a_device_that_is_refused_again_and_again() -> None:
+    engine = DevicesInProcess(population(), Boastful(local=LOCAL), Options(bound="refuse:median:5"))
+    server = engine.init()
+    for t in range(4):
+        server = engine.round(server, [0, 1, 2, LIAR], t)
+    with pytest.warns(
+        SettingWarning, match=r"the last 5 answers of device device 3 were refused.*--bound clip:median:5"
+    ):
+        server = engine.round(server, [0, 1, 2, LIAR], 4)
+    engine.round(server, [0, 1, 2, LIAR], 5)  # once
+    engine.judged([LIAR], {}, 6)  # one was taken
+    for t in range(7, 11):
+        engine.judged([LIAR], {LIAR: "large"}, t)
+    with pytest.warns(SettingWarning, match="the last 5 answers"):
+        engine.judged([LIAR], {LIAR: "large"}, 11)
+    engine.close()

@@ -230,7 +230,7 @@ class AskedCohort:
                 for request, states, answer in chain.answers(question, coming):
                     engine.states.offer(request.clients, states, (self.round, number))
                     bad = chain.refuse(question, (request, states, answer))
-                    engine.refused(bad, self.round)
+                    engine.judged(request.clients, bad, self.round)
                     engine.traffic.refused += len(bad)
                     lost.update(bad)
                     good = [i for i, k in enumerate(request.clients) if k not in bad]

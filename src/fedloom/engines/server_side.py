@@ -126,8 +126,8 @@ class ServerSide(ABC):
         """Return clients that take part no more, and are not drawn."""
         return ()
 
-    def refused(self, clients: Mapping[int, str], round: int) -> None:  # noqa: B027  # the record of the round says it
-        """Take note of clients whose answers hold numbers that are not finite or too large, and why."""
+    def judged(self, clients: Sequence[int], refused: Mapping[int, str], round: int) -> None:  # noqa: B027  # records say it
+        """Take note of clients that have answered, and of those whose answers are not taken, and why."""
 
     # ---- asking
 

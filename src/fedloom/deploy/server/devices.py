@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import re
+from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -11,7 +12,16 @@ import torch
 from torch import Tensor
 
 from fedloom.core import tree
-from fedloom.core.errors import CodecError, DeclinedError, FedloomError, RankError, RefusedError, SettingError
+from fedloom.core.errors import (
+    CodecError,
+    DeclinedError,
+    FedloomError,
+    RankError,
+    RefusedError,
+    SettingError,
+    SettingWarning,
+    warn,
+)
 from fedloom.core.task_measures import impossible
 from fedloom.core.types import Weighted, Weights, state
 from fedloom.deploy.registration import INVITATION
@@ -28,6 +38,7 @@ from fedloom.ranks.communication import UNLISTED
 from fedloom.storage.store import Version
 
 _DIGEST = re.compile(r"[0-9a-f]{32}")
+_IN_A_ROW = 5  # answers of a device that were refused, after which somebody is told
 PATIENCE = 120.0  # seconds that a device has to keep a model of the finished run
 _AFTER_ALL = 1 << 40  # the number of the first message with such a model, above those of all requests
 
@@ -69,6 +80,7 @@ class Devices(Engine):
         self.limit = LIMIT
         self._numbers = itertools.count(1)
         self._final: dict[str, Any] | None = None  # what is said beside a model of the finished run
+        self._in_a_row = Counter[int]()  # answers that were refused, by client, since one was taken
         self._has_trained = False  # whether devices were asked to train, in this process
         p = self.population
         one_of_each = [p.assignment.index(name) for name, members in p.members.items() if members]
@@ -96,9 +108,18 @@ class Devices(Engine):
                 out[k] = self._record_failure(k, error, round)
         return out
 
-    def refused(self, clients: Mapping[int, str], round: int) -> None:
-        for k, why in clients.items():
+    def judged(self, clients: Sequence[int], refused: Mapping[int, str], round: int) -> None:
+        for k in clients:
+            self._in_a_row[k] = self._in_a_row[k] + 1 if k in refused else 0
+        for k, why in refused.items():
             self._record_failure(k, RefusedError(why), round)
+            if self._in_a_row[k] == _IN_A_ROW:
+                warn(
+                    f"the last {_IN_A_ROW} answers of device {self._fleet.names[k]} were refused, and those to come will be, "
+                    f"if nothing changes ({why[:200]}): if it is honest, begin the run with --bound clip:median:5, which "
+                    "takes what is too large as long as the bound; else remove its key",
+                    SettingWarning,
+                )
 
     def _ask_devices(self, call: Call, clients: Sequence[int], send: Send) -> Iterator[tuple[Request, Any, Answer]]:
         if self.watch is not None:
