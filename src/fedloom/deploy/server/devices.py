@@ -114,10 +114,11 @@ class Devices(Engine):
         for k, why in refused.items():
             self._record_failure(k, RefusedError(why), round)
             if self._in_a_row[k] == _IN_A_ROW:
+                name = self._fleet.names[k]
                 warn(
-                    f"the last {_IN_A_ROW} answers of device {self._fleet.names[k]} were refused, and so will be those to "
-                    f"come, if nothing changes ({why[:200]}): if it is honest, begin with --bound clip:median:5, "
-                    "which takes what is too large as long as the bound; else remove its key",
+                    f"the last {_IN_A_ROW} answers of device {name} were refused, and so will be those to come, if nothing "
+                    f"changes ({why[:200]}): if it is honest, begin with --bound clip:median:5, which takes what is too "
+                    "large as long as the bound; else remove its key",
                     SettingWarning,
                 )
 
