@@ -116,9 +116,9 @@ class Devices(Engine):
             if self._in_a_row[k] == _IN_A_ROW:
                 name = self._fleet.names[k]
                 warn(
-                    f"the last {_IN_A_ROW} answers of device {name} were refused, and so will be those to come, if nothing "
-                    f"changes ({why[:200]}): if it is honest, begin with --bound clip:median:5, which takes what is too "
-                    "large as long as the bound; else remove its key",
+                    f"the last {_IN_A_ROW} answers of device {name} were refused, and so will be those to come, if "
+                    f"nothing changes ({why[:200]}): if it is honest, begin with --bound clip:median:5, which takes "
+                    "what is too large as long as the bound; else remove its key",
                     SettingWarning,
                 )
 
