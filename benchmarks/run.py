@@ -33,10 +33,10 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import fedloom as fl
 from fedloom.coordinator.choose import choose, choose_compilation
-from fedloom.coordinator.run_facts import thread_context
 from fedloom.coordinator.thread_count import choose_threads
 from fedloom.core.algorithm import Algorithm
 from fedloom.core.errors import SettingWarning
+from fedloom.core.fold.execution import threads
 from fedloom.data import Normalise, Partition, iid, lognormal
 from fedloom.engines.engine import Engine
 from fedloom.engines.engine_options import Options
@@ -252,7 +252,7 @@ def rounds_of(run: Engine, cohorts: Sequence[Sequence[int]], count: int | None =
     server = run.init()
 
     def train() -> None:
-        with thread_context(count):
+        with threads(count):
             for t, cohort in enumerate(cohorts):
                 run.round(server, cohort, t)
 

@@ -201,7 +201,7 @@ def test_refused_settings(settings: dict[str, Any], message: str) -> None:
 
 def test_refused_federations() -> None:
     with pytest.raises(SettingError, match="public examples"):
-        Loop(Population(fl.Federation(**{**vars(federation()), "public": None}), THREE), FedDF())
+        fl.Job(algorithm=FedDF(), federation=fl.replace(federation(), public=None), model=THREE)
     with pytest.raises(SettingError, match="tells architectures by name"):
         FedDF().init({"a": Model(MLP), "b": Model(lambda: MLP(16), name="MLP")}, 0, num_clients=2)
 

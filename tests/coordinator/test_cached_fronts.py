@@ -224,7 +224,7 @@ def test_what_may_be_kept_is_shared_by_architectures(monkeypatch: pytest.MonkeyP
     assert "in files of" in made.assembly.fronts["exact"]
     assert made.assembly.fronts["short"].endswith("in memory")
     size = made.assembly.trained.examples_of("short").train.x.shape[1]
-    assert (size, made.trained.examples_of("plain").train.x.shape[1]) == (5, 4)
+    assert (size, made.assembly.trained.examples_of("plain").train.x.shape[1]) == (5, 4)
 
 
 def test_the_front_is_computed_once_for_each_example(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -247,6 +247,4 @@ def test_an_engine_is_built_once(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_parts_that_a_setting_asks_for_are_found_by_its_declaration() -> None:
     names = {type(part).__name__ for part in Parts(job(keep_best=True, per_client=True, evaluate_training=True)).all}
     assert {"BestRound", "PerClient", "TrainingLoss"} <= names
-    assert not {"BestRound", "PerClient", "TrainingLoss", "StopConditions"} & {
-        type(p).__name__ for p in Parts(job()).all
-    }
+    assert not {"BestRound", "PerClient", "TrainingLoss"} & {type(p).__name__ for p in Parts(job()).all}

@@ -98,7 +98,7 @@ def test_by_name() -> None:
         ("quantiles:3:iid", False, "P of partition quantiles:Q:P must be one of shards:S, .* got 'iid': name one"),
         ("quantiles:3:lognormal_sizes:2:overlapping", False, "got 'lognormal_sizes:2:overlapping': name one"),
         ("quantiles:3:shards:2", True, "divides targets that are no classes, and visits has classes: use shards:2"),
-        ("quantiles:many", False, "partition quantiles:Q:P"),
+        ("quantiles:many", False, "this partition is written quantiles:Q:P, got 'quantiles:many': Q is a whole number"),
     ],
 )
 def test_names_that_do_not_suit_the_data(text: str, classes: bool, message: str) -> None:

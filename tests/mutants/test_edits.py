@@ -18,6 +18,7 @@ PARTS = (
     *("ranks", "devices", "given", "names", "readers", "frozen", "front", "changes", "sites", "fedntd_figures"),
     *("tasks", "predict", "statistics", "tuning", "task_checks", "threshold", "rare", "onnx", "robust", "texts"),
     *("flower", "nats", "new_method", "tokens", "threads", "commands", "parts"),
+    *("table_words", "grammar", "schema", "requires", "transport", "edge"),
 )
 
 

@@ -126,7 +126,11 @@ def test_features_are_made_of_what_all_devices_have(tmp_path: Path) -> None:
 def test_a_preparation_of_other_columns_is_refused(tmp_path: Path) -> None:
     own, scale = manager(tmp_path, ROWS), Scale(0.0, 0.0, 1.0)
     for numbers, words, message in (
-        ({"age": scale}, {"wards": ("a",)}, "must be those of all clients, 'age', 'wards', and 'ward' is on one side"),
+        (
+            {"age": scale},
+            {"wards": ("a",)},
+            "must have the names 'age', 'wards', in any order, got no 'wards' .*: name columns as at all clients",
+        ),
         ({}, {"ward": ("a",), "age": ("1",)}, "column 'age' holds words at all clients together, got numbers: mend it"),
         ({"age": scale, "ward": scale}, {}, "column 'ward' holds numbers at all clients together, got words: mend it"),
     ):
