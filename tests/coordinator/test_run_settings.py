@@ -207,3 +207,8 @@ def test_bounds_of_the_last_release_are_a_bound(given: Any, said: str, written: 
     assert (settings.bound, settings.aggregator) == (written, "mean")
     with pytest.raises(SettingError, match=f"got bound = 'clip:1' and {said}: leave one out"):
         RunSettings(bound="clip:1", **given)
+
+
+def test_of_several_bounds_of_the_last_release_clipping_counts() -> None:
+    with pytest.warns(FutureWarning):
+        assert RunSettings(median_bound=5.0, norm_bound=2.0, aggregator="clip").bound == "clip:median:1"

@@ -143,10 +143,11 @@ class RunSettings(StrictSettings):
             rule = self.aggregator.removeprefix("clip").removeprefix(":")
             old[f"aggregator = {self.aggregator!r}"] = f"clip:{rule or 'median:1'}"
             object.__setattr__(self, "aggregator", "mean")
-        for said, written in old.items():
+        given = self.bound
+        for said, written in old.items():  # of several the last counts, as in 0.2.0
             if written is not None:
-                if self.bound not in ("none", written):
-                    raise SettingError(f"an upload has one bound, got bound = {self.bound!r} and {said}: leave one out")
+                if given not in ("none", written):
+                    raise SettingError(f"an upload has one bound, got bound = {given!r} and {said}: leave one out")
                 object.__setattr__(self, "bound", written)
                 warn(f"{said} is written bound = {written!r} now: rename it", FutureWarning)
         check_choices(self)
