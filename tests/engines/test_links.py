@@ -149,8 +149,12 @@ def test_noise_is_a_part_over_any_method_and_engine(method: Any, engine: Any) ->
     part = CentralDP(most=0.5, noise=1.0, cohort=3)
     history = job(part, algorithm=method(local=LOCAL), engine=engine, rounds=2).run()
     assert history.series("epsilon").tolist() == pytest.approx([0.0, 5.2985, 7.7861], abs=1e-3)
-    plain = job(algorithm=method(local=LOCAL), engine=engine, rounds=2).run()
-    (noisy,), (clean,) = history.server.values(), plain.server.values()
+
+    class Clipped(fl.Part):
+        links = (Clip(0.5),)
+
+    clipped = job(Clipped(), algorithm=method(local=LOCAL), engine=engine, rounds=2).run()
+    (noisy,), (clean,) = history.server.values(), clipped.server.values()
     assert not torch.equal(tree.leaves(noisy)[0], tree.leaves(clean)[0])
 
 
