@@ -14,7 +14,6 @@ from fedloom.coordinator.job import Plan
 from fedloom.coordinator.part import Parts
 from fedloom.coordinator.sampler import DeviceSampler, Uniform
 from fedloom.coordinator.schedule import Schedule
-from fedloom.coordinator.settings import RunSettings
 from fedloom.coordinator.thread_count import choose_threads
 from fedloom.core.algorithm import Algorithm
 from fedloom.engines.attacks import poisoned
@@ -36,7 +35,6 @@ class Assembly:
         trained: the population that trains, one client where examples are pooled.
         engine: that computes clients.
         reason: why it was chosen.
-        cohort_size: clients of a round.
         num_threads: of PyTorch; None: as many as it chooses.
         fronts: frozen fronts that are computed once, in words, by architecture.
         parts: of the run.
@@ -50,17 +48,12 @@ class Assembly:
     trained: Population
     engine: Engine
     reason: str
-    cohort_size: int
     num_threads: int | None
     fronts: Mapping[str, str]
     parts: Parts
     evaluation: Evaluation
     sampler: DeviceSampler
     schedule: Schedule
-
-    @property
-    def settings(self) -> RunSettings:
-        return self.job.settings
 
 
 def assemble(job: Plan, stored: Mapping[str, Any], *, trains: bool = True) -> Assembly:
@@ -112,7 +105,7 @@ def assemble(job: Plan, stored: Mapping[str, Any], *, trains: bool = True) -> As
     never = parts.held_out & parts.absent(_AT_NO_TIME)
     return Assembly(
         job=job, algorithm=algorithm, trained=trained, engine=engine, reason=stored.get("engine_reason", reason),
-        cohort_size=cohort_size, num_threads=num_threads, fronts=fronts, parts=parts,
+        num_threads=num_threads, fronts=fronts, parts=parts,
         evaluation=Evaluation(algorithm, examples, engine, panel, never),
-        sampler=job.sampler or Uniform(settings.seed), schedule=copy.copy(job.schedule) or Schedule(),
+        sampler=job.sampler or Uniform(settings.seed), schedule=copy.deepcopy(job.schedule) or Schedule(),
     )  # fmt: skip

@@ -1,4 +1,4 @@
-"""What a run measures of its global model after each round, and of what a server wants evaluated beside it."""
+"""Measure the global model after each round, and what a server wants evaluated beside it."""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ from fedloom.evaluate.measure import KNOWN, Measure
 
 
 class Brief(Protocol):
-    """What a run was asked for, as its parts see it: a `Plan`, which imports parts."""
+    """A run as it was asked for, for its parts: a `Plan`, which imports parts."""
 
     @property
     def algorithm(self) -> Algorithm[Any, Any]: ...
@@ -50,7 +50,7 @@ class Brief(Protocol):
 
 @dataclass(frozen=True)
 class Needs:
-    """What a part asks of the engine, before there is one.
+    """Requests of a part to the engine, before there is one.
 
     `trained`: what each client has trained is evaluated where it was trained (`Running.trained`). `states`: clients'
     states travel with the messages, and their bytes are counted.
@@ -90,7 +90,7 @@ class Running:
 
     @property
     def trained(self) -> Mapping[int, Any]:
-        """How good what each client of the round has trained is, by client (`EvaluationResult`): `Needs.trained`."""
+        """The `EvaluationResult` of what each client of the round has trained, by client: `Needs.trained`."""
         return self.engine.traffic.after
 
 
@@ -210,7 +210,7 @@ class Parts:
 
     @property
     def links(self) -> tuple[Link, ...]:
-        """What the parts do to uploads on their way to the mean."""
+        """The links of the parts, in their order."""
         return tuple(link for part in self.all for link in part.links)
 
     @property
@@ -241,10 +241,11 @@ class Parts:
         """
         for part in self.all:
             found = getattr(part, stage)(run)
-            if part in self.own and (other := found.keys() - {column.name for column in part.columns}):
+            declared, own = [column.name for column in part.columns], any(part is mine for mine in self.own)
+            if own and (other := found.keys() - declared):
                 raise SettingError(
-                    f"{type(part).__name__}.{stage} returned {sorted(other)}, and its columns are "
-                    f"{[column.name for column in part.columns]}: declare each as a fedloom.Measure in columns"
+                    f"{type(part).__name__}.{stage} returned {sorted(other)}, and its columns are {declared}: declare "
+                    "each as a fedloom.Measure in columns"
                 )
             record.update(found)
 
@@ -270,7 +271,7 @@ class Parts:
 
     @property
     def state(self) -> dict[str, Any]:
-        """What parts and links keep, of those that keep something."""
+        """The states of parts and links, of those that keep something."""
         return {name: one.state for name, one in self._keeping.items() if tree.leaves(one.state)}
 
     def restore(self, saved: Mapping[str, Any]) -> None:

@@ -12,7 +12,7 @@ from fedloom.engines.message import EvaluationResult
 
 
 class PerClient(Part):
-    """What `clients.jsonl` holds of each client: its own and the global model, and both sides of local training."""
+    """The numbers of each client in `clients.jsonl`: of its own and the global model, and around local training."""
 
     needs = Needs(trained=True)
 

@@ -1,4 +1,4 @@
-"""What a run measures of its clients' personal models: on held-out, on validation and on training examples."""
+"""Measure the personal models of clients: on held-out, on validation and on training examples."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who is asked when, and from which version of the model: the schedule of a run."""
+"""The schedule of a run: who is asked when, and from which version of the model."""
 
 from __future__ import annotations
 

@@ -53,9 +53,11 @@ class StopConditions(Part):
             )
 
     def stop(self, run: Running, record: Record | None) -> str | None:
+        if not self.asked:
+            return None
         watched = monitored(self.settings.monitor, run.job.measures)
         name = watched.name
-        if not self.asked or (record is not None and record.get(name) is None):
+        if record is not None and record.get(name) is None:
             return None
         records = [*run.history.metrics, *([] if record is None else [record])]
         values = [m[name] for m in records if m.get(name) is not None and m["round"]]
@@ -63,8 +65,10 @@ class StopConditions(Part):
 
     def begin(self, run: Running) -> None:
         """Warn where a number is watched that no round will have."""
+        if not self.asked:
+            return
         watched = monitored(self.settings.monitor, run.job.measures)
-        if self.asked and not run.done and watched.tunable == "test" and not run.evaluation.global_models(run.server):
+        if not run.done and watched.tunable == "test" and not run.evaluation.global_models(run.server):
             asked = [
                 f"{name} = {value:g}"
                 for name in ("target", "patience")

@@ -319,7 +319,7 @@ class Backdoor(Attack):
 
 
 class Lies(Link):
-    """What clients that lie send in the place of what they have learnt."""
+    """Lies of clients in the place of what they have learnt."""
 
     def __init__(self, attack: Attack) -> None:
         self.attack = attack

@@ -18,10 +18,10 @@ Asked = tuple[Request, Any, Answer]  # (what some clients were asked, their new 
 
 @dataclass(frozen=True)
 class Question:
-    """What clients of one architecture are asked in an exchange, as links see it.
+    """An exchange with clients of one architecture, as links see it.
 
     `kind`: names uploads that are alike: method, exchange, architecture. `bill`: what the method's messages cost, and
-    what kind of value each is. `references`: uploads -> what was sent in the place of each leaf, where that is known.
+    what kind of value each is.
     """
 
     engine: Any  # `ServerSide`, which imports links
@@ -30,9 +30,9 @@ class Question:
     kind: str
     bill: PayloadSize
 
-    def references(self, uploads: Tree, scatter: tuple[Any, ...] = ()) -> list[Tensor | None]:
+    def references(self, uploads: Tree) -> list[Tensor | None]:
         """Return what was sent in the place of each leaf of stacked uploads, where that is known."""
-        return sent_tensors(self.bill, self.call.broadcast, uploads, scatter)
+        return sent_tensors(self.bill, self.call.broadcast, uploads)
 
 
 class Link:
