@@ -25,7 +25,7 @@ from pathlib import Path
 
 import numpy as np
 
-from fedloom.deploy.guard import descendants
+from fedloom.deploy.child_program import descendants
 
 ROUNDS, CLASSES, ROWS = 6, 10, 4
 SETTINGS = """
@@ -70,7 +70,7 @@ class Watch:
                 status = Path(f"/proc/{process}/status").read_text()
             except OSError:
                 continue
-            if "fedloom.deploy.guard" in words or not (found := re.search(r"VmHWM:\s+(\d+)", status)):
+            if "fedloom.deploy.child_program" in words or not (found := re.search(r"VmHWM:\s+(\d+)", status)):
                 continue
             kind = kind_of(words)
             self.mebibytes[kind] = max(self.mebibytes.get(kind, 0), int(found[1]) >> 10)

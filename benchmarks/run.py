@@ -32,7 +32,7 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 import fedloom as fl
-from fedloom.coordinator.choose import choose, choose_compilation
+from fedloom.coordinator.engine_choice import choose, choose_compilation
 from fedloom.coordinator.thread_count import choose_threads
 from fedloom.core.algorithm import Algorithm
 from fedloom.core.errors import SettingWarning

@@ -19,7 +19,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import fedloom as fl
-from fedloom.coordinator.choose import choose, choose_compilation
+from fedloom.coordinator.engine_choice import choose, choose_compilation
 from fedloom.data import Inputs, Tokens, next_tokens
 from fedloom.engines.engine_options import Options
 from fedloom.engines.loop import Loop

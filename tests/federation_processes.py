@@ -13,7 +13,7 @@ from pathlib import Path
 
 import launching
 from fedloom.cli.main import main
-from fedloom.deploy.guard import descendants
+from fedloom.deploy.child_program import descendants
 
 SECONDS = 400  # to give up after; on two quiet cores the longest takes 90
 

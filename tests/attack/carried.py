@@ -31,7 +31,7 @@ from served import GLOBAL, lost, records
 from federation_processes import Federation, command_of, secured
 from fedloom.coordinator.directory import RunDirectory, identity
 from fedloom.data import Federation as Examples
-from fedloom.deploy.guard import descendants
+from fedloom.deploy.child_program import descendants
 from fedloom.experiments.experiment import Experiment
 from fedloom.experiments.settings_file import read_settings
 from two_folders import lines, written
@@ -83,7 +83,7 @@ class Carried:
         parent, word = PLACES[what]
         for number in descendants(self.federation.processes[parent].pid):
             command = command_of(number)
-            if word in command and "fedloom.deploy.guard" not in command:
+            if word in command and "fedloom.deploy.child_program" not in command:
                 return number
         return None
 

@@ -45,7 +45,7 @@ from fuzz import damaged
 
 from fedloom.deploy import certificates
 from fedloom.deploy.flower.flower_processes import SuperLink, free_port
-from fedloom.deploy.guard import descendants
+from fedloom.deploy.child_program import descendants
 from flower_in_memory import short_folder
 
 SOUND = 100  # every so many requests one is sound

@@ -31,8 +31,8 @@ from fedloom.core.model import Model
 from fedloom.data import from_arrays
 from fedloom.deploy.device import Membership
 from fedloom.deploy.registration import versions
-from fedloom.deploy.server.reception import _read_registration
-from fedloom.deploy.start import Start
+from fedloom.deploy.server.joining import _read_registration
+from fedloom.deploy.initial_weights import Start
 from fedloom.engines.engine_options import Options
 from fedloom.engines.message import Call
 from fedloom.engines.message_bytes import pack, part, seal, unpack, unseal, with_checksum

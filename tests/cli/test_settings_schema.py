@@ -13,7 +13,7 @@ from jsonschema import Draft202012Validator
 import fedloom.cli
 from fedloom.algorithms import ALGORITHMS
 from fedloom.cli.main import main
-from fedloom.coordinator.facts import plain
+from fedloom.coordinator.descriptions import plain
 from fedloom.core.errors import SettingError
 from fedloom.experiments.experiment import Experiment
 from fedloom.experiments.settings_file import read_settings

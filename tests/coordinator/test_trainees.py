@@ -8,7 +8,7 @@ import torch
 
 from fedloom import Centralised, FedAvg, LocalOnly, RunSettings, Scale, Unreliable, run
 from fedloom.coordinator import FixedList
-from fedloom.coordinator.job import Plan
+from fedloom.coordinator.plan import Plan
 from fedloom.coordinator.sampler import Uniform
 from fedloom.core import tree
 from tiny import LOCAL, federation, linear, mlp

@@ -101,7 +101,7 @@ def test_the_log_of_a_device_and_that_of_events_take_no_more_of_the_disk(
     """The part before stays beside them, as private as the log."""
     monkeypatch.setattr(refusals, "LARGEST", 2000)
     monkeypatch.setattr(fleet, "LARGEST_AUDIT", 2000)
-    monkeypatch.setattr(flower_processes, "Guarded", lambda command, env, log: SimpleNamespace(has_ended=False))
+    monkeypatch.setattr(flower_processes, "ChildProgram", lambda command, env, log: SimpleNamespace(has_ended=False))
     path = tmp_path / "flower.log"
     node = flower_processes.SuperNode(path, "127.0.0.1:9", tmp_path / "device")
     node._closing.set()

@@ -24,7 +24,7 @@ from fedloom.core.model import Model
 from fedloom.core.optimiser import SGD, Local
 from fedloom.core.types import Maybe, Params, Weighted, Weights, state
 from fedloom.data import Federation
-from fedloom.deploy.server.rehearsal import Rehearsals
+from fedloom.deploy.server.answer_shapes import AnswerShapes
 from fedloom.engines.argument_checks import check_argument, parameters
 from fedloom.engines.engine_options import Options
 from fedloom.engines.loop import Loop
@@ -279,7 +279,7 @@ def test_a_rehearsal_sees_nobody_s_examples() -> None:
     spoilt = dataclasses.replace(parts.train, x=torch.full_like(parts.train.x, 1e30))
     people = population(dataclasses.replace(parts, train=spoilt))
     request = Request.to(Call("local_update", (people.models["net"].init(0),), 0, 0, 0.1), [2], 0)
-    rehearsals = Rehearsals(people, Uploads(local=LOCAL))
+    rehearsals = AnswerShapes(people, Uploads(local=LOCAL))
     like = shapes_of(unpack(service()(asked())).parts["upload"])
     rehearsals.check(request, "upload", like)
     blank = rehearsals._blank("net", 12)

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from fedloom import FedAvg, FedNTD, Local, RunSettings, run
-from fedloom.coordinator.choose import has_compiler
+from fedloom.coordinator.engine_choice import has_compiler
 from fedloom.coordinator.history import History
 from fedloom.core.algorithm import Algorithm
 from fedloom.core.errors import EngineWarning, SettingError

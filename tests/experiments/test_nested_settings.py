@@ -13,7 +13,7 @@ import pytest
 from fedloom import SGD, Adam, Algorithm, FedAvg, Local
 from fedloom.algorithms import ALGORITHMS
 from fedloom.cli.main import main
-from fedloom.coordinator.facts import plain
+from fedloom.coordinator.descriptions import plain
 from fedloom.core.choices import field_types
 from fedloom.core.errors import SettingError, SettingWarning
 from fedloom.core.optimiser import Cosine, Distill

@@ -16,7 +16,7 @@ import fedloom as fl
 from fedloom.core.errors import SettingError
 from fedloom.experiments.experiment import Experiment
 from fedloom.experiments.export import export
-from fedloom.experiments.new_rows import RowReader
+from fedloom.experiments.prediction_rows import RowReader
 from fedloom.experiments.predictions import Predictions, predict, predict_by
 from fedloom.experiments.trained_model import task_of, trained_model
 from hospitals import write_table

@@ -17,7 +17,7 @@ from sklearn.preprocessing import FunctionTransformer, OneHotEncoder, StandardSc
 from torch import nn
 
 import fedloom as fl
-from fedloom.coordinator.facts import parts
+from fedloom.coordinator.descriptions import parts
 from fedloom.data import Dataset, natural
 from fedloom.experiments import catalogue
 from fedloom.experiments.experiment import Experiment

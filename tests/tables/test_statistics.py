@@ -12,7 +12,7 @@ import pandas as pd
 import pytest
 
 import fedloom as fl
-from fedloom.coordinator.facts import parts
+from fedloom.coordinator.descriptions import parts
 from fedloom.data import natural
 from fedloom.experiments import catalogue
 from fedloom.tables import from_frame, read_csv, read_sites

@@ -8,9 +8,9 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 from fedloom.coordinator.cached_fronts import Frame, settled
-from fedloom.coordinator.choose import check_used, choose, choose_compilation
+from fedloom.coordinator.engine_choice import check_used, choose, choose_compilation
 from fedloom.coordinator.evaluation import Evaluation, panel_of
-from fedloom.coordinator.job import Plan
+from fedloom.coordinator.plan import Plan
 from fedloom.coordinator.part import Parts
 from fedloom.coordinator.sampler import DeviceSampler, Uniform
 from fedloom.coordinator.schedule import Schedule

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from torch.func import grad, vmap
 
-from fedloom.coordinator.job import Plan
+from fedloom.coordinator.plan import Plan
 from fedloom.core import tree
 from fedloom.core.algorithm import Algorithm
 from fedloom.core.batch import padded, probe

@@ -21,7 +21,7 @@ from fedloom.coordinator.checkpoint import (
     Checkpoints,
     identity,
 )
-from fedloom.coordinator.facts import completed, differences, plain
+from fedloom.coordinator.descriptions import completed, differences, plain
 from fedloom.coordinator.history import History, Record
 from fedloom.coordinator.run_digests import ALONE, Log, check_beginning, check_named, left_by_a_kill, read_log
 from fedloom.coordinator.verification import warn_unless_whole

@@ -12,7 +12,7 @@ import torch
 
 from fedloom.coordinator.directory import RunDirectory
 from fedloom.coordinator.history import History, Record
-from fedloom.coordinator.job import Plan
+from fedloom.coordinator.plan import Plan
 from fedloom.coordinator.rounds import Coordinator
 from fedloom.core import tree
 from fedloom.core.algorithm import Algorithm

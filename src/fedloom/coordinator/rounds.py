@@ -7,17 +7,17 @@ from contextlib import AbstractContextManager, closing
 from pathlib import Path
 from typing import Any
 
-from fedloom.coordinator import facts
+from fedloom.coordinator import descriptions as facts
 from fedloom.coordinator.assembly import assemble
 from fedloom.coordinator.chance import warn_of_ending
 from fedloom.coordinator.checkpoint import LOGS, PER_CLIENT, Checkpoint
 from fedloom.coordinator.directory import RunDirectory
-from fedloom.coordinator.facts import plain
+from fedloom.coordinator.descriptions import plain
 from fedloom.coordinator.history import EVALUATION, History, Record
-from fedloom.coordinator.job import Plan
+from fedloom.coordinator.plan import Plan
 from fedloom.coordinator.part import Running
 from fedloom.coordinator.round_record import Clock, of_traffic, peak_rss_mib
-from fedloom.coordinator.run_facts import RunFacts
+from fedloom.coordinator.manifest import Manifest
 from fedloom.core import tree
 from fedloom.core.errors import SettingError, SettingWarning, StorageError, warn
 from fedloom.core.fold.execution import threads
@@ -44,7 +44,7 @@ class Coordinator:
         )
         self.running = Running(job, self.algorithm, self.engine, self.assembly.evaluation, self.history)
         self.assembly.schedule.begin(self.running)
-        self.described = RunFacts(self.assembly, stored.get("start", {}))
+        self.described = Manifest(self.assembly, stored.get("start", {}))
 
     @property
     def state(self) -> tuple[int, dict[str, Any]]:

@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 import torch
 from annotated_types import Ge, Le
 
-from fedloom.coordinator.choose import CompilationName
+from fedloom.coordinator.engine_choice import CompilationName
 from fedloom.core.choices import Count, Positive, StrictSettings, WholeNumber, check_choices
 from fedloom.core.errors import SettingError, warn
 from fedloom.core.setting import Where, setting

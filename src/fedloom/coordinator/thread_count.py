@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
-from fedloom.coordinator.choose import lock_steps
+from fedloom.coordinator.engine_choice import lock_steps
 from fedloom.core import tree
 from fedloom.core.algorithm import Algorithm
 from fedloom.core.batch import probe

@@ -13,7 +13,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
-from fedloom.coordinator.job import Plan
+from fedloom.coordinator.plan import Plan
 from fedloom.core.batch import Batch
 from fedloom.core.batches import Batches
 from fedloom.core.errors import SettingError, first_line

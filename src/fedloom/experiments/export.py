@@ -13,7 +13,7 @@ import safetensors.torch
 import torch
 from torch import Tensor, nn
 
-from fedloom.coordinator.job import model_of
+from fedloom.coordinator.plan import model_of
 from fedloom.core.batch import Prepare
 from fedloom.core.errors import SettingError
 from fedloom.core.model import Model

@@ -20,7 +20,7 @@ from fedloom.core.task_measures import Score, TaskMeasure, silent_rows
 from fedloom.data import Examples
 from fedloom.evaluate.accuracy import evaluate_rows
 from fedloom.experiments.experiment import Experiment
-from fedloom.experiments.new_rows import NewRows, RowReader
+from fedloom.experiments.prediction_rows import NewRows, RowReader
 from fedloom.experiments.trained_model import ModelAfterRound, job_of, task_of, trained_model
 from fedloom.storage.files import path_of
 from fedloom.storage.output import as_csv, check_new, publish

@@ -16,7 +16,7 @@ from fedloom.core.task import Task, targets_of
 from fedloom.core.task_measures import TaskMeasure, chosen_measures, measures_of
 from fedloom.evaluate.accuracy import RowResults, evaluate_rows
 from fedloom.evaluate.bootstrap import LEAST_ROWS, RESAMPLES, Interval, intervals
-from fedloom.experiments.new_rows import RowReader
+from fedloom.experiments.prediction_rows import RowReader
 from fedloom.experiments.predictions import opened, write_table
 from fedloom.experiments.trained_model import ModelAfterRound, task_of, trained_model
 

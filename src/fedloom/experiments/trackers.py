@@ -10,7 +10,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal, Protocol, Self, TypeVar
 
-from fedloom.coordinator.facts import plain
+from fedloom.coordinator.descriptions import plain
 from fedloom.coordinator.history import History, Record
 from fedloom.coordinator.settings import RunSettings
 from fedloom.core.errors import FedloomError, SettingError, warn

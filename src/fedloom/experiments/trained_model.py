@@ -6,7 +6,7 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
-from fedloom.coordinator import facts
+from fedloom.coordinator import descriptions as facts
 from fedloom.coordinator.directory import RunDirectory
 from fedloom.coordinator.history import History
 from fedloom.coordinator.run import Job

@@ -14,7 +14,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Protocol
 
-from fedloom.coordinator.facts import plain
+from fedloom.coordinator.descriptions import plain
 from fedloom.coordinator.history import History
 from fedloom.coordinator.rounds import OnHistory
 from fedloom.coordinator.run import Job

@@ -11,7 +11,7 @@ import safetensors
 import torch
 from torch import Tensor, nn
 
-from fedloom.coordinator.job import model_of
+from fedloom.coordinator.plan import model_of
 from fedloom.core import patterns
 from fedloom.core.errors import CodecError, SettingError, SettingWarning, warn
 from fedloom.core.model import Model

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
-from fedloom.coordinator.facts import plain
+from fedloom.coordinator.descriptions import plain
 from fedloom.coordinator.history import History
 from fedloom.coordinator.settings import RunSettings
 from fedloom.experiments.problem import of_problem

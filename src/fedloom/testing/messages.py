@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from fedloom.core.errors import ClientError, CodecError
-from fedloom.deploy.server.rehearsal import Rehearsals
+from fedloom.deploy.server.answer_shapes import AnswerShapes
 from fedloom.engines.child import Child
 from fedloom.engines.engine import Engine
 from fedloom.engines.message import EVALUATING, Answer, Call, Request
@@ -30,7 +30,7 @@ class Messages(Engine):
     def __init__(self, *args: Any, **more: Any) -> None:
         super().__init__(*args, **more)
         self.child: Child | None = None
-        self.rehearsals = Rehearsals(self.population, self.algorithm)
+        self.rehearsals = AnswerShapes(self.population, self.algorithm)
         self.num_broadcasts = 0
 
     def answers(self, call: Call, clients: Sequence[int], send: Send) -> Iterator[tuple[Request, Any, Answer]]:

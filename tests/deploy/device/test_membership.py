@@ -31,7 +31,7 @@ from fedloom.deploy.registration import versions
 from fedloom.deploy.server.device_registry import Registry
 from fedloom.deploy.server.devices import Devices
 from fedloom.deploy.server.fleet import Audit, NoResponse, RankFleet
-from fedloom.deploy.server.reception import register_devices, send_public
+from fedloom.deploy.server.joining import register_devices, send_public
 from fedloom.engines.engine_options import Options
 from fedloom.engines.message_bytes import pack, unpack, with_checksum
 from fedloom.experiments import catalogue

@@ -24,7 +24,7 @@ from fedloom.deploy import rank_transports
 from fedloom.deploy.registration import Registration
 from fedloom.deploy.server.device_registry import Registry
 from fedloom.deploy.server.serve import _bounds, _described, settings_of
-from fedloom.deploy.start import Start
+from fedloom.deploy.initial_weights import Start
 from fedloom.experiments import catalogue
 from fedloom.experiments.experiment import Experiment
 from fedloom.experiments.export import export

@@ -21,8 +21,8 @@ from fedloom.deploy.device import Membership
 from fedloom.deploy.device.start_file import StartFile
 from fedloom.deploy.registration import versions
 from fedloom.deploy.server.fleet import Audit, NoResponse, RankFleet
-from fedloom.deploy.server.reception import register_devices, send_public
-from fedloom.deploy.start import Offer, Start
+from fedloom.deploy.server.joining import register_devices, send_public
+from fedloom.deploy.initial_weights import Offer, Start
 from fedloom.engines.message_bytes import pack
 from fedloom.experiments.experiment import Experiment
 from fedloom.experiments.export import filled
@@ -35,7 +35,7 @@ PART = 100
 
 @pytest.fixture(autouse=True)
 def small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fedloom.deploy.start.PART", PART)
+    monkeypatch.setattr("fedloom.deploy.initial_weights.PART", PART)
 
 
 def network(seed: int = 0, wide: int = 8) -> Model:

@@ -43,7 +43,7 @@ def test_folders_are_private_and_those_of_killed_processes_go(tmp_path: Path, mo
 
 
 class Started:
-    """In the place of `Guarded`: what was started, and what the commands of `flwr` say."""
+    """In the place of `ChildProgram`: what was started, and what the commands of `flwr` say."""
 
     all: list[Started] = []  # noqa: RUF012
     status = 0
@@ -67,7 +67,7 @@ class Started:
 def started(monkeypatch: pytest.MonkeyPatch) -> list[Started]:
     Started.all, Started.status = [], 0
     listening = iter([False, *[True] * 1000])
-    monkeypatch.setattr(flower_processes, "Guarded", Started)
+    monkeypatch.setattr(flower_processes, "ChildProgram", Started)
     monkeypatch.setattr(flower_processes, "_is_open", lambda port: next(listening))
     return Started.all
 

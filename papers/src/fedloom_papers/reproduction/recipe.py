@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 from fedloom.algorithms import ALGORITHMS
-from fedloom.coordinator.facts import plain
+from fedloom.coordinator.descriptions import plain
 from fedloom.coordinator.settings import RunSettings
 from fedloom.core.errors import SettingError
 from fedloom.core.setting import may_differ

@@ -31,7 +31,7 @@ from fedloom.engines.non_finite import mean_losses
 from fedloom.experiments import catalogue
 from fedloom.experiments.experiment import Experiment
 from fedloom.experiments.export import export
-from fedloom.experiments.new_rows import RowReader
+from fedloom.experiments.prediction_rows import RowReader
 from fedloom.experiments.trained_model import ModelAfterRound
 from fedloom.experiments.weights_file import load_network, load_weights
 from fedloom.storage import files

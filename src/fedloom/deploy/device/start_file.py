@@ -8,7 +8,7 @@ from pathlib import Path
 
 from fedloom.core.errors import CodecError, RefusedError, StorageError
 from fedloom.core.model import Model
-from fedloom.deploy.start import Offer
+from fedloom.deploy.initial_weights import Offer
 from fedloom.experiments.weights_file import load_network
 from fedloom.storage import files
 

@@ -22,7 +22,7 @@ from fedloom.core.errors import RankError, SettingError
 from fedloom.deploy.certificates import fingerprint
 from fedloom.deploy.flower.flower_commands import END
 from fedloom.deploy.flower.flower_relay import SOCKET
-from fedloom.deploy.guard import Guarded
+from fedloom.deploy.child_program import ChildProgram
 from fedloom.deploy.refusals import UNREGISTERED, Refusal, RefusalLog, begin_anew
 from fedloom.ranks.communication import check_port
 from fedloom.wording import install
@@ -101,7 +101,7 @@ class _Supervised:
         self.folder, self.log = private_folder(), log
         self.home = self.folder / "home"
         self.home.mkdir(mode=0o700)
-        self._process: Guarded | None = None
+        self._process: ChildProgram | None = None
         self._closing = threading.Event()
         self._thread = threading.Thread(target=self._supervise, daemon=True)
 
@@ -191,7 +191,7 @@ class SuperLink(_Supervised):
             RankError: it does not begin to listen.
         """
         check_port("127.0.0.1", self.port, "--port")
-        self._process = Guarded(self._command(), self._env, self.log)
+        self._process = ChildProgram(self._command(), self._env, self.log)
         end = time.monotonic() + START
         while not _is_open(self.port):
             if self._process.has_ended or time.monotonic() > end or self._closing.is_set():
@@ -208,7 +208,7 @@ class SuperLink(_Supervised):
         output = self.folder / "output"
         output.write_bytes(b"")
         words = [word for command in commands for word in (*command, END)][:-1]
-        command = Guarded([sys.executable, "-m", "fedloom.deploy.flower.flower_commands", *words], self._env, output)
+        command = ChildProgram([sys.executable, "-m", "fedloom.deploy.flower.flower_commands", *words], self._env, output)
         try:
             status = command.wait(START)
         except TimeoutError as error:
@@ -277,7 +277,7 @@ class SuperNode(_Supervised):
     ) -> None:
         super().__init__(log)
         self.server, self.authority, self.key, self._say = server, authority, key, say
-        self._executor: Guarded | None = None  # the SuperExec
+        self._executor: ChildProgram | None = None  # the SuperExec
         self._secret = self.folder / "secret"
         self._secret.touch(mode=0o600)
         self._secret.write_bytes(secrets.token_bytes(32))
@@ -309,9 +309,9 @@ class SuperNode(_Supervised):
             secret = ["--superexec-auth-secret-file", str(self._secret)]
             server = ["--superlink", self.server, "--isolation", "process", "--host", "127.0.0.1", "--port", port]
             node = [str(here / "flower-supernode"), *security, *server, *secret]
-            self._process = Guarded(node, self._env, self.log)
+            self._process = ChildProgram(node, self._env, self.log)
             executor = [str(here / "flower-superexec"), "--insecure", "--runtime-api-address", f"127.0.0.1:{port}"]
-            self._executor = Guarded([*executor, *secret], self._env, self.log)
+            self._executor = ChildProgram([*executor, *secret], self._env, self.log)
 
     def _end(self) -> None:
         super()._end()

@@ -26,7 +26,7 @@ from fedloom.core.task_measures import impossible
 from fedloom.core.types import Weighted, Weights, state
 from fedloom.deploy.registration import INVITATION
 from fedloom.deploy.server.fleet import Fleet, NoResponse
-from fedloom.deploy.server.rehearsal import Rehearsals
+from fedloom.deploy.server.answer_shapes import AnswerShapes
 from fedloom.engines.engine import Engine
 from fedloom.engines.loop import Loop
 from fedloom.engines.message import EVALUATING, GIVEN, Answer, Call, EvaluationResult, Request
@@ -76,7 +76,7 @@ class Devices(Engine):
 
     def __init__(self, *args: Any, **more: Any) -> None:
         super().__init__(*args, **more)
-        self.rehearsals = Rehearsals(self.population, self.algorithm)
+        self.rehearsals = AnswerShapes(self.population, self.algorithm)
         self.limit = LIMIT
         self._numbers = itertools.count(1)
         self._final: dict[str, Any] | None = None  # what is said beside a model of the finished run

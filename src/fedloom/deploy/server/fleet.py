@@ -14,7 +14,7 @@ from pathlib import Path
 
 from fedloom.core.errors import RankError, RefusedError, SettingError
 from fedloom.deploy.device_names import INVITED
-from fedloom.deploy.start import Start, Transfer
+from fedloom.deploy.initial_weights import Start, Transfer
 from fedloom.engines.faults import NOT_WITHIN
 from fedloom.engines.message_bytes import pack
 from fedloom.ranks.communication import LOOK, UNLISTED, Connections

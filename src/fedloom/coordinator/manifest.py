@@ -8,11 +8,12 @@ from typing import Any
 
 import torch
 
-from fedloom.coordinator import chance, facts
+from fedloom.coordinator import chance
+from fedloom.coordinator import descriptions as facts
 from fedloom.coordinator.assembly import Assembly
 from fedloom.coordinator.directory import initial_name
 from fedloom.coordinator.history import Record
-from fedloom.coordinator.job import Plan
+from fedloom.coordinator.plan import Plan
 from fedloom.coordinator.run_documents import FORMAT
 from fedloom.core.averaging import Averaging
 from fedloom.core.fold.execution import threads
@@ -23,7 +24,7 @@ from fedloom.storage.files import digest_of, path_of
 
 
 @dataclass(frozen=True)
-class RunFacts:
+class Manifest:
     """Facts of a run.
 
     Attributes:

@@ -13,7 +13,7 @@ import torch
 import fedloom as fl
 from fedloom.data import Normalise, Tokens, next_tokens
 from fedloom.experiments.experiment import Experiment
-from fedloom.experiments.new_rows import RowReader
+from fedloom.experiments.prediction_rows import RowReader
 from tiny import examples
 
 TRAIN = replace(examples(30), normalise=Normalise((1.0,), (2.0,)), augment=lambda x, key: x)

@@ -22,14 +22,14 @@ GRACE = 10.0  # seconds that programs have to end after SIGTERM
 _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
 
 
-class Guarded:
+class ChildProgram:
     """A running program, which ends with this process. `log`: the file to which it writes."""
 
     def __init__(self, command: Sequence[str], env: Mapping[str, str], log: Path, grace: float = GRACE) -> None:
         self._grace = grace
         with log.open("ab") as file:
             self._guard = subprocess.Popen(
-                [sys.executable, "-m", "fedloom.deploy.guard", str(grace), *command],
+                [sys.executable, "-m", "fedloom.deploy.child_program", str(grace), *command],
                 stdin=subprocess.PIPE, stdout=file, stderr=subprocess.STDOUT, env=dict(env), start_new_session=True,
             )  # fmt: skip
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from fedloom.deploy.guard import Guarded, descendants
+from fedloom.deploy.child_program import ChildProgram, descendants
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="guards are for Linux")
 
@@ -49,7 +49,7 @@ def until_dead(processes: list[int]) -> None:
 
 
 def test_a_program_is_ended_with_all_that_it_started(tmp_path: Path) -> None:
-    guarded = Guarded([sys.executable, "-c", PROGRAM], os.environ, tmp_path / "log", 0.5)
+    guarded = ChildProgram([sys.executable, "-c", PROGRAM], os.environ, tmp_path / "log", 0.5)
     ids = ids_in(tmp_path / "log")
     assert all(map(is_alive, ids))
     assert set(ids) <= set(descendants(os.getpid()))
@@ -60,7 +60,7 @@ def test_a_program_is_ended_with_all_that_it_started(tmp_path: Path) -> None:
 
 def test_what_a_program_leaves_behind_is_ended(tmp_path: Path) -> None:
     program = PROGRAM.replace("time.sleep(300)\n", "sys.exit(3)\n")
-    guarded = Guarded([sys.executable, "-c", program], os.environ, tmp_path / "log", 0.5)
+    guarded = ChildProgram([sys.executable, "-c", program], os.environ, tmp_path / "log", 0.5)
     assert guarded.wait(20) == 3
     assert not any(map(is_alive, ids_in(tmp_path / "log")))
     guarded.close()
@@ -71,8 +71,8 @@ def test_a_program_ends_with_who_is_killed(number: int, tmp_path: Path) -> None:
     parent = f"""
 import os, sys, time
 from pathlib import Path
-from fedloom.deploy.guard import Guarded
-guarded = Guarded([sys.executable, "-c", {PROGRAM!r}], os.environ, Path({str(tmp_path / "log")!r}), 0.5)
+from fedloom.deploy.child_program import ChildProgram
+guarded = ChildProgram([sys.executable, "-c", {PROGRAM!r}], os.environ, Path({str(tmp_path / "log")!r}), 0.5)
 time.sleep(300)
 """
     process = subprocess.Popen([sys.executable, "-c", parent])
@@ -83,7 +83,7 @@ time.sleep(300)
 
 
 def test_ctrl_c_is_not_for_the_guard(tmp_path: Path) -> None:
-    guarded = Guarded(["sleep", "300"], os.environ, tmp_path / "log", 0.5)
+    guarded = ChildProgram(["sleep", "300"], os.environ, tmp_path / "log", 0.5)
     end = time.monotonic() + 20
     while not (found := descendants(guarded._guard.pid)):
         assert time.monotonic() < end

@@ -11,7 +11,7 @@ import pandas as pd
 import pytest
 
 from fedloom import SettingError, read_csv
-from fedloom.experiments.new_tables import RunTable, TableRows
+from fedloom.experiments.prediction_tables import RunTable, TableRows
 
 PLAIN = """id,height,weight,site,ill
 a,1.5,60,north,no

@@ -32,7 +32,7 @@ class _Blank(Population):
         return replace(batches, mask=torch.zeros_like(batches.mask), num_steps=torch.zeros_like(batches.num_steps))
 
 
-class Rehearsals:
+class AnswerShapes:
     """Check of answers by the server.
 
     A method is rehearsed once for each architecture, registered number of examples and shapes of its arguments, because

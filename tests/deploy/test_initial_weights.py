@@ -13,7 +13,7 @@ from torch import nn
 
 from fedloom.core.errors import RefusedError
 from fedloom.core.model import Model
-from fedloom.deploy.start import PART, Offer, Start, Transfer
+from fedloom.deploy.initial_weights import PART, Offer, Start, Transfer
 from fedloom.engines.message_bytes import pack, unpack, with_checksum
 from fedloom.models import LeNet
 from fedloom.storage import files
@@ -140,7 +140,7 @@ def said(has: Any) -> bytes:
 
 
 def test_a_transfer_sends_what_is_lacking_and_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fedloom.deploy.start.PART", 100)
+    monkeypatch.setattr("fedloom.deploy.initial_weights.PART", 100)
     start, model = start_of(nn.Linear(40, 3))
     offer, size = Offer.read(start.offer(), model), len(start.data)
     for begins in (0, 37, size - 1, size):
@@ -160,7 +160,7 @@ def test_a_device_that_says_that_it_has_what_it_cannot_have_is_refused(has: Any)
 
 
 def test_a_device_cannot_ask_for_the_same_bytes_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fedloom.deploy.start.PART", 100)
+    monkeypatch.setattr("fedloom.deploy.initial_weights.PART", 100)
     start, _ = start_of(nn.Linear(40, 3))
     for again in (0, 99, 101, len(start.data)):
         transfer = Transfer(start)
