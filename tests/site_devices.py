@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from fedloom.coordinator.history import History
-from fedloom.coordinator.run import Job
+from fedloom.coordinator.job import Job
 from fedloom.core.task import needs_moments
 from fedloom.deploy.device import Membership
 from fedloom.deploy.device.data_manager import default_name

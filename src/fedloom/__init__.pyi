@@ -19,7 +19,6 @@ from fedloom.coordinator import (
     Schedule as Schedule,
     SeededByRound as SeededByRound,
     Uniform as Uniform,
-    run as run,
     verify as verify,
 )
 from fedloom.core import tree as tree

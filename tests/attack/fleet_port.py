@@ -44,8 +44,8 @@ from flwr.proto.node_pb2 import Node
 from fuzz import damaged
 
 from fedloom.deploy import certificates
-from fedloom.deploy.flower.flower_processes import SuperLink, free_port
 from fedloom.deploy.child_program import descendants
+from fedloom.deploy.flower.flower_processes import SuperLink, free_port
 from flower_in_memory import short_folder
 
 SOUND = 100  # every so many requests one is sound

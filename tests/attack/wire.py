@@ -30,9 +30,9 @@ from fedloom.core.errors import CodecError, DeclinedError, RefusedError, Setting
 from fedloom.core.model import Model
 from fedloom.data import from_arrays
 from fedloom.deploy.device import Membership
+from fedloom.deploy.initial_weights import Start
 from fedloom.deploy.registration import versions
 from fedloom.deploy.server.joining import _read_registration
-from fedloom.deploy.initial_weights import Start
 from fedloom.engines.engine_options import Options
 from fedloom.engines.message import Call
 from fedloom.engines.message_bytes import pack, part, seal, unpack, unseal, with_checksum

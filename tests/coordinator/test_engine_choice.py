@@ -31,8 +31,7 @@ from fedloom import (
     models,
     run,
 )  # fmt: skip
-from fedloom.coordinator import Job
-from fedloom.coordinator import engine_choice as chooser
+from fedloom.coordinator import Job, engine_choice as chooser
 from fedloom.coordinator.engine_choice import check_used, choose, choose_compilation
 from fedloom.coordinator.rounds import Coordinator
 from fedloom.coordinator.trial_pass import try_model

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 import fedloom as fl
-from fedloom.coordinator.run import Job
+from fedloom.coordinator.job import Job
 from fedloom.core.batch import Batch
 from fedloom.core.errors import SettingError, SettingWarning
 from fedloom.core.model import Model

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from fedloom.algorithms import FedAvg, FedDF, FedNTD, KTpFL, LocalOnly, PFedSD, Scaffold
 from fedloom.coordinator import RunSettings
-from fedloom.coordinator.run import Job
+from fedloom.coordinator.job import Job
 from fedloom.core import tree
 from fedloom.core.algorithm import Algorithm
 from fedloom.core.batch import Batch

@@ -12,7 +12,7 @@ from rich.console import Console
 
 from fedloom import ALGORITHMS
 from fedloom.coordinator import History
-from fedloom.coordinator.run import showing
+from fedloom.coordinator.job import showing
 from fedloom.display.progress import progress
 from fedloom.report import comparison_table, readings_table
 from fedloom.report.comparison import evaluation, headline

@@ -25,8 +25,8 @@ def check() -> ModuleType:
     ("file", "tests"),
     [
         ("algorithms/moon", {"tests/algorithms/test_moon.py"}),  # of its name
-        ("deploy/server/reception", {"tests/deploy/device/test_membership.py"}),  # its wrong edits name it
-        ("engines/admission", {"tests/engines/test_messages.py"}),
+        ("deploy/server/joining", {"tests/deploy/device/test_membership.py"}),  # its wrong edits name it
+        ("engines/argument_checks", {"tests/engines/test_messages.py"}),
         ("report/over_seeds", {"tests/report/test_first_screen.py"}),
         ("coordinator/thread_count", {"tests/coordinator/test_thread_count.py"}),
         ("analyses/forgetting", {"tests/analyses/test_analyses.py"}),  # a room loads it by its name

@@ -21,8 +21,8 @@ FILES = {
 }
 KERNEL = {
     "fedloom/__init__.py": "",
-    "fedloom/coordinator/__init__.py": "from fedloom.coordinator.run import f\n\nx = 1\n",
-    "fedloom/coordinator/run.py": "def f():\n    import fedloom.display.lines\n    import fedloom.ranks.rank_engine\n",
+    "fedloom/coordinator/__init__.py": "from fedloom.coordinator.job import f\n\nx = 1\n",
+    "fedloom/coordinator/job.py": "def f():\n    import fedloom.display.lines\n    import fedloom.ranks.rank_engine\n",
     "fedloom/display/lines.py": "show = print\n",
     "fedloom/ranks/rank_engine.py": "from fedloom.core.tree import leaf\n\n\na = 1\nb = 2\n",
     "fedloom/ranks/alone.py": "import fedloom.cli\n",
@@ -62,7 +62,7 @@ def test_the_kernel_and_its_neighbours(tmp_path: Path) -> None:
         "imports of neighbours in the kernel": 2,
     }
     assert size.edges == [
-        "fedloom/coordinator/run.py imports fedloom.ranks.rank_engine",
+        "fedloom/coordinator/job.py imports fedloom.ranks.rank_engine",
         "fedloom/core/tree.py imports fedloom.report",
     ]
 

@@ -15,8 +15,8 @@ from torch import nn
 
 import fedloom as fl
 from fedloom.coordinator import Job
-from fedloom.coordinator.evaluation import Evaluation
 from fedloom.coordinator.descriptions import plain
+from fedloom.coordinator.evaluation import Evaluation
 from fedloom.coordinator.part import Running
 from fedloom.coordinator.personal_models import PersonalModels, Threshold
 from fedloom.core.task_measures import chosen_measures, measures_of, sums_of, values_of_sums

@@ -1,10 +1,10 @@
 """The run, from the first cohort to the last record."""
 
 from fedloom.coordinator.history import History
+from fedloom.coordinator.job import Job, Restored, run
 from fedloom.coordinator.newcomers import NewClients
 from fedloom.coordinator.part import Needs, Part, Running
 from fedloom.coordinator.replay import Replay, RoundReplay
-from fedloom.coordinator.run import Job, Restored, run
 from fedloom.coordinator.run_folders import check_free, runs_below
 from fedloom.coordinator.sampler import (
     Arriving,

@@ -10,8 +10,8 @@ from typing import Any
 from fedloom.coordinator.cached_fronts import Frame, settled
 from fedloom.coordinator.engine_choice import check_used, choose, choose_compilation
 from fedloom.coordinator.evaluation import Evaluation, panel_of
-from fedloom.coordinator.plan import Plan
 from fedloom.coordinator.part import Parts
+from fedloom.coordinator.plan import Plan
 from fedloom.coordinator.sampler import DeviceSampler, Uniform
 from fedloom.coordinator.schedule import Schedule
 from fedloom.coordinator.thread_count import choose_threads

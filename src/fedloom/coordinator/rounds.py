@@ -11,13 +11,13 @@ from fedloom.coordinator import descriptions as facts
 from fedloom.coordinator.assembly import assemble
 from fedloom.coordinator.chance import warn_of_ending
 from fedloom.coordinator.checkpoint import LOGS, PER_CLIENT, Checkpoint
-from fedloom.coordinator.directory import RunDirectory
 from fedloom.coordinator.descriptions import plain
+from fedloom.coordinator.directory import RunDirectory
 from fedloom.coordinator.history import EVALUATION, History, Record
-from fedloom.coordinator.plan import Plan
-from fedloom.coordinator.part import Running
-from fedloom.coordinator.round_record import Clock, of_traffic, peak_rss_mib
 from fedloom.coordinator.manifest import Manifest
+from fedloom.coordinator.part import Running
+from fedloom.coordinator.plan import Plan
+from fedloom.coordinator.round_record import Clock, of_traffic, peak_rss_mib
 from fedloom.core import tree
 from fedloom.core.errors import SettingError, SettingWarning, StorageError, warn
 from fedloom.core.fold.execution import threads

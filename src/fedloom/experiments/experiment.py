@@ -12,7 +12,7 @@ from typing import Any
 
 from fedloom.algorithms import ALGORITHMS
 from fedloom.coordinator.directory import RunDirectory
-from fedloom.coordinator.run import Job
+from fedloom.coordinator.job import Job
 from fedloom.coordinator.run_folders import runs_below
 from fedloom.coordinator.settings import RunSettings
 from fedloom.core.algorithm import Algorithm

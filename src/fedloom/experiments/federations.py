@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 
-from fedloom.coordinator.run import Job
+from fedloom.coordinator.job import Job
 from fedloom.data import Dataset, Examples, Federation
 from fedloom.experiments.experiment import Experiment
 from fedloom.experiments.remote_source import is_remote

@@ -19,7 +19,14 @@ from fedloom.data import Dataset, Examples, Normalise, Tokens, from_arrays
 from fedloom.data.inputs import IGNORED, next_tokens
 from fedloom.experiments import catalogue
 from fedloom.experiments.experiment import Experiment
-from fedloom.experiments.prediction_tables import RunTable, TableRows, check_names, class_names, class_places, some_names
+from fedloom.experiments.prediction_tables import (
+    RunTable,
+    TableRows,
+    check_names,
+    class_names,
+    class_places,
+    some_names,
+)
 from fedloom.experiments.training_rows import TrainedOn, count_trained
 from fedloom.experiments.unknown_words import warn_of_unknown
 from fedloom.storage.files import path_of

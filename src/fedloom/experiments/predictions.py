@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 from torch import Tensor
 
-from fedloom.coordinator.run import Job
+from fedloom.coordinator.job import Job
 from fedloom.core.batch import Batch
 from fedloom.core.errors import SettingError
 from fedloom.core.task import Task, targets_of

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from fedloom.coordinator.run import Job
+from fedloom.coordinator.job import Job
 from fedloom.core.errors import SettingError, SettingWarning, warn
 from fedloom.core.task import Task, targets_of
 from fedloom.core.task_measures import TaskMeasure, chosen_measures, measures_of

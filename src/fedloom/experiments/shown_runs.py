@@ -7,8 +7,8 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from fedloom.coordinator import History, Job, RunSettings
+from fedloom.coordinator.job import showing
 from fedloom.coordinator.rounds import OnHistory
-from fedloom.coordinator.run import showing
 from fedloom.core.model import Model
 from fedloom.data import Examples, Federation, Inputs
 from fedloom.display.progress import RunSequence, progress

@@ -9,7 +9,7 @@ from pathlib import Path
 from fedloom.coordinator import descriptions as facts
 from fedloom.coordinator.directory import RunDirectory
 from fedloom.coordinator.history import History
-from fedloom.coordinator.run import Job
+from fedloom.coordinator.job import Job
 from fedloom.core.errors import SettingError
 from fedloom.core.model import Model
 from fedloom.core.task import ChoosesThreshold, Task

@@ -16,8 +16,8 @@ from typing import Any, Protocol
 
 from fedloom.coordinator.descriptions import plain
 from fedloom.coordinator.history import History
+from fedloom.coordinator.job import Job
 from fedloom.coordinator.rounds import OnHistory
-from fedloom.coordinator.run import Job
 from fedloom.core.errors import ClientError, FedloomError, SettingError, SettingWarning, warn
 from fedloom.evaluate.measure import VALIDATION, Measure, task_measures_for
 from fedloom.experiments import catalogue

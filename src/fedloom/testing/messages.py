@@ -30,7 +30,7 @@ class Messages(Engine):
     def __init__(self, *args: Any, **more: Any) -> None:
         super().__init__(*args, **more)
         self.child: Child | None = None
-        self.rehearsals = AnswerShapes(self.population, self.algorithm)
+        self.shapes = AnswerShapes(self.population, self.algorithm)
         self.num_broadcasts = 0
 
     def answers(self, call: Call, clients: Sequence[int], send: Send) -> Iterator[tuple[Request, Any, Answer]]:
@@ -57,7 +57,7 @@ class Messages(Engine):
 
     def accept(self, data: bytes | memoryview, request: Request) -> tuple[Any, Answer]:
         """Return (new states, answer) from untrusted bytes."""
-        message = unpack(data, check=lambda _, name, like: self.rehearsals.check(request, name, like), limit=self.limit)
+        message = unpack(data, check=lambda _, name, like: self.shapes.check(request, name, like), limit=self.limit)
         states, answer = answer_of(message, request)
         if ("state" in message.parts) == (request.call.exchange == EVALUATING):
             raise CodecError("a state comes with the answer to a request that brought one, and only then")

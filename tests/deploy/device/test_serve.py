@@ -21,10 +21,10 @@ from fedloom.core.errors import SettingError
 from fedloom.core.model import Model
 from fedloom.data import LabelDrift, Window
 from fedloom.deploy import rank_transports
+from fedloom.deploy.initial_weights import Start
 from fedloom.deploy.registration import Registration
 from fedloom.deploy.server.device_registry import Registry
 from fedloom.deploy.server.serve import _bounds, _described, settings_of
-from fedloom.deploy.initial_weights import Start
 from fedloom.experiments import catalogue
 from fedloom.experiments.experiment import Experiment
 from fedloom.experiments.export import export

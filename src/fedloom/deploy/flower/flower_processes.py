@@ -20,9 +20,9 @@ from pathlib import Path
 
 from fedloom.core.errors import RankError, SettingError
 from fedloom.deploy.certificates import fingerprint
+from fedloom.deploy.child_program import ChildProgram
 from fedloom.deploy.flower.flower_commands import END
 from fedloom.deploy.flower.flower_relay import SOCKET
-from fedloom.deploy.child_program import ChildProgram
 from fedloom.deploy.refusals import UNREGISTERED, Refusal, RefusalLog, begin_anew
 from fedloom.ranks.communication import check_port
 from fedloom.wording import install
@@ -208,7 +208,9 @@ class SuperLink(_Supervised):
         output = self.folder / "output"
         output.write_bytes(b"")
         words = [word for command in commands for word in (*command, END)][:-1]
-        command = ChildProgram([sys.executable, "-m", "fedloom.deploy.flower.flower_commands", *words], self._env, output)
+        command = ChildProgram(
+            [sys.executable, "-m", "fedloom.deploy.flower.flower_commands", *words], self._env, output
+        )
         try:
             status = command.wait(START)
         except TimeoutError as error:

@@ -25,8 +25,8 @@ from fedloom.core.errors import (
 from fedloom.core.task_measures import impossible
 from fedloom.core.types import Weighted, Weights, state
 from fedloom.deploy.registration import INVITATION
-from fedloom.deploy.server.fleet import Fleet, NoResponse
 from fedloom.deploy.server.answer_shapes import AnswerShapes
+from fedloom.deploy.server.fleet import Fleet, NoResponse
 from fedloom.engines.engine import Engine
 from fedloom.engines.loop import Loop
 from fedloom.engines.message import EVALUATING, GIVEN, Answer, Call, EvaluationResult, Request
@@ -76,7 +76,7 @@ class Devices(Engine):
 
     def __init__(self, *args: Any, **more: Any) -> None:
         super().__init__(*args, **more)
-        self.rehearsals = AnswerShapes(self.population, self.algorithm)
+        self.shapes = AnswerShapes(self.population, self.algorithm)
         self.limit = LIMIT
         self._numbers = itertools.count(1)
         self._final: dict[str, Any] | None = None  # what is said beside a model of the finished run
@@ -251,7 +251,7 @@ class Devices(Engine):
     def _size(self, request: Request) -> int:
         """Return the most bytes of an answer; a request that cannot be rehearsed is rejected with its answer."""
         try:
-            return min(self.limit, self.rehearsals.size(request))
+            return min(self.limit, self.shapes.size(request))
         except FedloomError:
             return self.limit
 
@@ -282,7 +282,7 @@ class Devices(Engine):
 
     def _read_answer(self, request: Request, data: memoryview) -> tuple[Any, Answer]:
         """Return (new state or its version, answer) from untrusted bytes."""
-        message = unpack(data, check=lambda _, name, like: self.rehearsals.check(request, name, like), limit=self.limit)
+        message = unpack(data, check=lambda _, name, like: self.shapes.check(request, name, like), limit=self.limit)
         message.head["warnings"] = []  # warnings of a device go to its own log
         travels = self.options.counts_states and request.call.exchange != EVALUATING
         if ("state" in message.parts) != travels:

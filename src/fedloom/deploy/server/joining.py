@@ -1,4 +1,4 @@
-"""Reception of devices: they get the settings, register, and get a number, a token and public examples."""
+"""Joining of devices: they get the settings, register, and get a number, a token and public examples."""
 
 from __future__ import annotations
 

@@ -16,13 +16,13 @@ from fedloom.core.errors import CodecError, SettingError
 from fedloom.core.naming import forbid_imports
 from fedloom.core.task import needs_moments
 from fedloom.deploy.commands import check_flags
+from fedloom.deploy.initial_weights import Start
 from fedloom.deploy.invitations import enrol
 from fedloom.deploy.own_scale import warn_about_own_scale
 from fedloom.deploy.server.device_registry import Registry
 from fedloom.deploy.server.devices import Devices
 from fedloom.deploy.server.fleet import Audit, RankFleet
 from fedloom.deploy.server.joining import register_devices, send_public
-from fedloom.deploy.initial_weights import Start
 from fedloom.deploy.transport import ServerPlace, transport_named
 from fedloom.display.terminal import Terminal
 from fedloom.engines.upload_bounds import BOUND_OF_DEVICES, LEAST, bound

@@ -764,7 +764,7 @@ BATCHES: dict[str, Any] = {"distill": Digest(epochs=1, batch_size=4, optimiser=S
 )  # fmt: skip
 def test_logits_of_which_too_few_are_compared_are_refused(algorithm: Any, fewest: int) -> None:
     """A softmax over one logit is 1 whatever a network says: distillation by it would be silently without effect."""
-    from fedloom.coordinator.run import Job
+    from fedloom.coordinator.job import Job
 
     assert algorithm.requires.logits == fewest
     data = federation(public=examples(12))
@@ -785,7 +785,7 @@ def test_logits_of_which_too_few_are_compared_are_refused(algorithm: Any, fewest
 def test_a_job_that_was_checked_is_not_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
     import importlib
 
-    module = importlib.import_module("fedloom.coordinator.run")  # the name `run` is the function
+    module = importlib.import_module("fedloom.coordinator.job")  # the name `run` is the function
 
     tried: list[None] = []
     plain = module.try_model

@@ -14,9 +14,9 @@ import numpy as np
 from fedloom.coordinator.data_advice import check_batches_of_one, check_plausible
 from fedloom.coordinator.directory import RunDirectory
 from fedloom.coordinator.history import History
-from fedloom.coordinator.plan import Models, Plan, describe
 from fedloom.coordinator.newcomers import NewClients
 from fedloom.coordinator.part import Part
+from fedloom.coordinator.plan import Models, Plan, describe
 from fedloom.coordinator.replay import Replay, RoundReplay
 from fedloom.coordinator.rounds import Coordinator, OnHistory
 from fedloom.coordinator.run_folders import check_free
