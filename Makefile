@@ -10,7 +10,7 @@ PYTEST := $(BIN)/python -m pytest -n 2 --dist loadfile
 # Tests start hundreds of processes: without byte code each compiles the whole library (5 s of 10).
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test test-all test-slow check mutants lint docs docs-version docs-venv release bench screenshots venv clean help
+.PHONY: demo test test-all check mutants lint docs docs-version docs-venv release bench screenshots venv clean help
 
 .DEFAULT_GOAL := help
 
@@ -46,11 +46,9 @@ demo: $(DEMO)/.installed
 test: $(STAMP)
 	$(PYTEST) $(PYTEST_ARGS)
 
+# Three processes on two cores, since many tests wait for processes that they start.
 test-all: $(STAMP)
-	$(PYTEST) -m "slow or not slow" $(PYTEST_ARGS)
-
-test-slow: $(STAMP)
-	$(PYTEST) -n 3 --no-loadscope-reorder -m slow $(PYTEST_ARGS)
+	$(PYTEST) -n 3 --no-loadscope-reorder -m "slow or not slow" $(PYTEST_ARGS)
 
 check: $(STAMP)
 	$(BIN)/python scripts/check.py $(FILE)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import subprocess
 import sys
 import zlib
 from collections.abc import Callable, Iterator
@@ -17,6 +18,8 @@ import torch
 if TYPE_CHECKING:
     from fedloom.analyses.analysed_run import AnalysedRun, ReplayedRound
 
+KILLED = tuple(f"src/fedloom/{room}" for room in ("coordinator", "core", "deploy", "engines", "ranks", "storage"))
+KILLED += ("tests/attack", "tests/coordinator", "tests/deploy", "tests/ranks", "conftest.py", "constraints.txt")
 GOLDEN = Path(__file__).parent / "tests" / "golden"
 FIRST = ("test_flower.py", "test_battery.py", "test_ranks.py", "test_write.py", "test_writing.py", "test_runs.py")
 
@@ -33,13 +36,13 @@ def golden(name: str) -> dict[str, Any]:
 
 
 @pytest.hookimpl(tryfirst=True)  # before what is slow is left out
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Mark the cases of a test as slow but for a few, where `@pytest.mark.some(n)` says how many `make test` runs.
 
     They are spread over all of them, from one that the test's name decides, so that the values of a cross product are
     met somewhere: of 12 cases (4 algorithms x 3 engines), some(4) runs the 1st, 4th, 7th and 10th, or the 2nd, 5th, ...
 
-    What takes longest comes `FIRST`, so that nobody waits for it in the end: `make test-slow` keeps this order.
+    What takes longest comes `FIRST`, so that nobody waits for it in the end: `make test-all` keeps this order.
     """
     items.sort(key=lambda item: FIRST.index(item.path.name) if item.path.name in FIRST else len(FIRST))
     cases = dict[str, list[pytest.Item]]()
@@ -52,6 +55,29 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         for i, item in enumerate(several):
             if i not in kept:
                 item.add_marker(pytest.mark.slow)
+    if (since := config.getoption("kills_since")) and not may_break_kills(since, config.rootpath):
+        config.hook.pytest_deselected(items=[item for item in items if item.get_closest_marker("kills")])
+        items[:] = [item for item in items if not item.get_closest_marker("kills")]
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--kills-since", help="leave out tests marked `kills` where nothing that they kill has changed")
+
+
+def may_break_kills(since: str, root: Path) -> bool:
+    """Return whether a kill could end otherwise than at a commit: what keeps or carries a run has changed since then.
+
+    So it is too where nobody can tell: there is no such commit, or it is this one.
+    """
+
+    def git(*words: str) -> str | None:
+        found = subprocess.run(["git", *words], cwd=root, capture_output=True, text=True)
+        return found.stdout.strip() if found.returncode == 0 else None
+
+    then = git("rev-parse", "--verify", "--quiet", f"{since}^{{commit}}")
+    if then is None or then == git("rev-parse", "HEAD"):
+        return True
+    return git("diff", "--name-only", then, "--", *KILLED) != ""
 
 
 @pytest.fixture(autouse=True)

@@ -19,6 +19,7 @@ from fedloom.coordinator import (
     Schedule as Schedule,
     SeededByRound as SeededByRound,
     Uniform as Uniform,
+    run as run,
     verify as verify,
 )
 from fedloom.core import tree as tree

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from fedloom.algorithms import Centralised, FedAvg, FedNTD, KTpFL, PFedSD
 from fedloom.analyses.measures import class_activations, class_gradients
 from fedloom.analyses.measures.flat import losses
-from fedloom.coordinator import RunSettings, job as run
+from fedloom.coordinator import RunSettings, run
 from fedloom.core import tree
 from fedloom.core.algorithm import Algorithm
 from fedloom.core.augment import Augment

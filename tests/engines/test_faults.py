@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from fedloom.algorithms import ALGORITHMS, FedAvg, FedBE, FedDF, FedMD, KTpFL, PFedDF
-from fedloom.coordinator import RunSettings, job as run
+from fedloom.coordinator import RunSettings, run
 from fedloom.coordinator.sampler import FixedList
 from fedloom.core.errors import SettingError
 from fedloom.core.optimiser import SGD, Digest, Local
