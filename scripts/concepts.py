@@ -1,4 +1,4 @@
-"""How many things a reader of an algorithm's file must know that the file itself does not say.
+"""Count what a reader of an algorithm's file must know that the file itself does not say.
 
     python scripts/concepts.py [FILE ...]    without files: those of src/fedloom/algorithms
 

@@ -304,7 +304,7 @@ def analyses_page(text: str) -> str:
 
 
 def _network(network: Network) -> dict[str, Any]:
-    """What `fedloom models` knows of a network."""
+    """Facts of a network for `fedloom models`."""
     about = {"what": plain(network.what), "inputs": network.inputs}
     return {**about, "parameters": network.parameters, "settings": _written(network)}
 
@@ -315,7 +315,7 @@ def _written(network: Network) -> str:
 
 
 def _called(partition: NamedPartition) -> str:
-    """How a partition is made in Python."""
+    """Call that makes a partition in Python."""
     takes = inspect.signature(partition.function).parameters
     names = [name for name, one in takes.items() if one.default is one.empty or name in partition.values]
     seed = takes["seed"].default if "seed" in takes else inspect.Parameter.empty
@@ -324,7 +324,7 @@ def _called(partition: NamedPartition) -> str:
 
 
 def _made(kind: Any) -> str:
-    """How an object of a dataclass is made in Python."""
+    """Call that makes an object of a dataclass in Python."""
     return _call(kind.__name__, [field.name for field in dataclasses.fields(kind)], {})
 
 
@@ -438,7 +438,7 @@ def expression(value: object) -> str:
 
 
 def _indexed(key: str, one: Declared) -> dict[str, Any]:
-    """What the parser needs of a setting that has a flag."""
+    """Entry of the parser for a setting that has a flag."""
     choices = {"choices": list(get_args(one.kind))} if get_origin(one.kind) is Literal else {}
     about = {"flag": one.flag, "value": one.value, "group": one.group, "what": _described(key, one)}
     return {"default": one.default, **choices, **about}
@@ -589,7 +589,7 @@ def _row(key: str, one: Declared) -> str:
 
 
 def _word(kind: Any) -> str:
-    """How the page writes a type."""
+    """Form in which the page writes a type."""
     if without_none(kind) is not kind:
         return f"{_word(without_none(kind))} or none"
     if get_origin(kind) is Literal:

@@ -100,7 +100,7 @@ def loaded(root: Path) -> list[str]:
 
 @dataclass
 class Size:
-    """What is counted of a copy of the source."""
+    """Counts of a copy of the source."""
 
     statements: Counter[str] = field(default_factory=Counter)  # by room, and of the wheel
     lines: Counter[str] = field(default_factory=Counter)

@@ -1,11 +1,13 @@
-"""Docstrings of public functions and of the classes that authors call name arguments, result and errors."""
+"""Docstrings begin with a noun or a verb; those that authors read name arguments, result and errors."""
 
 from __future__ import annotations
 
 import ast
 import inspect
+import re
 import textwrap
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,6 +19,13 @@ _RUNS = ("Algorithm", "Batch", "Batches", "Client", "Cohort", "Replies", "Histor
 _DATA = ("Dataset", "Examples", "Federation", "Partition", "Augment")
 _TENSORS = ("Model", "Params", "Weights", "Maybe", "Local", "Optimiser", "SGD", "Adam", "Cosine")
 _TASKS = ("Task", "Classification", "Binary", "Hinge", "SVM", "MultiLabel", "NextToken", "Regression", "LDAM")
+ROOT = Path(__file__).resolve().parent.parent
+_REFUSED = re.compile(
+    r"(As|From|How|In|That|There|Those|What|When|Where|Whether|Which|Who|Whom|Whose"  # clauses
+    r"|Everybody|Everybody's|Everything|Somebody|Something|Whatever|Whoever"
+    r"|Gives|Holds|Keeps|Makes|Reads|Returns|Says|Sends|Takes|Tells|Warns|Yields)(?!\S)"
+)
+_REFUSED_OF_CLASSES = re.compile(r"(Collect|Define|Describe|Hold)(?!\S)")
 WRITTEN_OUT = (*_RUNS, *_DATA, *_TENSORS, *_TASKS)  # classes: all their methods
 
 
@@ -30,6 +39,48 @@ def functions() -> Iterator[tuple[str, Callable[..., Any]]]:
                 function = found.__func__ if isinstance(found, classmethod | staticmethod) else found
                 if inspect.isfunction(function) and not method.startswith("_"):
                     yield f"{name}.{method}", function
+
+
+def misleading(text: str, is_algorithm: bool = False) -> list[str]:
+    """Return first words of a file's docstrings, those of fields too, that are neither a noun nor an imperative."""
+    found = []
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+            # The first line of an algorithm says what the method does.
+            is_thing = isinstance(node, ast.ClassDef) and not is_algorithm
+            for part in node.body:
+                match part:
+                    case ast.Expr(ast.Constant(str(doc))):
+                        if word := _REFUSED.match(doc) or (is_thing and _REFUSED_OF_CLASSES.match(doc)):
+                            found.append(f"line {part.lineno}: {word[0]}")
+    return found
+
+
+_FILES = [path for folder in ("src", "papers/src", "scripts") for path in sorted((ROOT / folder).rglob("*.py"))]
+
+
+def test_docstrings_begin_with_a_noun_or_a_verb() -> None:
+    found = {
+        str(path.relative_to(ROOT)): lines
+        for path in _FILES
+        if (lines := misleading(path.read_text(encoding="utf-8"), path.parent.name == "algorithms"))
+    }
+    assert len(_FILES) > 400
+    assert not found, f"rewrite these docstrings: a noun for a thing, a verb for a function\n{found}"
+
+
+def test_a_clause_in_the_place_of_a_noun_is_noticed() -> None:
+    text = '''"""What is here."""
+class A:
+    """Hold numbers."""
+    a: int
+    """Who trains: nobody."""
+    async def f(self):
+        """Takes one."""
+        """Return one."""
+'''
+    assert misleading(text) == ["line 1: What", "line 3: Hold", "line 5: Who", "line 7: Takes"]
+    assert misleading(text, is_algorithm=True) == ["line 1: What", "line 5: Who", "line 7: Takes"]
 
 
 def lacking(function: Callable[..., Any]) -> list[str]:

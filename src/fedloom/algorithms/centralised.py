@@ -17,7 +17,7 @@ import fedloom as fl
 
 @dataclass(frozen=True, kw_only=True)
 class Centralised(fl.Algorithm[fl.Weights, tuple[()]]):
-    """Everybody's data in one place."""
+    """Training on all clients' data in one place."""
 
     requires = fl.Requires(one_place=True)
 

@@ -74,7 +74,7 @@ class FedADI(OneShot):
         return self.distilled(server, teachers, examples, cohort.key("distil"))
 
     def inverted(self, x: Tensor, y: Tensor, teachers: Teachers, student: fl.Weights, key: int = 0) -> fl.Weights:
-        """After `steps` from pixels x [b, ...] towards the classes y [b]: those of the least loss, and its terms."""
+        """Pixels of the least loss within `steps` from x [b, ...] towards the classes y [b], and its terms."""
         about, (af, atv, ac) = self.about, (self.alpha_f, self.alpha_tv, self.alpha_c)
 
         def loss(

@@ -112,7 +112,7 @@ def draws(w: fl.Params, clients: Sequence[fl.Params], spread: float, count: int,
 def minimise_averaged(
     loss: Loss, start: fl.Weights, batches: fl.Batches, optimiser: fl.Optimiser, *, since: int, every: int
 ) -> fl.Weights:
-    """As `fold.minimise`, at the optimiser's own rate, but for the mean of the models after some of the steps.
+    """Train as `fold.minimise` at the optimiser's own rate; return the mean of the models after some of the steps.
 
     Those are the steps whose number, from 1, is above `since` and a multiple of `every` (Izmailov et al., UAI 2018);
     without any it is the last model. Buffers are those of the last step.

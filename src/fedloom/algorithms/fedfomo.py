@@ -157,7 +157,7 @@ def affinity_increment(w: Tensor) -> Tensor:
 
 
 def choose(affinity: Tensor, others: Sequence[int], count: int, explore: float, rng: np.random.Generator) -> list[int]:
-    """Up to `count` of `others`, one after the other: any with probability `explore`, else that of highest affinity.
+    """Choose up to `count` of `others`, one by one: any with probability `explore`, else that of highest affinity.
 
     `affinity`: of all clients, [N]. Equal ones come in random order.
     """

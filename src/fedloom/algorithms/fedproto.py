@@ -60,7 +60,7 @@ class FedProto(EndsLinear[Server, fl.Weights]):
 
     @property
     def paced_by(self) -> str | None:
-        """As `ScheduledLoss`: features are collected in the last of all epochs."""
+        """Setting that paces the loss: features are collected in the last of all epochs."""
         return "proto_from" if self.proto_from == "last_epoch" else None
 
     def bind(self, federation: fl.Federation, models: Mapping[str, fl.Model]) -> Self:

@@ -61,7 +61,7 @@ class FedProx(fl.Averaging[fl.Weights]):
 
     @property
     def paced_by(self) -> str | None:
-        """As `ScheduledLoss`: a straggler's share is one of all epochs of the round."""
+        """Setting that paces the loss: a straggler's share is one of all epochs of the round."""
         return "drop_percent" if self.drop_percent else None
 
     @fl.on_client

@@ -56,7 +56,7 @@ class FedRep(FedPer):
 
     @property
     def paced_by(self) -> str | None:
-        """As `ScheduledLoss`: the head's training is before the shared layers', and as long as a round's is."""
+        """Setting that paces the loss: the head trains before the shared layers', and as long as a round's is."""
         return "head_epochs" if self.head_epochs else None
 
     @fl.on_client

@@ -39,7 +39,7 @@ from fedloom.core.derivatives import objective_gradient
 
 @fl.state
 class Step:
-    """Between two batches of a step."""
+    """State between two batches of a step."""
 
     w: fl.Params
     at: fl.Params  # where the next gradient is taken: w or u

@@ -71,9 +71,9 @@ ANALYSES = by_name(
     landscape_noise,
     landscape_hessian,
 )
-"""Those of any run, in the order of lists of them. What each measures is the first line of its docstring."""
+"""Analyses of any run, in the order of lists of them. What each measures is the first line of its docstring."""
 OF_ANY_TASK = frozenset({"gradient-diversity"})
-"""Those that ask nothing of a run's targets; all others look at classes."""
+"""Analyses that ask nothing of a run's targets; all others look at classes."""
 
 
 def every() -> dict[str, Analysis]:

@@ -1,4 +1,4 @@
-"""Hold the result of an analysis: a figure, tables of numbers, and sentences about them."""
+"""Result of an analysis: a figure, tables of numbers, and sentences about them."""
 
 from __future__ import annotations
 

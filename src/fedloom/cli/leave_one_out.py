@@ -98,7 +98,7 @@ def show_sites(results: Results, out: str | None, console: Terminal) -> None:
 
 @dataclasses.dataclass(frozen=True)
 class _Row:
-    """Hold one measure of one model on one site that did not train; NaN where it is undefined."""
+    """One measure of one model on one site that did not train; NaN where it is undefined."""
 
     method: str
     site: str

@@ -9,7 +9,7 @@ from fedloom.engines.aggregators import aggregator
 
 
 class AggregatorUsed(Part):
-    """Warns where an aggregator is set, and the first round that asks clients takes no mean of what they upload."""
+    """Warning that an aggregator is set, and the first round that asks clients takes no mean of what they upload."""
 
     def __init__(self) -> None:
         self.asked = False  # whether a round here has asked clients

@@ -1,4 +1,4 @@
-"""From a plan to what computes it: the engine, built once, with the data, the algorithm and the parts of the run."""
+"""Assembly of a run from its plan: the engine, built once, with the data, the algorithm and the parts of the run."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _AT_NO_TIME = 1 << 62  # a round that no run has
 
 @dataclass(frozen=True)
 class Assembly:
-    """Everything that computes a run.
+    """All that computes a run.
 
     Attributes:
         job: what was asked for.

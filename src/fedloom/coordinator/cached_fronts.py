@@ -46,7 +46,7 @@ _made = weakref.WeakKeyDictionary()
 
 
 class Frame(NamedTuple):
-    """What is known of how a run is computed, before there is an engine."""
+    """Facts of how a run is computed, before there is an engine."""
 
     kind: type[Engine]
     options: Options
@@ -134,7 +134,7 @@ def _hindrance(job: Plan, frame: Frame) -> str | None:
 
 
 class _NoFrontError(Exception):
-    """There is no front to compute once; says why."""
+    """Refusal to compute a front once; says why."""
 
 
 class _Choice:

@@ -26,7 +26,7 @@ Spans = list[tuple[int, int, int]]  # (client, first row, row after the last)
 
 
 class ClientMeasures(NamedTuple):
-    """Hold the measures of one client's model."""
+    """Measures of one client's model."""
 
     values: dict[str, float]  # by measure; NaN where one is undefined
     sums: Mapping[str, Tensor]

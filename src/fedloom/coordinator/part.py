@@ -95,7 +95,7 @@ class Running:
 
 
 class Part:
-    """Something that a run has beside its algorithm: a measurement, a stop, an advice. Every method may be left out.
+    """Part that a run has beside its algorithm: a measurement, a stop, an advice. Every method may be left out.
 
         class Spread(fl.Part):
             columns = (fl.Measure("loss_spread", "Spread of losses", "spread", "Standard deviation over clients."),)
@@ -118,9 +118,9 @@ class Part:
     held_out: Collection[int] = ()
     """Clients that are judged apart: no panel has them."""
     links: Sequence[Link] = ()
-    """What the part does to uploads on their way to the mean, after fedloom's own links."""
+    """Links of the part on the way of uploads to their mean, after fedloom's own."""
     state: Any = ()
-    """What the part keeps between rounds: a pytree of tensors, of the same shapes at every moment."""
+    """State of the part between rounds: a pytree of tensors, of the same shapes at every moment."""
 
     def check(self, job: Brief) -> None:
         """Raise SettingError where the part does not fit the run; nothing is computed yet."""

@@ -1,4 +1,4 @@
-"""Everything that determines a run, checked as far as it can be without a network being computed."""
+"""Plan of a run: all that determines it, checked as far as it can be without a network being computed."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ Models = Model | nn.Module | Callable[[], nn.Module] | Mapping[str, Model | nn.M
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Plan:
-    """Everything that determines a run; the arguments of `run`, which explains them.
+    """All that determines a run; the arguments of `run`, which explains them.
 
     `described`: how the run was asked for, kept as settings.json of its directory. `code`: the digests of the files of
     code that it names, by path. `fleet`: the devices that are its clients, whose examples are theirs; of what kind,
@@ -89,7 +89,7 @@ class Plan:
 
     @functools.cached_property
     def columns(self) -> dict[str, Measure]:
-        """Those among them that the parts of the run declare."""
+        """Columns that the parts of the run declare."""
         return Parts(self).columns
 
     @property
@@ -143,7 +143,7 @@ class Plan:
 
     @functools.cached_property
     def trainees(self) -> Trainees:
-        """Who trains: the clients, or one in their place."""
+        """Trainees: the clients, or one in their place."""
         return trainees(
             self.algorithm, self.federation, self.settings, sampler=self.sampler, faults=self.faults,
             attack=self.attack, new=self.new,

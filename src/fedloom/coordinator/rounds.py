@@ -87,7 +87,7 @@ class Coordinator:
 
     @property
     def _beside(self) -> dict[str, Any]:
-        """What is kept beside the server states: of parts and the schedule that keep something, by name."""
+        """States beside the server's: of parts and the schedule that keep something, by name."""
         kept = self.assembly.schedule.state
         return self.parts.state | ({SCHEDULE: kept} if tree.leaves(kept) else {})
 

@@ -48,7 +48,7 @@ class Uniform:
 
 @dataclass(frozen=True)
 class SeededByRound:
-    """As the FedNTD and FedProx authors: NumPy's legacy generator seeded with the round, the same for every seed.
+    """NumPy's legacy generator seeded with the round, the same for every seed, as the FedNTD and FedProx authors do.
 
     It permutes all clients in every round, which takes tens of milliseconds for a million.
     """
@@ -60,7 +60,7 @@ class SeededByRound:
 
 @dataclass(frozen=True)
 class BySize:
-    """One after the other, each with probability proportional to its examples among the clients not yet drawn.
+    """Clients one after the other, each with probability proportional to its examples among those not yet drawn.
 
     A mean of their models weighted by examples counts size twice: choose `aggregation = "uniform"` where there is one.
     """
@@ -92,7 +92,7 @@ SYMMETRIC = (Uniform, SeededByRound, BySize)  # to them clients differ in size a
 
 @dataclass(frozen=True)
 class FixedList:
-    """In round t the clients `rounds[t]`, whatever the cohort size; a list may be empty, and each round needs one."""
+    """Clients `rounds[t]` in round t, whatever the cohort size; a list may be empty, and each round needs one."""
 
     rounds: tuple[tuple[int, ...], ...]
 

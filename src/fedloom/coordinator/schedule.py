@@ -22,7 +22,7 @@ class Schedule:
     """
 
     state: Any = ()
-    """What the schedule keeps between rounds: a pytree of tensors, of the same shapes at every moment."""
+    """State of the schedule between rounds: a pytree of tensors, of the same shapes at every moment."""
 
     def begin(self, run: Running) -> None:
         """Make the `state` of before the first round: the run is assembled, and nothing is computed yet."""

@@ -26,7 +26,7 @@ EVERYWHERE: tuple[Where, ...] = ("resumed", "method", "recipe")  # how a run is 
 
 @dataclass(frozen=True, kw_only=True)
 class RunSettings(StrictSettings):
-    """Set how a run is run; the same for every algorithm of a comparison.
+    """Settings of a run; the same for every algorithm of a comparison.
 
     `engine`, `compilation`, `chunk`, `bf16`, `device`, `dtype` and `threads` may change results in the last bits.
     """

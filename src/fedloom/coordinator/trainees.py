@@ -18,7 +18,7 @@ from fedloom.engines.population import Pooled, Population
 
 @dataclass(frozen=True, kw_only=True)
 class Trainees:
-    """Who trains in a run, and what may happen to what they send.
+    """Clients that train in a run, and what may happen to what they send.
 
     Attributes:
         algorithm: as the engine runs it.

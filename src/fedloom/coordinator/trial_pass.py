@@ -60,7 +60,7 @@ def _apart(train: Examples, first: npt.NDArray[np.int64]) -> tuple[Examples, Exa
 
 @dataclass(frozen=True)
 class Tried:
-    """Hold what the trial of a network found.
+    """Findings of the trial of a network.
 
     Attributes:
         alone: whether BatchNorm's running statistics are measured on one example: of one value there is no variance.

@@ -72,7 +72,7 @@ class Algorithm(StrictSettings, ABC, Generic[V, S]):
 
     @property
     def requires(self) -> Requires:
-        """What a run must have, so that one without it is refused before it starts."""
+        """Needs of data, networks and runs; a run that lacks one is refused before it starts."""
         return Requires()
 
     @property

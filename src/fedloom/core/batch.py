@@ -17,7 +17,7 @@ padded_batch: ContextVar[tuple[Tensor, Tensor] | None] = ContextVar("fedloom_pad
 
 
 class Prepare(Protocol):
-    """From stored examples to network inputs (static and hashable): `fedloom.data.Normalise`."""
+    """Function from stored examples to network inputs (static and hashable): `fedloom.data.Normalise`."""
 
     def __call__(self, x: Tensor, dtype: torch.dtype) -> Tensor: ...
 

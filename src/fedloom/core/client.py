@@ -1,4 +1,4 @@
-"""Everything that ONE client may see, and the mark of the methods that run on a client."""
+"""All that ONE client may see, and the mark of the methods that run on a client."""
 
 from __future__ import annotations
 

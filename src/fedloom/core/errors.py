@@ -42,7 +42,7 @@ class DamageError(StorageError):
 
 
 class ShortageError(FedloomError, MemoryError):
-    """There is not enough memory; says what to lower."""
+    """Shortage of memory; says what to lower."""
 
 
 class NobodyAnswered(FedloomError):  # noqa: N818  # an end of the round, not a defect
@@ -79,7 +79,7 @@ class RefusedError(FedloomError):
 
 
 class StackingError(FedloomError, TypeError):
-    """Something that one client does cannot be done by a stack of clients, or the other way round."""
+    """Refusal of what one client does and a stack of clients cannot, or the other way round."""
 
 
 class SettingWarning(UserWarning):

@@ -11,7 +11,7 @@ from fedloom.wording import arguments as said, did_you_mean, kind_of, value_of
 
 
 class HasForm(Protocol):
-    """Something that people name."""
+    """Thing that people name."""
 
     @property
     def form(self) -> str:
@@ -39,7 +39,7 @@ class Named:
 
     @property
     def form(self) -> str:
-        """What may be written."""
+        """Form in which it is written."""
         return " or ".join(self.forms)
 
     def values(self, noun: str, written: str, text: str = "") -> list[Any]:

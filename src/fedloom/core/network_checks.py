@@ -63,7 +63,7 @@ def check_passes(model: Model, inputs: Inputs, dtype: torch.dtype) -> list[str]:
 
 @dataclass(frozen=True)
 class _Seen:
-    """Hold what two passes over the same examples have shown, the second after one over others.
+    """Findings of two passes over the same examples, the second after one over others.
 
     Attributes:
         where: in training or in evaluation, if answers or buffers were not the same; "" if they were.

@@ -317,7 +317,7 @@ class Digest:
 
 @dataclass(frozen=True, kw_only=True)
 class Local(StrictSettings):
-    """Set the local training of every client, shared by all algorithms of a comparison.
+    """Settings of the local training of every client, shared by all algorithms of a comparison.
 
     Each client has a new optimiser state in every round.
     """

@@ -16,7 +16,7 @@ Target = Literal["classes", "labels", "tokens"]
 
 @dataclass(frozen=True, kw_only=True)
 class Requires:
-    """What an algorithm needs of data, networks and runs; by default nothing.
+    """Needs of an algorithm: of data, networks and runs; by default nothing.
 
     A class that adds to what its parents need says `super().requires | Requires(...)` in a property.
 

@@ -22,7 +22,7 @@ _LARGEST = sys.float_info.max
 
 @dataclass(frozen=True, kw_only=True)
 class TaskMeasure:
-    """Describe a number by which the models of a task are compared.
+    """Description of a number by which the models of a task are compared.
 
     Use `Sum` where it follows from sums over examples, and `Score` where it needs all predictions at once.
     """
@@ -60,7 +60,7 @@ def is_total(total: Tensor, count: int) -> bool:
 
 @dataclass(frozen=True, kw_only=True)
 class Sum(TaskMeasure):
-    """Describe a measure that follows from sums over examples; engines, stacks and devices add them up."""
+    """Measure that follows from sums over examples; engines, stacks and devices add them up."""
 
     rows: Callable[[Tensor, Tensor], Tensor]
     """Take logits [B, ...] and targets [B, ...], and return what each example adds, [B, ...]: bools, which are counted,
@@ -73,7 +73,7 @@ class Sum(TaskMeasure):
 
 @dataclass(frozen=True, kw_only=True)
 class Score(TaskMeasure):
-    """Describe a measure of a whole set of examples, computed where their predictions are."""
+    """Measure of a whole set of examples, computed where their predictions are."""
 
     outputs: Callable[[Tensor], Tensor]
     """Take logits [B, ...], and return what the score needs of each example, [B, ...]."""

@@ -223,7 +223,7 @@ class BatchLoss:
 
 @state
 class Beside(Generic[T]):
-    """Hold what is trained or moves beside a model: whatever it holds is not the model of this training."""
+    """Tensors that are trained or move beside a model: whatever it holds is not the model of this training."""
 
     value: T
 

@@ -219,7 +219,7 @@ class Federation:
 
     @cached_property
     def _timetable(self) -> tuple[npt.NDArray[np.int64], ...]:
-        """Of all training examples, client by client in their order of arrival: (rows, places, since, until)."""
+        """Return (rows, places, since, until) of all training examples, client by client in their order of arrival."""
         assert self.arrives is not None
         p = self.partition
         client = np.repeat(np.arange(p.num_clients), p.sizes)

@@ -1,4 +1,4 @@
-"""What examples must have in common where one model reads them: columns, classes, targets and inputs."""
+"""Schema that examples share where one model reads them: columns, classes, targets and inputs."""
 
 from __future__ import annotations
 

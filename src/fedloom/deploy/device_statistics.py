@@ -191,7 +191,7 @@ class FirstStatistics:
 
 @dataclass(frozen=True)
 class CommonTotals:
-    """Hold what devices need for the second exchange: totals of the columns of numbers, and the mean of each target."""
+    """Statistics for the second exchange of devices: totals of the columns of numbers, and the mean of each target."""
 
     numbers: Mapping[str, Total]
     targets: tuple[float, ...]

@@ -42,7 +42,7 @@ _LARGEST = 1 << 16  # bytes of the file, and of an enrolment
 
 @dataclass(frozen=True)
 class Invitation:
-    """Hold the content of the file. `authority`: the certificate; `key`: private; `until`: the last day."""
+    """Content of the file. `authority`: the certificate; `key`: private; `until`: the last day."""
 
     name: str
     transport: str

@@ -1,4 +1,4 @@
-"""Whether a server can be reached, and is the one that a device trusts: for transports over the internet."""
+"""Test that a server can be reached, and is the one that a device trusts: for transports over the internet."""
 
 from __future__ import annotations
 

@@ -31,7 +31,7 @@ def begin_anew(log: Path) -> bool:
 
 
 class Refusal(NamedTuple):
-    """Hold who was refused, the fingerprint of a key or an address, and why."""
+    """Name of who was refused, the fingerprint of a key or an address, and why."""
 
     who: str
     why: str

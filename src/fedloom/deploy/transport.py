@@ -48,7 +48,7 @@ class Member(Participant, Protocol):
 
 @dataclass(frozen=True)
 class Joining:
-    """Hold what a device takes from its invitation.
+    """Content of an invitation that a device takes.
 
     `key`: that of the invitation, by which the device registers its own first; None once the invitation is used.
     `used`: notes that it is.
@@ -74,7 +74,7 @@ class Joining:
 
 @dataclass(frozen=True, kw_only=True)
 class ServerPlace:
-    """What a server is told of its place.
+    """Place of a server, as its options say it.
 
     `out`: the folder of the run. `certs`: that of certificates and registered keys. `wait`: seconds for devices to
     come; `least`: with how many the run begins. `say`: tells whoever started it; `refused`: notes who is not let in,
@@ -95,7 +95,7 @@ class ServerPlace:
 
 @dataclass(frozen=True, kw_only=True)
 class DevicePlace:
-    """What a device is told of the way to its server.
+    """Way of a device to its server, as its options say it.
 
     `state`: its folder. `server`: HOST:PORT. `authority`: the certificate that it trusts; None: that in `state`.
     `joining`: how it was invited.

@@ -10,7 +10,7 @@ from fedloom.deploy.certificates import keys
 
 
 class Once:
-    """Tell a text, if it is not the last one that was told; "" is nothing, after which the same is told again."""
+    """Teller of texts that leaves out the last one that it told; "" is nothing, after which the same is told again."""
 
     def __init__(self, tell: Callable[[str], object]) -> None:
         self._tell, self._last = tell, ""

@@ -130,7 +130,7 @@ class Attack:
 
 @dataclass(frozen=True)
 class Draw:
-    """Hold what an attack may draw, and know of the round.
+    """Draws of an attack, and what it knows of the round.
 
     `keys`: of each attacker in this exchange. `number`: that of the tensor in the upload. `asked`: clients of the
     exchange.

@@ -15,7 +15,7 @@ from fedloom.engines.links import Link
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
-    """Hold the options of an engine. Fields that bear the name of a run's setting hold its value.
+    """Options of an engine. Fields that bear the name of a run's setting hold its value.
 
     Raises:
         SettingError: a value that no engine can take.

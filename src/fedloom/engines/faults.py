@@ -103,7 +103,7 @@ class Lost(Link):
 
 @dataclass(frozen=True)
 class FaultsInWords:
-    """Wrap a callable of faults, and require that it returns a reason as text, or None; False is refused."""
+    """Callable of faults that must return a reason as text, or None; False is refused."""
 
     faults: Faults
 

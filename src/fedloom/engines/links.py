@@ -45,7 +45,7 @@ class Link:
 
     least = 0  # uploads, below which there is no mean
     state: Any = ()
-    """What the link keeps between rounds: a pytree of tensors, of the same shapes at every moment."""
+    """State of the link between rounds: a pytree of tensors, of the same shapes at every moment."""
 
     def lost(self, question: Question) -> dict[int, str]:
         """Return clients that will not answer, and why: they are not asked."""

@@ -99,7 +99,7 @@ class EvaluationResult:
 
 @dataclass(frozen=True)
 class Summed:
-    """In the place of K uploads: the sum of those that passed, and what is known of each client."""
+    """Sum of the uploads that passed, in the place of K uploads, and what is known of each client."""
 
     total: tree.WeightedMean
     wrong: Mapping[int, tuple[int | None, str]]  # not finite: (batch, what)

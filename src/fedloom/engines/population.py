@@ -1,4 +1,4 @@
-"""Hold who takes part: each client's data and architecture, on the device where they are simulated."""
+"""Population of a run: each client's data and architecture, on the device where they are simulated."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from fedloom.tasks import Classification
 
 @dataclass(frozen=True)
 class Stacking:
-    """Hold what `vmap` makes of clients of one architecture.
+    """Findings of what `vmap` makes of clients of one architecture.
 
     Attributes:
         problem: why it cannot train two of them on the task; None if it can.

@@ -33,7 +33,7 @@ Send = Callable[[Sequence[int]], tuple[Any, ...]]  # clients -> what is sent to 
 
 
 class ServerSide(ABC):
-    """Define what a cohort asks of an engine.
+    """Interface of an engine for a cohort.
 
     Clients' states are in `states`, at the server; requests carry them. `options`: how clients are computed, and which
     of their answers are taken.

@@ -66,7 +66,7 @@ class ClassCounts:
 
 @dataclass(frozen=True)
 class RowResults:
-    """Hold the results of one model on N examples."""
+    """Results of one model on N examples."""
 
     sums: dict[str, Tensor]  # [N, ...] by measure: what each example adds
     outputs: dict[str, Tensor]  # [N, ...] by measure: what a score needs of each example

@@ -14,7 +14,7 @@ from fedloom.wording import did_you_mean
 
 @dataclass(frozen=True)
 class Measure:
-    """Describe a number of a round's record."""
+    """Description of a number of a round's record."""
 
     name: str
     """Its key in `metrics.jsonl`."""

@@ -37,7 +37,7 @@ from fedloom.wording import did_you_mean
 
 @dataclass(frozen=True, kw_only=True)
 class Experiment(TopSettings):
-    """Describe one run in words: the algorithm, model, task and start, and a table of settings for each section.
+    """One run in words: the algorithm, model, task and start, and a table of settings for each section.
 
     Attributes:
         data: what clients hold.

@@ -26,7 +26,7 @@ _LIMIT = 2**31  # of a protocol buffer, in bytes
 
 
 class _Stored(nn.Module):
-    """Takes values as they are stored."""
+    """Network that takes values as they are stored."""
 
     def __init__(self, network: nn.Module, normalise: Prepare, dtype: torch.dtype) -> None:
         super().__init__()
@@ -37,7 +37,7 @@ class _Stored(nn.Module):
 
 
 class _Named(nn.Module):
-    """Takes the inputs that a forward is called with, each by itself."""
+    """Network that takes the inputs of a forward, each by itself."""
 
     def __init__(self, network: nn.Module, how: Arguments) -> None:
         super().__init__()
@@ -49,7 +49,7 @@ class _Named(nn.Module):
 
 
 class _Columns(nn.Module):
-    """Takes columns as a table has them: numbers [B, N], NaN for a gap, and the places of words in lists, [B, W]."""
+    """Network of a table's columns: numbers [B, N], NaN for a gap, and the places of words in lists, [B, W]."""
 
     def __init__(self, network: nn.Module, columns: CommonPreparation) -> None:
         super().__init__()
@@ -70,7 +70,7 @@ class _Columns(nn.Module):
 
 
 class _InUnit(nn.Module):
-    """Gives numbers in the unit of the targets."""
+    """Network that gives numbers in the unit of the targets."""
 
     def __init__(self, network: nn.Module, task: Any) -> None:
         super().__init__()
@@ -81,7 +81,7 @@ class _InUnit(nn.Module):
 
 
 class _OneLogit(nn.Module):
-    """Gives the one logit that the task learns, [B, 1]: a network for two classes has another, without a meaning."""
+    """Network of the one logit that the task learns, [B, 1]; one for two classes has another, without a meaning."""
 
     def __init__(self, network: nn.Module) -> None:
         super().__init__()

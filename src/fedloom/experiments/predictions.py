@@ -29,7 +29,7 @@ from fedloom.tasks import Hinge
 
 @dataclass(frozen=True, eq=False)
 class Predictions:
-    """Hold the predictions of a trained model for N rows.
+    """Predictions of a trained model for N rows.
 
     Attributes:
         values: class numbers [N] int64; of a regression [N, D] float64 in the unit of the targets; of several labels
@@ -102,7 +102,7 @@ def write_table(path: str | os.PathLike[str], rows: Iterator[list[object]], over
 
 @dataclass(frozen=True)
 class _Logits:
-    """In the place of a task, for logits of rows that have no targets."""
+    """Stand-in of a task, for logits of rows that have no targets."""
 
     targets: ClassVar[str] = "classes"
 

@@ -12,7 +12,7 @@ _READERS = {"devices": "fedloom.deploy.server.device_registry:Registry"}  # by t
 
 
 class RemoteSource(Protocol):
-    """Those who hold the examples, as they registered.
+    """Devices that hold the examples, as they registered.
 
     `test`: the source of the server's own test examples; "" for none. `class_names`: as all of them have them.
     """

@@ -19,7 +19,7 @@ Share = Annotated[float, Ge(0), Lt(1)]  # of examples: 0.2 is one in five
 
 @dataclass(frozen=True, kw_only=True)
 class DataSettings:
-    """Set what clients hold."""
+    """Settings of what clients hold."""
 
     source: str = setting("fashion_mnist_small", "--data SOURCE")
     """[Data](data.md#sources): a name of `fedloom data sources`, `NAME:FOLDER` for original files, `FILE.npz` with
@@ -73,7 +73,7 @@ class DataSettings:
 
 @dataclass(frozen=True, kw_only=True)
 class ClientSettings:
-    """Set which clients are selected, which do not answer, and which lie."""
+    """Settings of which clients are selected, which do not answer, and which lie."""
 
     sampler: str = setting("uniform", "--sampler S")
     """[Sampling of the cohort](runs.md#who-is-asked)."""
@@ -118,7 +118,7 @@ class ClientSettings:
 
 @dataclass(frozen=True, kw_only=True)
 class TopSettings:
-    """Set what is trained, on which task, and from which weights."""
+    """Settings of what is trained, on which task, and from which weights."""
 
     algorithm: str = "fedavg"
     """Name of `fedloom algorithms`, or your own as `module:Class`; the command line must name one if the file does not.
@@ -141,10 +141,9 @@ class TopSettings:
     """Of a [low-rank adapter](frozen.md#adapters) B A: train the `second` factor B alone (of an embedding A), so that
     its mean is that of the products, or `both`."""
     parts: tuple[str, ...] = setting((), "--parts CODE,CODE")
-    """What the run has beside its algorithm, of [your own](parts.md), each as `module:name`: measurements, stops,
-    advice."""
+    """[Your own](parts.md) parts of the run beside its algorithm, each `module:name`: measurements, stops, advice."""
     schedule: str | None = setting(None, "--schedule CODE")
-    """Who is asked when, and from which version of the model, of [your own](parts.md#a-schedule), as `module:name`;
+    """[Your own](parts.md#a-schedule) schedule, `module:name`: who is asked when, and from which version of the model;
     none: rounds that wait for their cohort."""
 
 

@@ -165,7 +165,7 @@ def track(tracker: Tracker, settings: Mapping[str, Any] | RunSettings | None = N
 
 
 class Tracking:
-    """Sends a tracker what is new in a history; made by `track`."""
+    """Way of what is new in a history to a tracker; made by `track`."""
 
     def __init__(self, tracker: Tracker, settings: Mapping[str, Any]) -> None:
         self.tracker = tracker

@@ -27,7 +27,7 @@ Space = Mapping[str, Sequence[Any]]
 
 @dataclass(frozen=True)
 class Tuned:
-    """Hold what tuning has made of a method.
+    """Results of tuning a method.
 
     Attributes:
         method: its label.

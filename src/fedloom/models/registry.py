@@ -59,7 +59,7 @@ Make = Callable[..., FeatureClassifier]
 
 @dataclass(frozen=True)
 class Reads:
-    """Describe what examples are beside their shape, where it decides on the network.
+    """Facts of examples beside their shape that decide on the network.
 
     Attributes:
         tokens: how many token ids there are, padding among them; 0 where examples are no tokens.
@@ -81,11 +81,11 @@ class Reads:
 
 @dataclass(frozen=True)
 class Network:
-    """Describe a network that has a name."""
+    """Network that has a name."""
 
     name: str
     make: Make
-    """Makes it for the shape of one example, without the batch axis, and a number of classes; one that reads tokens or
+    """Maker for the shape of one example, without the batch axis, and a number of classes; one that reads tokens or
     categories gets `reads` and its settings too."""
     what: str
     """Its description, and its paper. Markdown."""

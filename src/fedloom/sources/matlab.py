@@ -74,7 +74,7 @@ def read_matlab(path: Path, names: Collection[str]) -> dict[str, Array | list[Ar
 
 
 class _File:
-    """Reads the elements of one file; all sizes are checked against the bytes that are there, and a limit for all."""
+    """Elements of one file; all sizes are checked against the bytes that are there, and a limit for all."""
 
     def __init__(self, path: Path, order: Order) -> None:
         self.path, self.order, self.room = path, order, file_checks.LIMIT

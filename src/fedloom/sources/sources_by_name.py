@@ -31,12 +31,12 @@ from fedloom.wording import local_path, whole
 
 @dataclass(frozen=True)
 class Source:
-    """Describe a data set. What people read is Markdown."""
+    """Description of a data set. What people read is Markdown."""
 
     name: str
     """Its name in `load` and `--data NAME:FOLDER`."""
     load: Callable[..., Dataset]
-    """Reads the files of a folder."""
+    """Reader of the files of a folder."""
     what: str
     """Its examples and classes: examples to train on + to test on."""
     files: str

@@ -222,7 +222,7 @@ class _Joined:
 
 @dataclass(frozen=True)
 class _Site:
-    """Hold the columns of one file by their kind."""
+    """Columns of one file by their kind."""
 
     kinds: dict[str, tuple[str, str]]  # "numbers" or "words", and an example; nothing of a column of gaps alone
     classes: frozenset[str]
@@ -247,7 +247,7 @@ class _Site:
 
 @dataclass
 class _Differences:
-    """Collect what is not alike in the files of several sites.
+    """Differences between the files of several sites.
 
     `shared`: the columns that all have. `found` is refused; `noted` is warned of. `not_everywhere`: features that some
     files lack.

@@ -89,7 +89,7 @@ class TableWords:
     seed: int = word(0, None)
     """Of this choice, 0 to 2**32 - 1."""
     name: str | None = word(None, None)
-    """What reports call the examples; that of the file, or of the folder of several, unless said."""
+    """Name of the examples in reports; that of the file, or of the folder of several, unless said."""
 
 
 def kinds_of_words() -> dict[str, Any]:

@@ -269,7 +269,7 @@ class Binary(ClassTask):
 
     @property
     def chosen_by(self) -> str | None:
-        """As `ChoosesThreshold`: the measure whose sum over validation examples chooses the threshold."""
+        """Measure whose sum over validation examples chooses the threshold."""
         return "recall" if self.threshold == CHOSEN else None
 
     def choose(self, total: Tensor) -> float | None:

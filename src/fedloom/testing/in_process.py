@@ -39,7 +39,7 @@ class InProcess(Connections):
         self.failures: dict[int, str] = {}  # error of each rank that is gone
 
     def come(self, answering: Callable[[bytes], bytes | None]) -> int:
-        """One more comes, at the rank that is returned."""
+        """Add one more device, and return its rank."""
         self.answering.append(answering)
         rank = len(self.answering)
         self.answers[rank] = deque()

@@ -16,7 +16,7 @@ ABOUT = {
     TABLE: "past model, stored predictions and weights where examples arrive, 20 clients, 20% of them a round; ours"
 }
 COLUMNS = {"fmnist14k-dir0.1-growing": "growing:0.1:40", "fmnist14k-dir0.1-window": "window:0.1:40"}
-"""From a tenth of each client's examples to all; a tenth that moves over all of them."""
+"""Growing: a tenth of each client's examples becomes all; window: a tenth that moves over all of them."""
 _UNIFORM = {"aggregation": "uniform"}
 METHODS = {
     "fedavg_stored": Method(

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class CountsClasses(Algorithm[Any, Any]):
-    """Know how many examples of each class a client has (a mixin)."""
+    """Numbers of examples of each class that a client has (a mixin)."""
 
     num_classes: ClassVar[int]  # of an instance that is `bind`
 

@@ -69,7 +69,7 @@ class LDAM(ClassTask):
 
     @property
     def paced_by(self) -> str | None:
-        """As `ScheduledLoss`: weights begin at a share of the round's training."""
+        """Setting that paces the loss: weights begin at a share of the round's training."""
         return None if self.drw is None else "drw"
 
     def notes(self, y: Tensor) -> dict[str, Tensor]:

@@ -81,7 +81,7 @@ class LinearHead:
 
 @dataclass(frozen=True, kw_only=True)
 class EndsLinear(Algorithm[V, S]):
-    """Know the last layer of each network, which must be linear (abstract)."""
+    """Last layer of each network, which must be linear (abstract)."""
 
     heads: ClassVar[Mapping[str, LinearHead]]  # by architecture, of an instance that is `bind`
 

@@ -100,7 +100,7 @@ _NONLINEAR = {getattr(home, n) for name in _KNOWN for n in (name, f"{name}_") fo
 
 
 class _Watch(TorchFunctionMode):
-    """Keeps what non-linearities give, [B, neurons], by the layer that came before."""
+    """Outputs of non-linearities, [B, neurons], by the layer that came before."""
 
     def __init__(self, names: dict[int, str]) -> None:
         super().__init__()

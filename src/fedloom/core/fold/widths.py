@@ -1,4 +1,4 @@
-"""How many clients and rows a step of a stack computes: few numbers, so that few graphs exist."""
+"""Numbers of clients and rows that a step of a stack computes: few numbers, so that few graphs exist."""
 
 from __future__ import annotations
 

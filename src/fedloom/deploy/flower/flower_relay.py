@@ -36,7 +36,7 @@ _REASON = 300  # characters of a reason
 
 
 class Grid(Protocol):
-    """Sends bytes to devices by their numbers at Flower."""
+    """Way of bytes to devices by their numbers at Flower."""
 
     def nodes(self) -> Collection[int]:
         """Return the connected devices."""
@@ -107,7 +107,7 @@ def relay(data: bytes, path: str | Path) -> bytes:
 
 
 class Envelope(NamedTuple):
-    """Hold what a device is sent."""
+    """Message to a device."""
 
     link: bytes
     is_first: bool
@@ -126,7 +126,7 @@ class Envelope(NamedTuple):
 
 
 class Reply(NamedTuple):
-    """Hold what a device answers to an envelope."""
+    """Answer of a device to an envelope."""
 
     status: bytes
     link: bytes

@@ -188,7 +188,7 @@ class Registry:
 
     @property
     def class_names(self) -> tuple[str, ...]:
-        """What the devices call their classes."""
+        """Names of the classes, the same on all devices."""
         return self.devices[0].class_names
 
     def described(self) -> dict[str, Any]:

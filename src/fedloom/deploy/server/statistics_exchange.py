@@ -24,7 +24,7 @@ _TRIES = 4  # exchanges, where devices are lost in the middle of one
 
 @dataclasses.dataclass(frozen=True)
 class CommonStatistics:
-    """Hold what follows from the statistics of all devices.
+    """Results of the statistics of all devices.
 
     Attributes:
         preparation: of their tables, as JSON has it; None: they are not prepared by common statistics.

@@ -1,4 +1,4 @@
-"""From words to things: algorithms, data, partitions, samplers, models and tasks by the names that people type."""
+"""Algorithms, data, partitions, samplers, models and tasks by the names that people type."""
 
 from __future__ import annotations
 

@@ -28,7 +28,7 @@ from fedloom.wording import did_you_mean
 
 @dataclass(frozen=True)
 class NamedTask:
-    """Describe a task that has a name."""
+    """Task that has a name."""
 
     name: str
     make: Callable[..., Task]

@@ -36,7 +36,7 @@ Values = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class NamedPartition:
-    """Describe a partition that has a name."""
+    """Partition that has a name."""
 
     form: str
     """Its name and what stands behind it, `NAME:VALUE`."""
