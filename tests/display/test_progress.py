@@ -91,7 +91,7 @@ def test_a_notebook_shows_the_figure(monkeypatch: pytest.MonkeyPatch) -> None:
         made.append(Figure(**how).add_subplot())
         return made[0].figure, made[0]
 
-    monkeypatch.setattr("fedloom.display.lines.Console", lambda: Console(force_jupyter=True))
+    monkeypatch.setattr("fedloom.display.line_plot.Console", lambda: Console(force_jupyter=True))
     monkeypatch.setitem(sys.modules, "matplotlib.pyplot", SimpleNamespace(subplots=subplots))
     monkeypatch.setattr("matplotlib.pyplot", sys.modules["matplotlib.pyplot"], raising=False)
     assert [run(progress=False).plot()] == made

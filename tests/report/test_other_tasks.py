@@ -18,9 +18,9 @@ import fedloom as fl
 from fedloom.coordinator.history import History
 from fedloom.report import comparison_table, figures, readings_table, summary, write_report
 from fedloom.report.comparison import gains, gains_table, headline, targets
-from fedloom.report.first_screen import standing_table, standings, verdict
 from fedloom.report.grouping import group_by_problem, read_methods
 from fedloom.report.methods import Method, Run
+from fedloom.report.standings import standing_table, standings, verdict
 from targets_made import LOCAL, TASKS, federation, linear
 
 ASKED = {"numbers": ("r2",), "labels": ("auc",)}

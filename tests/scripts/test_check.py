@@ -27,7 +27,7 @@ def check() -> ModuleType:
         ("algorithms/moon", {"tests/algorithms/test_moon.py"}),  # of its name
         ("deploy/server/joining", {"tests/deploy/device/test_membership.py"}),  # its wrong edits name it
         ("engines/argument_checks", {"tests/engines/test_messages.py"}),
-        ("report/over_seeds", {"tests/report/test_first_screen.py"}),
+        ("report/over_seeds", {"tests/report/test_standings.py"}),
         ("coordinator/thread_count", {"tests/coordinator/test_thread_count.py"}),
         ("analyses/forgetting", {"tests/analyses/test_analyses.py"}),  # a room loads it by its name
         ("papers/pfedsd/spread", {"papers/tests/pfedsd/test_spread.py"}),

@@ -10,8 +10,8 @@ from fedloom.analyses.analysed_run import AnalysedRun
 from fedloom.analyses.analysis_result import AnalysisResult
 from fedloom.core.errors import SettingError, StorageError
 from fedloom.display.terminal import Terminal, table
-from fedloom.experiments.opened import print_code
-from fedloom.experiments.words import coerce
+from fedloom.experiments.coercion import coerce
+from fedloom.experiments.stored_experiments import print_code
 from fedloom.storage.output import path_below
 from fedloom.wording import did_you_mean
 

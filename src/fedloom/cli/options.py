@@ -11,9 +11,9 @@ from typing import Any
 from fedloom.cli.flags import FLAGS
 from fedloom.core.errors import SettingError
 from fedloom.experiments import catalogue
+from fedloom.experiments.coercion import coerce
 from fedloom.experiments.experiment import Experiment
 from fedloom.experiments.settings_file import read_settings
-from fedloom.experiments.words import coerce
 
 
 def experiments(args: argparse.Namespace, names: Sequence[str], sections: Sequence[str] = ()) -> list[Experiment]:

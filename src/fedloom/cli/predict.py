@@ -15,10 +15,10 @@ from fedloom.core.task_measures import TaskMeasure
 from fedloom.deploy.device.device_results import is_of_device, model_of_device
 from fedloom.display.terminal import Terminal, table
 from fedloom.evaluate.bootstrap import LEAST_ROWS, RESAMPLES, Interval
-from fedloom.experiments.opened import print_code
 from fedloom.experiments.prediction_rows import RowReader
 from fedloom.experiments.predictions import Predictions, predict as predict_rows, predict_by
 from fedloom.experiments.run_evaluation import evaluate_by, evaluate_run
+from fedloom.experiments.stored_experiments import print_code
 from fedloom.experiments.trained_model import ModelAfterRound
 from fedloom.storage.output import as_csv, check_new
 from fedloom.wording import some_of

@@ -23,8 +23,8 @@ from fedloom.engines.by_name import only_computes
 from fedloom.experiments.catalogue import label
 from fedloom.experiments.experiment import Experiment
 from fedloom.experiments.federations import Federations
-from fedloom.experiments.opened import open_experiment
 from fedloom.experiments.shown_runs import print_setup, train
+from fedloom.experiments.stored_experiments import open_experiment
 from fedloom.experiments.trackers import tracker
 from fedloom.experiments.trials import Train
 from fedloom.report import comparison_table, readings_table, summary

@@ -18,7 +18,7 @@ from fedloom.coordinator.chosen_rounds import ClassRows, measures_of_task, newes
 from fedloom.coordinator.verification import unproved
 from fedloom.core.errors import SettingError
 from fedloom.core.task_measures import TaskMeasure
-from fedloom.display.lines import lines
+from fedloom.display.line_plot import lines
 from fedloom.evaluate.measure import KNOWN, Measure, lower_is_better, measures_for
 from fedloom.storage import files
 from fedloom.wording import did_you_mean, install

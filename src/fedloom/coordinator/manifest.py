@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from fedloom.coordinator import chance, descriptions as facts
+from fedloom.coordinator import chance_level as chance, descriptions as facts
 from fedloom.coordinator.assembly import Assembly
 from fedloom.coordinator.directory import initial_name
 from fedloom.coordinator.history import Record

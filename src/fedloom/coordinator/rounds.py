@@ -9,7 +9,7 @@ from typing import Any
 
 from fedloom.coordinator import descriptions as facts
 from fedloom.coordinator.assembly import assemble
-from fedloom.coordinator.chance import warn_of_ending
+from fedloom.coordinator.chance_level import warn_of_ending
 from fedloom.coordinator.checkpoint import LOGS, PER_CLIENT, Checkpoint
 from fedloom.coordinator.descriptions import plain
 from fedloom.coordinator.directory import RunDirectory

@@ -24,13 +24,13 @@ from fedloom.core.random import derive
 from fedloom.data import Dataset, Examples, Federation, federate
 from fedloom.engines.faults import Unreliable
 from fedloom.experiments import catalogue
+from fedloom.experiments.coercion import coerce
 from fedloom.experiments.named_code import digests, named_code, with_files
 from fedloom.experiments.nested_settings import parts, with_parts
 from fedloom.experiments.remote_source import RemoteSource, is_remote, remote_source
 from fedloom.experiments.settings_file import flat
 from fedloom.experiments.settings_sections import SECTIONS, TOP, ClientSettings, DataSettings, TopSettings
 from fedloom.experiments.weights_file import load_network
-from fedloom.experiments.words import coerce
 from fedloom.storage.files import path_of
 from fedloom.wording import did_you_mean
 

@@ -17,7 +17,7 @@ from fedloom.display.terminal import Terminal, table
 from fedloom.evaluate import evaluate_rows, measured
 from fedloom.experiments.experiment import Experiment
 from fedloom.experiments.export import export as write_model
-from fedloom.experiments.opened import open_experiment
+from fedloom.experiments.stored_experiments import open_experiment
 from fedloom.experiments.trained_model import task_of, trained_model, validated_round
 from fedloom.tables.preparation import Preparation, preparation_of
 

@@ -14,7 +14,7 @@ from typing import Any, Literal, TypeVar
 from fedloom.core.choices import field_types, settable
 from fedloom.core.errors import SettingError
 from fedloom.core.optimiser import SGD, Adam, Cosine, Local, Optimiser
-from fedloom.experiments.words import coerce
+from fedloom.experiments.coercion import coerce
 from fedloom.wording import did_you_mean
 
 P = TypeVar("P")

@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from fedloom.coordinator import RunSettings
-from fedloom.coordinator.chance import Chance, chance_of
+from fedloom.coordinator.chance_level import Chance, chance_of
 from fedloom.coordinator.history import MEASURING, History, Record
 from fedloom.core.errors import SettingError
 from fedloom.core.setting import may_differ

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from html import escape
 from typing import Any, Literal
 
-from fedloom.coordinator.chance import Chance
+from fedloom.coordinator.chance_level import Chance
 from fedloom.report.methods import Spread
 from fedloom.storage.output import as_csv
 

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from fedloom.report import figures, sentences
-from fedloom.report.first_screen import chance_text, standing_of, standing_table, standings, verdict
 from fedloom.report.methods import Method
 from fedloom.report.over_seeds import compared
 from fedloom.report.several_seeds import undefined
+from fedloom.report.standings import chance_text, standing_of, standing_table, standings, verdict
 
 if TYPE_CHECKING:
     from fedloom.report.page import Page, PageFigure, ShownTable

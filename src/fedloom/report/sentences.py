@@ -12,7 +12,6 @@ from fedloom.evaluate.measure import Measure
 from fedloom.experiments.trials import LAST
 from fedloom.report.comparison import total_seconds
 from fedloom.report.figures import MOST_BANDS, class_accuracy, same_lines
-from fedloom.report.first_screen import listed, spread_text, standing_of, value_text
 from fedloom.report.grouping import by_problem
 from fedloom.report.heterogeneity import Heterogeneity
 from fedloom.report.methods import Method
@@ -20,6 +19,7 @@ from fedloom.report.number_table import amount, format_of, percent, whole, with_
 from fedloom.report.over_seeds import seeds_text
 from fedloom.report.printable import class_names, part, printable
 from fedloom.report.problems import UNKNOWN
+from fedloom.report.standings import listed, spread_text, standing_of, value_text
 from fedloom.report.sweeps import SweepResult
 from fedloom.wording import some_of
 

@@ -19,7 +19,6 @@ from fedloom.evaluate.measure import Measure
 from fedloom.experiments.catalogue import label
 from fedloom.report.class_recall import class_recall
 from fedloom.report.console import fit_terminal
-from fedloom.report.first_screen import chance_text, standing_of
 from fedloom.report.grouping import by_problem, methods_of, read_methods, remarks_of
 from fedloom.report.methods import Method, Run, free_in_a_method, reference_numbers
 from fedloom.report.number_table import Column, Table, format_of, literal, with_unit
@@ -39,6 +38,7 @@ from fedloom.report.over_seeds import (
 )
 from fedloom.report.printable import printable
 from fedloom.report.problems import Problem
+from fedloom.report.standings import chance_text, standing_of
 from fedloom.storage.files import path_of
 from fedloom.storage.output import as_csv, publish
 from fedloom.wording import did_you_mean

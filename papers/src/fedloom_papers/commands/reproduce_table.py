@@ -12,9 +12,9 @@ from fedloom.cli.options import parse_pairs, seed_list
 from fedloom.coordinator import Job
 from fedloom.core.errors import SettingError
 from fedloom.display.terminal import Terminal, table
+from fedloom.experiments.coercion import coerce
 from fedloom.experiments.settings_sections import DataSettings
 from fedloom.experiments.shown_runs import print_setup, train
-from fedloom.experiments.words import coerce
 from fedloom.wording import some_of
 from fedloom_papers import Study, find, recipes, study, tables
 from fedloom_papers.reproduction.copies import export

@@ -13,9 +13,9 @@ from fedloom.core.choices import field_types, settable
 from fedloom.core.errors import SettingError
 from fedloom.core.naming import by_python_name
 from fedloom.core.optimiser import Local
+from fedloom.experiments.coercion import coerce
 from fedloom.experiments.nested_settings import parts, with_parts
 from fedloom.experiments.settings_sections import SECTIONS, TOP, ClientSettings, DataSettings
-from fedloom.experiments.words import coerce
 from fedloom.wording import did_you_mean, plain
 
 # Of other libraries, and often asked for: of these nothing is meant by a name that looks like theirs.

@@ -14,7 +14,7 @@ import torch
 
 from fedloom import SGD, Adam, Binary, Classification, Examples, FedAvg, History, LocalOnly, RunSettings, federate, run
 from fedloom.coordinator import Job
-from fedloom.coordinator.chance import Chance, chance_of, of_federation
+from fedloom.coordinator.chance_level import Chance, chance_of, of_federation
 from fedloom.core.errors import SettingWarning
 from fedloom.core.task_measures import measures_of
 from fedloom.data import by_lists

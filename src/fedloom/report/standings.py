@@ -8,7 +8,7 @@ from functools import cached_property
 
 import numpy as np
 
-from fedloom.coordinator.chance import Chance
+from fedloom.coordinator.chance_level import Chance
 from fedloom.evaluate.measure import Measure
 from fedloom.report.methods import Method, Spread
 from fedloom.report.number_table import Column, Interval, Table, format_of, with_unit

@@ -13,14 +13,14 @@ import pytest
 from made import made_run, methods
 from rich.console import Console
 
-from fedloom.report import comparison, figures, first_screen, opening, write_report
-from fedloom.report.first_screen import standing_table, standings, verdict
+from fedloom.report import comparison, figures, opening, write_report
 from fedloom.report.methods import Method
 from fedloom.report.number_table import percent
 from fedloom.report.over_seeds import BRIEF, noise_of, paired_difference
 from fedloom.report.page import Page
 from fedloom.report.sentences import describe_ending
 from fedloom.report.several_seeds import summary
+from fedloom.report.standings import standing_table, standings, verdict
 
 
 def ended(folder: Path, **ends: tuple[float, ...]) -> list[Method]:
@@ -45,13 +45,12 @@ def said(of: list[Method]) -> list[str]:
 
 def test_standings_are_computed_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     of, measured = ended(tmp_path, fedavg=(0.5, 0.7), fedntd=(0.6, 0.78)), []
-    compute = first_screen.paired_difference
 
     def counted(a: Method, b: Method, name: str, *how: Any) -> Any:
         measured.append(name)
-        return compute(a, b, name, *how)
+        return paired_difference(a, b, name, *how)
 
-    monkeypatch.setattr(first_screen, "paired_difference", counted)
+    monkeypatch.setattr("fedloom.report.standings.paired_difference", counted)
     opening.first_screen(Page("", {}, ""), of)
     assert sorted(measured) == sorted(set(measured))
     assert "global_accuracy" in measured
