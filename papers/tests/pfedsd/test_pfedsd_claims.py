@@ -43,6 +43,14 @@ def trained(folder: Path, row: str, losses: list[float], seed: int = 0, column: 
     return place
 
 
+def personal(folder: Path, row: str, accuracies: list[float], losses: list[float], column: str = COLUMN) -> None:
+    place = trained(folder, row, losses, column=column)
+    lines = [json.loads(line) for line in (place / "metrics.jsonl").read_text().splitlines()]
+    for line, accuracy in zip(lines[1:], accuracies, strict=True):
+        line["personal_accuracy"] = accuracy
+    (place / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+
+
 def analysed(place: Path, text: str) -> None:
     (place / RECOVERY).parent.mkdir()
     (place / RECOVERY).write_text(text)
@@ -121,13 +129,6 @@ def test_forgetting_and_recovery_are_claims(tmp_path: Path) -> None:
 
 
 def test_local_models_of_fedavg_are_above_its_global_one_by_round(tmp_path: Path) -> None:
-    def personal(folder: Path, row: str, accuracies: list[float], losses: list[float]) -> None:
-        place = trained(folder, row, losses)
-        lines = [json.loads(line) for line in (place / "metrics.jsonl").read_text().splitlines()]
-        for line, accuracy in zip(lines[1:], accuracies, strict=True):
-            line["personal_accuracy"] = accuracy
-        (place / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
-
     words = "The global model is worse"
     for name, received, losses in (
         ("above", [0.2, 0.5], [2.0, 1.0]), ("once", [0.2, 0.95], [2.0, 1.0]), ("others", [0.2, 0.5], [2.0, 1.1]),
@@ -139,6 +140,26 @@ def test_local_models_of_fedavg_are_above_its_global_one_by_round(tmp_path: Path
     )  # fmt: skip
     assert verdict(tmp_path / "once", words)[0] == FAILS
     assert verdict(tmp_path / "others", words)[0] == NOT_RUN  # they trained other models
+
+
+def test_the_drop_of_fedavg_is_compared_over_skew_and_participation(tmp_path: Path) -> None:
+    def both(column: str, stored: list[float], received: list[float]) -> None:
+        personal(tmp_path, "fedavg_stored", stored, [2.0, 1.0], column)
+        personal(tmp_path, "fedavg", received, [2.0, 1.0], column)
+
+    def of(words: str) -> tuple[str, str]:
+        return verdict(tmp_path, f"That drop grows {words}")
+
+    both("cifar10-dir0.1-r0.6", [0.8, 0.9], [0.2, 0.3])
+    assert of("with heterogeneity (Dirichlet")[0] == NOT_RUN
+    both("cifar10-dir0.5-r0.6", [0.7, 0.7], [0.5, 0.5])
+    said = "cifar10-dir0.1-r0.6 a drop of 60.00 points, cifar10-dir0.5-r0.6 of 20.00"
+    assert of("with heterogeneity (Dirichlet") == (HOLDS, f"1 holds; {said}")
+    both("cifar10-dir1-r0.6", [0.6, 0.6], [0.4, 0.395])  # within noise of the one before
+    assert of("with heterogeneity (Dirichlet")[0] == NOISE
+    both("cifar10-dir0.1-r1", [0.9, 0.9], [0.1, 0.2])
+    assert of("as fewer clients take part")[0] == FAILS
+    assert of("with heterogeneity (classes")[0] == NOT_RUN
 
 
 def test_without_the_term_training_is_that_of_fedavg_or_not(tmp_path: Path) -> None:
