@@ -273,6 +273,9 @@ def test_exported_runs_count_as_done_and_do_not_go_on(
     argv = ("fedntd-table1", *SMALL, "--data", data)
     status, text, _ = call(capsys, "reproduce", *argv, "--out", str(out), "--export", str(kept))
     assert (status, f"\n1 run copied to {kept}\n" in text) == (0, True)
+    unfinished = ("reproduce", argv[0], *SMALL, "--rounds", "2", "--report-only", "--out", str(out))
+    status, text, _ = call(capsys, *unfinished, "--export", str(tmp_path / "on"))
+    assert (status, f"0 runs copied to {tmp_path / 'on'}, and 1 unfinished, to go on with --known" in text) == (1, True)
     before = (kept / "fedntd-table1/runs.jsonl.gz").read_bytes()
     assert verdicts(kept) == {"mnist-s2/fedavg": "short run (1 of 200)"}
     assert {p.name for p in kept.rglob("*") if p.is_file()} == {"runs.jsonl.gz", "results.md", "results.csv"}

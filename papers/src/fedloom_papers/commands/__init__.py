@@ -44,12 +44,12 @@ def _reproduce(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
     add(
         "--known", action="append", default=[], type=directory, metavar="DIR",
-        help="other results, also exported ones, whose runs with the same settings count as done; repeatable",
+        help="other results, also exported ones, whose runs with the same settings count as done, or go on; repeatable",
     )  # fmt: skip
     add("--report-only", action="store_true", help="run nothing, only compare existing runs")
     add(
         "--export", type=directory, metavar="DIR",
-        help="copy settings and logs of finished runs there, without weights",
+        help="copy settings and logs of finished runs there, and of unfinished ones the newest checkpoint",
     )  # fmt: skip
 
 

@@ -23,6 +23,7 @@ from fedloom_papers.reproduction.recipe import Recipe
 from fedloom_papers.reproduction.results import Result
 from fedloom_papers.reproduction.results_page import order_lines, summary, told, write
 from fedloom_papers.reproduction.running import NO_DATA, Outcome, reproduce, standing, with_changes
+from fedloom_papers.reproduction.unfinished_runs import export_unfinished
 
 _COLUMNS = ("method", "published", "ours", "diff.", "F publ.", "F ours", "rounds x seeds", "verdict")  # what fits
 
@@ -70,11 +71,13 @@ def run(args: argparse.Namespace, console: Terminal) -> int:
         study_ = study(args.table)
         copies = cells if only or methods else all_cells  # with the other readings that were run
         copied = export(copies, folders[0], Path(args.export), rounds, study_.evidence)
+        unfinished = export_unfinished(copies, folders[0], Path(args.export), rounds)
         for name in study_.tables:  # others there share runs; and runs that were there before may be longer than these
             if name == args.table or (Path(args.export) / name / "results.md").is_file():
                 write(_title(name), recipes(name), [Path(args.export)], remarks=study_.remarks)
         noun = "run" if len(copied) == 1 else "runs"
-        console.print(f"{len(copied)} {noun} copied to {args.export}")
+        archives = f", and {len(unfinished)} unfinished, to go on with --known {args.export}" * bool(unfinished)
+        console.print(f"{len(copied)} {noun} copied to {args.export}{archives}")
     if outcomes and all(outcome.skipped for outcome in outcomes):
         return 2
     return 0 if all(outcome.good for outcome in outcomes) else 1

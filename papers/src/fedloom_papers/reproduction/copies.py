@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from fedloom.coordinator.history import Record
 from fedloom.core.errors import SettingError
@@ -111,11 +112,16 @@ def _without_clients(record: Record) -> Record:
 
 
 def _kept(recipe: Recipe, run: Run, federation: bool) -> kept.Kept:
-    """Return a run as it is kept, with who holds what if asked for: settings name the data without their folder."""
-    data = dict(run.history.settings.get("data", {}))
+    """Return a run as it is kept, with who holds what if asked for."""
+    known = run.history.federation if federation else {}
+    history = replace(run.history, settings=without_folders(run.history.settings), federation=known)
+    return kept.Kept(recipe.place.partition("/")[2], run.seed, history, run.failed)
+
+
+def without_folders(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Return settings that name the data without their folder."""
+    data = dict(settings.get("data", {}))
     for place in ("source", "public_source"):
         if data.get(place) is not None:
             data[place] = str(data[place]).partition(":")[0]
-    known = run.history.federation if federation else {}
-    history = replace(run.history, settings={**run.history.settings, "data": data}, federation=known)
-    return kept.Kept(recipe.place.partition("/")[2], run.seed, history, run.failed)
+    return {**settings, "data": data}

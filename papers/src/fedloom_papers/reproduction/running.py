@@ -17,6 +17,7 @@ from fedloom.storage import files
 from fedloom_papers.reproduction import kept
 from fedloom_papers.reproduction.recipe import Recipe
 from fedloom_papers.reproduction.results import FAILED, Run, runs
+from fedloom_papers.reproduction.unfinished_runs import import_unfinished
 
 NO_DATA = "skipped: data cannot be made: "  # how the status of a run begins whose data are not there
 _ELSEWHERE = {"run.rounds": "--rounds", "run.seed": "--seed", "data.source": "--data", "algorithm": "--methods"}
@@ -76,7 +77,8 @@ def reproduce(
         seeds: each recipe is run with all of them.
         rounds: fewer than published; a recipe that has no more than that is run whole.
         changes: settings other than the recipes', by their names in a settings file.
-        known: other folders of results, whose runs with the settings that are asked for count as done.
+        known: other folders of results, whose runs with the settings that are asked for count as done, and whose
+            archives of unfinished ones go on in `out`.
         train: what runs a job in a directory, from where the run there stands.
         tell: called with what became of each run.
 
@@ -103,6 +105,8 @@ def reproduce(
         for seed in seeds:  # one seed of every cell tells more than all seeds of one cell
             for recipe in [r for r in recipes if r.experiment.data.source == source]:
                 status = _settled(recipe, seed, out, rounds, known) or unmade.get(recipe.asked.data)
+                if status is None and import_unfinished(recipe, seed, out, known):
+                    status = _settled(recipe, seed, out, rounds, known)
                 if status is None:
                     steps = _steps(recipe, data or "", seed, out, recipe.wanted(rounds))
                     status = _run(steps, federations, train or _train)
