@@ -6,6 +6,7 @@ of imports behind `fedloom.run`, and with all methods behind `fedloom.algorithms
 
 python scripts/size.py [SRC ...]            SRC: another copy
 python scripts/size.py --against COMMIT     before and after, as a table
+python scripts/size.py --write              renew the column "now" of docs/design.md; a test allows it to be 3 % off
 """
 
 from __future__ import annotations
@@ -14,19 +15,21 @@ import argparse
 import ast
 import io
 import os
+import re
 import subprocess
 import sys
 import tarfile
 import tempfile
 import tokenize
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import networkx
 
 ROOT = Path(__file__).resolve().parent.parent
+PAGE = ROOT / "docs" / "design.md"
 SOURCES = ("src", "papers/src")
 LONG = 400
 KERNEL = ("data", "core", "tasks", "models", "storage", "algorithms", "engines", "evaluate", "coordinator")
@@ -90,6 +93,13 @@ def neighbours(tree: ast.AST) -> list[str]:
     return [name for name in found if name.split(".")[0] == "fedloom" and is_neighbour(name)]
 
 
+def members(of: ast.ClassDef) -> set[str]:
+    """Return the public names that a class defines in its body: fields, methods, properties."""
+    named = {node.name for node in of.body if isinstance(node, ast.FunctionDef)}
+    named |= {ast.unparse(node.target) for node in of.body if isinstance(node, ast.AnnAssign)}
+    return {name for name in named if not name.startswith("_")}
+
+
 def loaded(root: Path) -> list[str]:
     """Return the modules of the library below a folder that `fedloom.run` loads."""
     run = subprocess.run(
@@ -110,6 +120,8 @@ class Size:
     closures: dict[str, int] = field(default_factory=dict)  # statements behind a run, and with all methods
     edges: list[str] = field(default_factory=list)  # imports of neighbours in the kernel, as "file imports module"
     loaded: list[str] = field(default_factory=list)
+    members: int = 0  # public ones of `Algorithm`
+    centre: int = 0  # statements of `Coordinator`
 
     @classmethod
     def of(cls, *roots: Path) -> Size:
@@ -133,10 +145,16 @@ class Size:
                 out.long[str(place)] = length
             graph.add_node(name)
             graph.add_edges_from((name, other) for other in imported(tree, {*files}))
+            for node in tree.body:
+                match room, node:
+                    case "core", ast.ClassDef("Algorithm"):
+                        out.members = len(members(node))
+                    case "coordinator", ast.ClassDef("Coordinator"):
+                        out.centre = code(ast.get_source_segment(text, node) or "")
             if room in KERNEL:
                 out.edges += [f"{place} imports {other}" for other in neighbours(tree)]
         found = networkx.strongly_connected_components(graph)
-        for name, starts in (("fedloom.run", [RUN]), ("the same with all methods", [RUN, METHODS])):
+        for name, starts in (("fedloom.run", [RUN]), ("fedloom.run with all methods", [RUN, METHODS])):
             out.closures[name] = sum(each[module] for module in closure(starts, graph))
         out.circles = sorted(sorted(part) for part in found if len(part) > 1)
         return out
@@ -153,8 +171,11 @@ class Size:
         return {
             "modules that fedloom.run loads": len(self.loaded),
             "of these, of neighbours": sum(map(is_neighbour, self.loaded)),
-            **{f"statements by closure of imports behind {name}": n for name, n in self.closures.items()},
+            **{f"statements behind {name}": n for name, n in self.closures.items()},
+            "statements of the wheel": self.statements["wheel"],
             "imports of neighbours in the kernel": len(self.edges),
+            "members of Algorithm": self.members,
+            "statements of Coordinator": self.centre,
         }
 
 
@@ -201,12 +222,35 @@ def compare(before: Size, after: Size) -> None:
         print(f"| {what} | {n:,} → {new_numbers[what]:,} |")
 
 
+def rows_of(page: str) -> dict[str, tuple[int, int, int]]:
+    """Return the numbers of the kernel on a page, by what is counted: before, now, and the most that there may be."""
+    cells = [[cell.strip() for cell in line.strip("|").split("|")] for line in page.splitlines()]
+    whole = [cell for cell in cells if len(cell) == 4 and all(re.fullmatch(r"[\d,]+", n) for n in cell[1:])]
+    return {what: (number(before), number(now), number(most)) for what, before, now, most in whole}
+
+
+def number(cell: str) -> int:
+    """Return the number of a cell: 1,234."""
+    return int(cell.replace(",", ""))
+
+
+def renewed(page: str, numbers: Mapping[str, int]) -> str:
+    """Return a page with other numbers in the column "now"."""
+    for what, n in numbers.items():
+        page = re.sub(rf"(?m)^(\| {re.escape(what)} \| [\d,]+ \|) [\d,]+ \|", rf"\1 {n:,} |", page)
+    return page
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("src", nargs="*", type=Path, default=[ROOT / source for source in SOURCES])
     parser.add_argument("--against", metavar="COMMIT")
+    parser.add_argument("--write", action="store_true")
     args = parser.parse_args()
-    if args.against is None:
+    if args.write:
+        numbers = counted(*args.src).kernel()
+        PAGE.write_text(renewed(PAGE.read_text(encoding="utf-8"), numbers), encoding="utf-8")
+    elif args.against is None:
         show(counted(*args.src))
     else:
         compare(at(args.against), counted(*args.src))

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import dataclasses
 import runpy
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 import fedloom
 import fedloom_papers
 
+LOADED = ("modules that fedloom.run loads", "of these, of neighbours")
 SCRIPT: dict[str, Any] = runpy.run_path(str(Path(__file__).parents[2] / "scripts/size.py"))
 FILES = {
     "fedloom/__init__.py": '"""Nothing."""\n',
@@ -22,6 +26,10 @@ FILES = {
 KERNEL = {
     "fedloom/__init__.py": "",
     "fedloom/coordinator/__init__.py": "from fedloom.coordinator.job import f\n\nx = 1\n",
+    "fedloom/coordinator/rounds.py": "class Coordinator:\n    def next(self):\n        return 1\n",
+    "fedloom/core/algorithm.py": (
+        "class Algorithm:\n    a: int\n    _b = 2\n\n    def c(self): ...\n\n    def _d(self): ...\n"
+    ),
     "fedloom/coordinator/job.py": "def f():\n    import fedloom.display.lines\n    import fedloom.ranks.rank_engine\n",
     "fedloom/display/lines.py": "show = print\n",
     "fedloom/ranks/rank_engine.py": "from fedloom.core.tree import leaf\n\n\na = 1\nb = 2\n",
@@ -57,9 +65,12 @@ def test_the_kernel_and_its_neighbours(tmp_path: Path) -> None:
     assert size.kernel() == {
         "modules that fedloom.run loads": 4,
         "of these, of neighbours": 1,
-        "statements by closure of imports behind fedloom.run": 1 + 1 + 1 + 2 + 2,
-        "statements by closure of imports behind the same with all methods": 7 + 2,
+        "statements behind fedloom.run": 1 + 1 + 1 + 2 + 2,
+        "statements behind fedloom.run with all methods": 7 + 2,
+        "statements of the wheel": 17,
         "imports of neighbours in the kernel": 2,
+        "members of Algorithm": 2,
+        "statements of Coordinator": 3,
     }
     assert size.edges == [
         "fedloom/coordinator/job.py imports fedloom.ranks.rank_engine",
@@ -77,6 +88,7 @@ def test_a_table_of_before_and_after(capsys: Any) -> None:
             size.statements[room], size.lines[room], size.files[room] = n, 2 * n, 1
     before.circles, before.closures, before.edges = [["a", "b"]], {"fedloom.run": 1200}, ["a imports b"]
     before.loaded, after.loaded, after.closures = ["fedloom.ranks.rank_engine"], ["fedloom.core"], {"fedloom.run": 1100}
+    before.members, after.members = 38, 20
     SCRIPT["compare"](before, after)
     assert capsys.readouterr().out.splitlines()[2:] == [
         "| core | 1 | 2,400 → 2,200 | 1,200 → 1,100 | -100 |",
@@ -91,11 +103,48 @@ def test_a_table_of_before_and_after(capsys: Any) -> None:
         "|---|---|",
         "| modules that fedloom.run loads | 1 → 1 |",
         "| of these, of neighbours | 1 → 0 |",
-        "| statements by closure of imports behind fedloom.run | 1,200 → 1,100 |",
+        "| statements behind fedloom.run | 1,200 → 1,100 |",
+        "| statements of the wheel | 1,207 → 1,100 |",
         "| imports of neighbours in the kernel | 1 → 0 |",
+        "| members of Algorithm | 38 → 20 |",
+        "| statements of Coordinator | 0 → 0 |",
     ]
 
 
-def test_no_modules_import_each_other() -> None:
-    circles = SCRIPT["Size"].of(*(Path(package.__file__).parents[1] for package in (fedloom, fedloom_papers))).circles
-    assert not circles, f"these import each other, within functions or for types too: {circles}"
+@pytest.fixture(scope="module")
+def size() -> Any:
+    """Return the counts of this copy, without the modules that a run loads."""
+    return SCRIPT["Size"].of(*(Path(package.__file__).parents[1] for package in (fedloom, fedloom_papers)))
+
+
+def test_no_modules_import_each_other(size: Any) -> None:
+    assert not size.circles, f"these import each other, within functions or for types too: {size.circles}"
+
+
+def check_page(numbers: dict[str, int]) -> None:
+    """Compare the page with what is counted."""
+    rows = SCRIPT["rows_of"](SCRIPT["PAGE"].read_text(encoding="utf-8"))
+    for what, n in numbers.items():
+        _, now, most = rows[what]
+        assert n <= most, f"docs/design.md allows {most:,} {what}, there are {n:,}"
+        assert abs(n - now) <= 0.03 * now, (
+            f"docs/design.md has {now:,} {what}, there are {n:,}: scripts/size.py --write"
+        )
+
+
+def test_the_page_has_what_is_counted(size: Any) -> None:
+    numbers = size.kernel()
+    assert len(numbers) == 8
+    check_page({what: n for what, n in numbers.items() if what not in LOADED})
+
+
+@pytest.mark.slow
+def test_the_page_has_the_modules_that_a_run_loads(size: Any) -> None:
+    size = dataclasses.replace(size, loaded=SCRIPT["loaded"](Path(fedloom.__file__).parents[1]))
+    check_page({what: size.kernel()[what] for what in LOADED})
+
+
+def test_the_page_is_renewed() -> None:
+    page = "| a | b |\n| members of Algorithm | 1,038 | 1,020 | 1,020 |\n| x | 1 | 2 | 3 |\n"
+    assert SCRIPT["renewed"](page, {"members of Algorithm": 2345}) == page.replace("1,020", "2,345", 1)
+    assert SCRIPT["rows_of"](page) == {"members of Algorithm": (1038, 1020, 1020), "x": (1, 2, 3)}

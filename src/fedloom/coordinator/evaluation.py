@@ -47,7 +47,7 @@ def panel_of(population: Population, count: int, held_out: Collection[int] = ())
 
 
 class Evaluation:
-    """Measures models on data: what the parts of a run that judge models share.
+    """Evaluation of models on data: what the parts of a run that judge models share.
 
     `panel`: clients whose personal models are evaluated. `never`: clients that no round asks, whose networks nobody
     trains.

@@ -115,7 +115,7 @@ def no_training_rows(federation: Federation, new: Sequence[int]) -> None:
 
 
 class Newcomers(Part):
-    """Judges each new client after the last round, in every way that is asked for and that the algorithm has."""
+    """Evaluation of each new client after the last round, in every way that is asked for and that the algorithm has."""
 
     def __init__(self, new: NewClients, num_clients: int) -> None:
         self.new, self.num_clients = new, num_clients

@@ -28,7 +28,7 @@ OnHistory = Callable[[History], None]
 
 
 class Coordinator:
-    """Runs a job round by round: asks who is in it, has the engine compute it, asks the parts of the run, and writes.
+    """Loop over rounds: asks who is in one, has the engine compute it, asks the parts of the run, and writes.
 
     `files`: of a run that was started before, whose fixed choices are used again. `trains`: whether rounds are computed
     with it, so that it pays to compute frozen fronts first.

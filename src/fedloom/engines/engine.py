@@ -24,7 +24,7 @@ from fedloom.storage.store import ClientStore
 
 
 class Engine(ServerSide):
-    """Runs the clients of a population; knows no algorithm by name."""
+    """Interface that runs the clients of a population; knows no algorithm by name."""
 
     # ---- what a run asks of an engine
 
