@@ -95,7 +95,7 @@ import fedloom as fl
 
 @dataclass(frozen=True, kw_only=True)
 class CLASS(fl.Algorithm[fl.Weights, tuple[()]]):
-    """FedAvg with a pull to the received model. In brackets: what the server keeps, and what a client (here nothing)."""
+    """FedAvg with a pull to the received model. In brackets: states of the server and of a client (here nothing)."""
 
     mu: fl.NonNegative = 0.1
     """Pull to the received model; 0: none."""
