@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 from pathlib import Path
 
 import numpy as np
@@ -9,7 +10,10 @@ import pytest
 
 from commands import call
 from fedloom import analyses
+from fedloom.analyses import analyse_run
+from fedloom.analyses.analysis_result import AnalysisResult, summary_table
 from fedloom.cli.main import main
+from fedloom.display.terminal import Terminal
 
 
 @pytest.fixture(scope="module")
@@ -49,6 +53,21 @@ def test_a_table_is_shown_and_files_are_named(run: Path, tmp_path: Path, capsys:
     )
     found = (out_folder / "consistency.csv").read_text(encoding="utf-8").splitlines()
     assert [line.split(",")[0] for line in found] == ["round", "3"]  # round 1 has none before it
+
+
+def test_a_table_shows_its_first_rows_and_says_how_many_more_there_are(capsys: pytest.CaptureFixture[str]) -> None:
+    for count, told in ((12, False), (13, True)):
+        made = AnalysisResult(None, summary_table("T", {"n": None}, [[100 + i] for i in range(count)]), [])  # type: ignore[arg-type]
+        analyse_run._show(made, [Path("t.png"), Path("t.csv")], Terminal())
+        out = capsys.readouterr().out
+        assert ("1 more rows are in the CSV file" in out) is told
+        assert [str(n) in out for n in (111, 112)] == [True, False]
+
+
+def test_which_rounds_are_asked_for() -> None:
+    asked = [(None, None), (2, None), (None, "all"), (None, "1,3")]
+    found = [analyse_run._rounds(argparse.Namespace(round=one, rounds=several)) for one, several in asked]
+    assert found == [None, [2], [], [1, 3]]
 
 
 @pytest.mark.slow

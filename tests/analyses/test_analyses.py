@@ -128,6 +128,15 @@ def test_which_rounds(trained: Any) -> None:
 
 
 @pytest.mark.slow
+def test_clients_have_the_examples_of_the_round(trained: Any) -> None:
+    run = AnalysedRun.of(trained("fedavg", "--model", "mlp", "--arrives", "growing:0.5:3"))
+    for t, share in ((1, 0.5), (2, 0.75), (3, 1.0)):
+        found = run.replayed(t)
+        whole = [len(run.job.federation.partition.rows(k)) for k in found.clients]
+        assert found.counts.sum(1) == pytest.approx(share * np.array(whole), abs=1)
+
+
+@pytest.mark.slow
 def test_rounds_are_computed_once(trained: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     analysed = AnalysedRun.of(trained("fedntd", "--model", "lenet"))
     asked: list[int] = []

@@ -120,6 +120,12 @@ def test_a_global_model_and_twenty_others_have_a_legend() -> None:
     assert len(colours) == 21
 
 
+def test_the_share_of_neighbours_leaves_out_the_point_itself() -> None:
+    line = np.stack([np.arange(24.0), np.zeros(24)], 1)
+    assert tsne._neighbours(line, np.arange(24)) == 0
+    assert tsne._neighbours(line, np.zeros(24, np.int64)) == 1
+
+
 @pytest.mark.parametrize(("runs", "named"), [(2, 5), (3, 7), (11, 12)])
 def test_points_show_the_run_of_their_model(runs: int, named: int) -> None:
     """Of eleven runs, whose models are too many for a legend, the legend names the runs."""

@@ -39,6 +39,7 @@ from fedloom.analyses.measures import (
 from fedloom.analyses.tsne import joint_tsne
 from fedloom.core.errors import SettingError
 from fedloom.data import from_arrays
+from fedloom.evaluate import classify
 
 
 def test_how_many_examples_of_each_class_is_counted() -> None:
@@ -101,7 +102,11 @@ def test_gradient_diversity(lenet_run: AnalysedRun, lenet_round: ReplayedRound, 
 
 @pytest.mark.slow
 def test_alignment(lenet_run: AnalysedRun, lenet_round: ReplayedRound, tmp_path: Path) -> None:
-    found = written(lenet_run, "alignment", tmp_path)
+    summary = analyse(lenet_run, "alignment", tmp_path)[0].summary.rows
+    found = rows(tmp_path / "alignment.csv")
+    for layer, neurons, share, *_ in summary:  # of clients alone
+        local = [r for r in found if r["layer"] == layer and r["model"] != "aggregated"]
+        assert (neurons, share) == (local[0]["neurons"], pytest.approx(np.mean([r["share"] for r in local])))
     assert {r["round"] for r in found} == {lenet_round.number}
     means = [
         class_activations(lenet_run.network, w, lenet_run.test)
@@ -155,6 +160,19 @@ def test_tsne(lenet_run: AnalysedRun, lenet_round: ReplayedRound, tmp_path: Path
     assert [r["model"] for r in found] == np.repeat(names, 60).tolist()
     assert [r["class"] for r in found] == lenet_run.test.y.tolist() * 4
     np.testing.assert_allclose([[r["x"], r["y"]] for r in found], at, rtol=1e-6)
+
+
+@pytest.mark.slow
+def test_personalised(lenet_run: AnalysedRun, lenet_round: ReplayedRound, tmp_path: Path) -> None:
+    found = written(lenet_run, "personalised", tmp_path)
+    assert [r["client"] for r in found] == lenet_round.clients
+    for i, row in enumerate(found):
+        own = lenet_round.own(i)
+        for when, w in (("before", lenet_round.start), ("after", lenet_round.trained[i])):
+            p = shares(lenet_round.counts[i])
+            expected = classify(lenet_run.network, w, lenet_run.task, own).accuracy
+            close(row, **{f"own_{when}": expected, f"test_{when}": p @ lenet_run.per_class(w)})
+        assert row["examples"] == len(own)
 
 
 @pytest.mark.slow

@@ -40,7 +40,11 @@ def test_tsne_keeps_neighbours_together_and_repeats() -> None:
     away = np.square(at[:, None] - at).sum(-1) + np.diag(np.full(60, np.inf))
     assert (group[away.argmin(1)] == group).all()
     np.testing.assert_array_equal(at, tsne(points, perplexity=10))
-    with pytest.raises(ValueError, match="more points than its perplexity 30, got 20"):
-        tsne(points[:20])
+
+
+def test_tsne_needs_more_points_than_its_perplexity_and_two_units() -> None:
+    points = np.random.default_rng(0).normal(size=(31, 8))
+    with pytest.raises(ValueError, match="more points than its perplexity 30, got 30"):
+        tsne(points[:30])
     with pytest.raises(ValueError, match="features of 1 unit"):
         tsne(points[:, :1])

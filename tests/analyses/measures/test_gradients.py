@@ -63,6 +63,7 @@ def test_class_gradients_make_up_the_whole() -> None:
     )
     np.testing.assert_allclose(gram(each), (each @ each.T).numpy(), atol=1e-14)
     np.testing.assert_allclose(np.diag(cosines(gram(each))), 1)
+    np.testing.assert_allclose(cosines(gram(torch.tensor([[1.0, 0], [2, 2]]))), [[1, 0.5**0.5], [0.5**0.5, 1]])
     assert np.isnan(cosines(np.array([[0.0, 0.0], [0.0, 2.0]]))[0]).all()
 
 

@@ -12,7 +12,7 @@ from conftest import golden
 from torch import Tensor, nn
 
 from fedloom import Classification, Examples, Model, Weights
-from fedloom.analyses.measures import hessian_eigen, hessian_product, perturbed, plane
+from fedloom.analyses.measures import hessian_eigen, hessian_product, landscape, perturbed, plane
 from fedloom.analyses.measures.flat import flat, unflat
 from fedloom.core.types import Params
 from fedloom.experiments.export import module
@@ -136,6 +136,19 @@ def test_relative_noise_follows_the_norm_of_each_tensor(reference: Any) -> None:
                 assert float(away) == pytest.approx(size, rel=1e-9)
             elif name == "fc.weight":  # 288 Gaussian values: their norm is within some 4 % of what is expected
                 assert float(away) == pytest.approx(size, rel=0.15)
+
+
+def test_a_direction_in_which_the_loss_bends_down_counts_by_its_magnitude(
+    reference: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What power iteration finds first."""
+    _, weights, examples = reference
+    bends = torch.linspace(-1, 1, 352, dtype=torch.float64)
+    bends[7], bends[8] = -5, 3
+    monkeypatch.setattr(landscape, "hessian_product", lambda *args: lambda v: bends * v)
+    found = hessian_eigen(MODEL, weights, Classification(), examples)
+    assert found.values == pytest.approx([-5, 3])
+    assert found.vectors.abs().argmax(1).tolist() == [7, 8]
 
 
 def test_too_many_eigenvectors_are_refused(reference: Any) -> None:
