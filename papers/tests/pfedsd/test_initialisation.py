@@ -36,6 +36,7 @@ def test_fedavg_with_stored_models_beside_fedavg_with_the_global_one(tmp_path: P
     (row,) = found.summary.rows
     assert row[:5] == [COLUMN, "fedavg", "all clients", 2, 2]
     assert row[5:] == pytest.approx([0.7, 0.35, 0.35])
+    assert found.figure.axes[0].get_title(loc="left") == f"{COLUMN}\n2 of 100 rounds, 2 seeds"
     local, received = found.figure.axes[0].lines
     assert list(local.get_ydata()) == pytest.approx([60, 80])
     assert list(received.get_ydata()) == pytest.approx([30, 40])

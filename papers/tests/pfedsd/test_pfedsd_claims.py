@@ -196,6 +196,7 @@ def test_drops_of_all_runs_in_one_figure(tmp_path: Path) -> None:
     assert [row[5] for row in found.summary.rows] == pytest.approx([0.15, 0.15])
     ticks = [label.get_text() for label in found.figure.axes[0].get_xticklabels()]
     assert ticks == ["cifar10-s2-r0.6", "cifar10-dir0.1-r1"]
+    assert found.figure.axes[0].get_title(loc="left").endswith("\n1 of 100 rounds, 1 seed")
     heights = [line.get_ydata().tolist() for line in found.figure.axes[0].lines if line.get_marker() == "o"]
     assert heights == [pytest.approx([15.0])] * 2
 

@@ -26,7 +26,9 @@ def test_the_spread_of_a_method_is_over_the_columns_that_have_runs(tmp_path: Pat
         ["cifar10", "pfedsd", 3, pytest.approx(60), pytest.approx(82.5), pytest.approx(22.5)],
         ["cifar10", "fedavg", 1, 30.0, 30.0, 0.0],
     ]
-    assert [ax.get_title(loc="left") for ax in found.figure.axes] == ["fmnist14k", "cifar10"]
+    assert [ax.get_title(loc="left") for ax in found.figure.axes] == [
+        "fmnist14k, 3 of 100 rounds, 1 seed", "cifar10, 3 of 100 rounds, 1 seed",
+    ]  # fmt: skip
     ticks = [label.get_text() for label in found.figure.axes[1].get_xticklabels()]
     assert ticks == ["s2-r0.6", "s2-r1", "dir1-r0.6"]
     (table,) = found.tables

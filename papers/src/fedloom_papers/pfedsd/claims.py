@@ -7,6 +7,7 @@ These two need more than accuracies: the control is compared with FedAvg round b
 from __future__ import annotations
 
 import functools
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, NamedTuple
@@ -27,6 +28,7 @@ from fedloom_papers.reproduction.claim_parts import Observation, above, jumps, l
 from fedloom_papers.reproduction.claims import Cell, Claim, Part
 from fedloom_papers.reproduction.evidence import place, rows_of
 from fedloom_papers.reproduction.results import Result, Run, read
+from fedloom_papers.reproduction.run_lengths import length
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -314,12 +316,12 @@ def drops(table: str, folders: Sequence[Path]) -> AnalysisResult:
     Raises:
         SettingError: there is no such table, or no run of it was analysed, or a file is damaged.
     """
-    found = [
-        (r.recipe.column, r.recipe.row, seed, one)
-        for r in read(recipes(table), folders)
-        for seed, run in r.runs.items()
-        if (one := drop(run)) is not None
-    ]
+    found, rounds = list[tuple[str, str, int, Drop]](), list[int]()
+    for r in read(recipes(table), folders):
+        for seed, run in r.runs.items():
+            if (one := drop(run)) is not None:
+                found.append((r.recipe.column, r.recipe.row, seed, one))
+                rounds.append(run.rounds)
     if not found:
         raise SettingError(
             f"{', '.join(map(str, folders))} holds no run of {table} with its {RECOVERY}: fedloom analyse RUN recovery"
@@ -327,7 +329,10 @@ def drops(table: str, folders: Sequence[Path]) -> AnalysisResult:
     rows = [[c, row, seed, d.former.mean(), d.received.mean(), d.mean, *_steps(d)] for c, row, seed, d in found]
     heads = {"column": None, "method": None, "seed": None, "former": percent, "received": percent, "drop": percent}
     return AnalysisResult(
-        draw([(column, row, d.mean) for column, row, _, d in found]),
+        draw(
+            [(column, row, d.mean) for column, row, _, d in found],
+            length(rounds, SCENARIOS[table].rounds, Counter(place[:2] for place in found).values()),
+        ),
         summary_table("Accuracy of former and received models, %, and the drop", heads, [row[:6] for row in rows]),
         [csv_table(f"{table}-drops", [*heads, "steps with the term", "steps without"], rows)],
     )
@@ -338,8 +343,11 @@ def _steps(found: Drop) -> tuple[float, float]:
     return steps[0], steps[1]
 
 
-def draw(found: Sequence[tuple[str, str, float]]) -> Figure:
-    """Draw a group of dots for each column: the mean drop of each run, a colour for each method."""
+def draw(found: Sequence[tuple[str, str, float]], long: str) -> Figure:
+    """Draw a group of dots for each column: the mean drop of each run, a colour for each method.
+
+    `long`: how long the runs are.
+    """
     columns = list(dict.fromkeys(column for column, _, _ in found))
     methods = list(dict.fromkeys(method for _, method, _ in found))
     with drawing():
@@ -351,6 +359,6 @@ def draw(found: Sequence[tuple[str, str, float]]) -> Figure:
         axes[0].set_xlim(-0.5, len(columns) - 0.5)
         axes[0].set_ylabel("drop (points)")
         axes[0].axhline(0, lw=0.8, color="0.6")
-        title(axes[0], "former minus received model")
+        title(axes[0], f"former minus received model\n{long}")
         figure.legend(*axes[0].get_legend_handles_labels(), loc="outside lower right", ncols=3)
     return figure

@@ -18,6 +18,7 @@ from fedloom_papers import recipes
 from fedloom_papers.pfedsd.claims import alike
 from fedloom_papers.pfedsd.scenarios import SCENARIOS
 from fedloom_papers.reproduction.results import Result, Run, read
+from fedloom_papers.reproduction.run_lengths import length
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -128,7 +129,8 @@ def draw(found: Sequence[Curves]) -> Figure:
         figure = Figure(figsize=(WIDE[0], WIDE[1] * high), layout="constrained")
         axes = figure.subplots(high, wide, squeeze=False, sharey=True)
         for ax, place in zip(axes.flat, columns, strict=False):
-            for c in (c for c in found if (c.table, c.column) == place):
+            mine = [c for c in found if (c.table, c.column) == place]
+            for c in mine:
                 look = colour(list(METHODS).index(c.method))
                 ax.plot(c.rounds, 100 * c.local, color=look, label=f"{METHODS[c.method]}, local models")
                 ax.plot(
@@ -138,7 +140,8 @@ def draw(found: Sequence[Curves]) -> Figure:
                 whole_ticks(ax, c.rounds)
             ax.set_ylim(0, 102)
             ax.set_xlabel("round")
-            title(ax, place[1])
+            long = length([c.rounds[-1] for c in mine], SCENARIOS[place[0]].rounds, [c.seeds for c in mine])
+            title(ax, f"{place[1]}\n{long}")
         for ax in list(axes.flat)[len(columns) :]:
             ax.set_visible(False)
         for ax in axes[:, 0]:

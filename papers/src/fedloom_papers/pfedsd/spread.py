@@ -16,6 +16,7 @@ from fedloom.core.errors import SettingError
 from fedloom.report.style import WIDE, colour, dashes, drawing
 from fedloom_papers import recipes
 from fedloom_papers.reproduction.results import Result, read
+from fedloom_papers.reproduction.run_lengths import length
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -54,7 +55,7 @@ def spread(table: str, folders: Sequence[Path], rounds: int | None = None) -> An
     ]  # fmt: skip
     heads = {"data": None, "method": None, "columns": None, "lowest": _two, "highest": _two, "spread": _two}
     return AnalysisResult(
-        draw(columns, curves),
+        draw(columns, curves, {data: _long([r for r in found if _parts(r)[0] == data]) for data in columns}),
         summary_table("Personal accuracy over label skew and participation, %", heads, summary),
         [csv_table(f"{table}-spread", names, rows)],
         [f"{others}{'; '.join(odd)}."] * bool(odd),
@@ -96,8 +97,12 @@ def _curves(found: Sequence[Result]) -> tuple[dict[str, list[str]], Curves]:
     return columns, curves
 
 
-def draw(columns: dict[str, list[str]], curves: Curves) -> Figure:
-    """Draw a panel for each data set: a line for each method over its columns."""
+def _long(results: Sequence[Result]) -> str:
+    return length([r.rounds for r in results], results[0].recipe.rounds, [len(r.seeds) for r in results])
+
+
+def draw(columns: dict[str, list[str]], curves: Curves, lengths: dict[str, str]) -> Figure:
+    """Draw a panel for each data set, with the length of its runs: a line for each method over its columns."""
     methods = list(dict.fromkeys(method for lines in curves.values() for method in lines))
     number = {method: place for place, method in enumerate(methods)}
     with drawing():
@@ -110,7 +115,7 @@ def draw(columns: dict[str, list[str]], curves: Curves) -> Figure:
                 ax.plot(np.arange(len(line)) + aside, line, marker="o", ms=3.5, lw=1.2, label=method, **look)
             ax.set_xticks(range(len(columns[data])), columns[data], rotation=30, ha="right")
             ax.set_xlim(-0.5, len(columns[data]) - 0.5)
-            title(ax, data)
+            title(ax, f"{data}, {lengths[data]}")
         axes[0].set_ylabel("personal accuracy (%)")
         handles = {label: h for ax in axes for h, label in zip(*ax.get_legend_handles_labels(), strict=True)}
         figure.legend(
