@@ -36,6 +36,7 @@ def test_figure_1_has_the_mean_and_the_best_of_each_method(tmp_path: Path) -> No
         ["mnist", "fedavg", 30.0, 50.0], ["mnist", "apfl_ni", 60.0, 90.0],
     ]  # fmt: skip
     (axes,) = found.figure.axes
+    assert [label.get_text() for label in axes.get_xticklabels()] == ["mnist\n3 of 150 rounds\n1 seed"]
     assert sorted(bar.get_height() for bar in axes.patches) == pytest.approx([30.0, 60.0])
     best = [float(lines.get_segments()[0][0][1]) for lines in axes.collections]
     assert sorted(best) == pytest.approx([50.0, 90.0])
@@ -51,6 +52,7 @@ def test_figure_2_has_a_star_where_importance_was_measured(tmp_path: Path) -> No
     curves = [list(line.get_ydata()) for line in loss.lines if line.get_marker() != "*"]
     assert curves == [pytest.approx([0.9, 0.7, 0.5, 0.7]), pytest.approx([0.9, 0.5, 0.2, 0.1])]
     assert found.summary.rows == [["mnist", 0, 2], ["mnist", 0, 3]]
+    assert accuracy.get_title(loc="left") == "mnist\n3 of 150 rounds, 1 seed"
     assert loss.get_title(loc="left") == "clients of a round"
     assert any(remark.startswith("On mnist not every method has a run with") for remark in found.remarks)
 
@@ -76,7 +78,9 @@ def test_figure_3_has_a_line_over_what_is_varied(tmp_path: Path) -> None:
     run(tmp_path, "apfl-rate", "mnist-lr0.1", "apfl_ni", [0.7, 0.9])
     run(tmp_path, "apfl-epochs", "letters-e20", "fedavg", [0.4, 0.6])
     found = figure_3([tmp_path])
-    assert [axes.get_title(loc="left") for axes in found.figure.axes] == ["letters", "mnist"]
+    assert [axes.get_title(loc="left") for axes in found.figure.axes] == [
+        "letters\n1 of 200 rounds, 1 seed", "mnist\n1 of 150 rounds, 1 seed",
+    ]  # fmt: skip
     (line,) = found.figure.axes[1].lines
     assert list(line.get_ydata()) == pytest.approx([float("nan")] * 2 + [60.0, 80.0], nan_ok=True)
     assert [label.get_text() for label in found.figure.axes[1].get_xticklabels()] == ["0.0001", "0.001", "0.01", "0.1"]

@@ -28,6 +28,7 @@ def test_the_student_is_drawn_by_epoch_beside_every_model(tmp_path: Path) -> Non
     found = curves([tmp_path])
     assert found.summary.rows == [["fmnist-a0.1-m5-cnn, seed 0", 0.2, 0.3, 0.6, 0.4, 0.5]]
     (axes,) = found.figure.axes
+    assert axes.get_title(loc="left") == "fmnist-a0.1-m5-cnn, seed 0\n2 of 200 epochs"
     drawn = {line.get_label(): list(line.get_ydata()) for line in axes.lines}
     assert drawn["student"] == [25.0, 50.0]
     assert drawn["ensemble"] == [60.0, 60.0]

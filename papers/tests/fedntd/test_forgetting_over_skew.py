@@ -34,11 +34,11 @@ def test_methods_stand_side_by_side_over_the_rounds_that_their_runs_have(tmp_pat
     shards, lda = forgetting_over_skew([tmp_path]).figure.axes
     drawn = [line for line in shards.lines if line.get_label() in ("fedavg", "fedntd")]
     assert [list(line.get_xdata()) for line in drawn] == [[pytest.approx(2.85)], [pytest.approx(3.15)]]
-    assert shards.get_xlabel() == "shards a client\nafter 40 to 200 of 200 rounds"
-    assert lda.get_xlabel() == "alpha\nafter 40 of 200 rounds"
+    assert shards.get_xlabel() == "shards a client\n40 to 200 of 200 rounds, 1 seed"
+    assert lda.get_xlabel() == "alpha\n40 of 200 rounds, 1 seed"
     made(tmp_path / "full", cell("fedntd-table1", "cifar10-s2", "fedavg"), 0, 50.0)
     (whole,) = forgetting_over_skew([tmp_path / "full"]).figure.axes
-    assert whole.get_xlabel() == "shards a client\nafter 200 rounds"
+    assert whole.get_xlabel() == "shards a client\n200 of 200 rounds, 1 seed"
 
 
 def test_the_experiment_of_section_2_has_panels_of_its_own(tmp_path: Path) -> None:

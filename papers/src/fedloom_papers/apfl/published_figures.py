@@ -17,6 +17,7 @@ from fedloom_papers import recipes
 from fedloom_papers.apfl.claims import ALL_CLIENTS, measured
 from fedloom_papers.apfl.recipes import EPOCHS, FIGURE_3, RATES
 from fedloom_papers.reproduction.results import Result, curve, read
+from fedloom_papers.reproduction.run_lengths import length, length_of
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -84,6 +85,7 @@ def figure_3(folders: Sequence[Path]) -> AnalysisResult:
     """
     swept = {"apfl-epochs": ("e", EPOCHS), "apfl-rate": ("lr", RATES)}
     lines: dict[tuple[str, str], dict[str, Floats]] = {}
+    lengths: dict[tuple[str, str], str] = {}
     rows: list[list[object]] = []
     unequal: list[str] = []
     for table, (short, values) in swept.items():
@@ -103,13 +105,15 @@ def figure_3(folders: Sequence[Path]) -> AnalysisResult:
                 row: np.array([means.get((row, value), np.nan) for value in values])
                 for row in dict.fromkeys(row for row, _ in found)
             }
+            published, seeds = max(r.recipe.rounds for r in found.values()), [len(r.numbers) for r in found.values()]
+            lengths[data, table] = length([until], published, seeds)
             if len(ends) > 1:
                 unequal.append(f"the first {until} of up to {max(ends)} on {data} over {over}")
     if not lines:
         raise _nothing(folders, " or ".join(swept))
     heads = ["data", "over", "method", "value", "accuracy", "rounds", "seeds"]
     return AnalysisResult(
-        _lines(lines, {table: values for table, (_, values) in swept.items()}),
+        _lines(lines, lengths, {table: values for table, (_, values) in swept.items()}),
         summary_table("Mean accuracy, %", {h: _two if h == "accuracy" else _plain for h in heads}, rows),
         [csv_table("apfl-figure-3", heads, rows)],
         [f"Not all runs are equally long. Means are over {'; '.join(unequal)}."] if unequal else [],
@@ -164,7 +168,8 @@ def _bars(found: Sequence[Result]) -> Figure:
                 axes.bar(x, r.accuracy or 0, 0.12, color=colour(i), label=label)
                 if r.best is not None:
                     axes.hlines(r.best, x - 0.055, x + 0.055, lw=2, color=colour(i))
-        axes.set_xticks(range(len(columns)), list(columns), rotation=15)
+        long = {column: length_of(mine).replace(", ", "\n") for column, mine in columns.items()}
+        axes.set_xticks(range(len(columns)), [f"{column}\n{text}" for column, text in long.items()])
         axes.set_ylabel("accuracy (%)")
         title(axes, "mean over rounds (bar) and best round (line)")
         _legend(figure, [axes])
@@ -194,12 +199,16 @@ def _curves(found: Sequence[Result], losses: Mapping[str, str]) -> Figure:
                 ax.set_xlabel("round")
                 if place == 0:
                     ax.set_ylabel(label)
-                title(ax, of_whom if row else column)
+                title(ax, of_whom if row else f"{column}\n{length_of(mine)}")
         _legend(figure, list(axes.flat))
     return figure
 
 
-def _lines(lines: Mapping[tuple[str, str], Mapping[str, Floats]], values: Mapping[str, Sequence[float]]) -> Figure:
+def _lines(
+    lines: Mapping[tuple[str, str], Mapping[str, Floats]],
+    lengths: Mapping[tuple[str, str], str],
+    values: Mapping[str, Sequence[float]],
+) -> Figure:
     with drawing():
         figure, axes = panels(len(lines))
         for ax, ((data, table), found) in zip(axes, lines.items(), strict=True):
@@ -209,7 +218,7 @@ def _lines(lines: Mapping[tuple[str, str], Mapping[str, Floats]], values: Mappin
             ax.set_xticks(range(len(values[table])), [f"{value:g}" for value in values[table]])
             ax.set_xlim(-0.3, len(values[table]) - 0.7)  # also where one value alone was run
             ax.set_xlabel("local epochs" if table == "apfl-epochs" else "rate")
-            title(ax, data)
+            title(ax, f"{data}\n{lengths[data, table]}")
         axes[0].set_ylabel("mean accuracy (%)")
         _legend(figure, axes)
     return figure

@@ -21,17 +21,17 @@ if TYPE_CHECKING:
 
 def curves(folders: Sequence[Path]) -> AnalysisResult:
     """Compare DENSE's student by epoch with every local model, their ensemble and their mean, in each of its runs."""
-    found: dict[str, tuple[str, Run]] = {}  # by folder: tables share runs
+    found: dict[str, tuple[str, Run, int]] = {}  # by folder, with the published epochs: tables share runs
     for table in ABOUT:
         for r in read([r for r in recipes(table) if r.row == "dense"], folders):
             for seed, run in r.runs.items():
                 if uploaded(run) and run.rounds > 1:
-                    found.setdefault(str(run.folder), (f"{r.recipe.column}, seed {seed}", run))
+                    found.setdefault(str(run.folder), (f"{r.recipe.column}, seed {seed}", run, r.recipe.rounds - 1))
     if not found:
         raise SettingError(f"{', '.join(map(str, folders))} holds no runs of dense; name what --out named")
     rows: list[list[Any]] = []
     summary: list[list[Any]] = []
-    for name, run in found.values():
+    for name, run, _ in found.values():
         upload = uploaded(run)
         singly = {f"client {k}": value for k, value in upload["upload_accuracy"].items()}
         both = {"ensemble": upload.get("ensemble_accuracy"), "mean of weights": upload.get("mean_accuracy")}
@@ -58,11 +58,11 @@ def epochs(run: Run) -> tuple[list[int], list[float]]:
     return [t for t, _ in found], [float(value) for _, value in found]
 
 
-def draw(found: Sequence[tuple[str, Run]]) -> Figure:
+def draw(found: Sequence[tuple[str, Run, int]]) -> Figure:
     """Draw a panel for each run: the student's curve, and a line for each other model."""
     with drawing():
         figure, axes = panels(len(found))
-        for ax, (name, run) in zip(axes, found, strict=True):
+        for ax, (name, run, published) in zip(axes, found, strict=True):
             upload, (at, values) = uploaded(run), epochs(run)
             for i, accuracy in enumerate(upload["upload_accuracy"].values()):
                 ax.axhline(100 * accuracy, color=FAINT, lw=0.8, label="local models" if i == 0 else None)
@@ -72,7 +72,7 @@ def draw(found: Sequence[tuple[str, Run]]) -> Figure:
             ax.plot(at, [100 * value for value in values], color=INK, label="student")
             whole_ticks(ax, at)
             ax.set_xlabel("epoch of the server")
-            title(ax, name)
+            title(ax, f"{name}\n{at[-1]} of {published} epochs")
         axes[0].set_ylabel("accuracy (%)")
         figure.legend(*axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=4)
     return figure

@@ -13,6 +13,7 @@ from fedloom.report.style import INK, colour, drawing
 from fedloom_papers import recipes
 from fedloom_papers.fedntd.recipes import CONSTANT, SKEWS
 from fedloom_papers.reproduction.results import Result, read
+from fedloom_papers.reproduction.run_lengths import length_of
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -55,15 +56,6 @@ def forgetting_over_skew(folders: Sequence[Path]) -> AnalysisResult:
     )  # fmt: skip
 
 
-def _rounds(results: Sequence[Result]) -> str:
-    """Say after how many rounds the numbers of a panel are taken, where these are not those that are published."""
-    low, high = (of(r.rounds for r in results) for of in (min, max))
-    full = max(r.recipe.rounds for r in results)
-    if low == full:
-        return f"after {full} rounds"
-    return f"after {low if low == high else f'{low} to {high}'} of {full} rounds"
-
-
 def draw(found: Mapping[str, Sequence[tuple[int, Result]]]) -> Figure:
     """Draw forgetting over each kind of skew: a line for each method, hollow dots for what is published.
 
@@ -88,7 +80,7 @@ def draw(found: Mapping[str, Sequence[tuple[int, Result]]]) -> Figure:
             skews = KINDS[kind][2]
             ax.set_xticks(range(len(skews)), [skew.removeprefix("lda").removeprefix("s") for skew in skews])
             ax.set_xlim(-0.5, len(skews) - 0.5)
-            ax.set_xlabel(f"{'shards a client' if kind == 'shards' else 'alpha'}\n{_rounds([r for _, r in mine])}")
+            ax.set_xlabel(f"{'shards a client' if kind == 'shards' else 'alpha'}\n{length_of([r for _, r in mine])}")
             title(ax, kind if kind.startswith("CIFAR") else f"CIFAR-10, {kind}")
         axes[0].set_ylabel("forgetting F")
         if any(r.recipe.forgetting is not None for mine in kinds.values() for _, r in mine):

@@ -16,7 +16,7 @@ from fedloom.core.errors import SettingError
 from fedloom.report.style import WIDE, colour, dashes, drawing
 from fedloom_papers import recipes
 from fedloom_papers.reproduction.results import Result, read
-from fedloom_papers.reproduction.run_lengths import length
+from fedloom_papers.reproduction.run_lengths import length_of
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -55,7 +55,7 @@ def spread(table: str, folders: Sequence[Path], rounds: int | None = None) -> An
     ]  # fmt: skip
     heads = {"data": None, "method": None, "columns": None, "lowest": _two, "highest": _two, "spread": _two}
     return AnalysisResult(
-        draw(columns, curves, {data: _long([r for r in found if _parts(r)[0] == data]) for data in columns}),
+        draw(columns, curves, {data: length_of([r for r in found if _parts(r)[0] == data]) for data in columns}),
         summary_table("Personal accuracy over label skew and participation, %", heads, summary),
         [csv_table(f"{table}-spread", names, rows)],
         [f"{others}{'; '.join(odd)}."] * bool(odd),
@@ -95,10 +95,6 @@ def _curves(found: Sequence[Result]) -> tuple[dict[str, list[str]], Curves]:
         line = curves[data].setdefault(r.recipe.row, np.full(len(columns[data]), np.nan))
         line[columns[data].index(column)] = r.accuracy
     return columns, curves
-
-
-def _long(results: Sequence[Result]) -> str:
-    return length([r.rounds for r in results], results[0].recipe.rounds, [len(r.seeds) for r in results])
 
 
 def draw(columns: dict[str, list[str]], curves: Curves, lengths: dict[str, str]) -> Figure:
