@@ -157,7 +157,10 @@ PYTHON = {
         "did you mean 'kind'",
     ),
     "new rows without a column": Mistake(
-        lambda: new_rows(age=[30.0]), "must have the columns 'age', 'town'", "none called 'town'", "name them as in"
+        lambda: new_rows(age=[30.0]),
+        "must have the names 'age', 'town'",
+        "got no 'town' in the new rows",
+        "name columns as in",
     ),
     "new rows with words for numbers": Mistake(
         lambda: new_rows(age=["1.030,5"], town=["Oslo"]), "'age' must hold numbers", "got '1.030,5'", "decimal=','"

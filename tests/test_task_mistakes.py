@@ -44,7 +44,7 @@ REFUSED = {
         "write the unit 'days' into the name",
     ),
     "a column that one site lacks": (
-        f"run fedavg --data lacks/*.csv{AGAIN}", "must have the same columns", "'age' is missing in Kiel",
+        f"run fedavg --data lacks/*.csv{AGAIN}", "must have the same columns", "no 'age' in Kiel",
         "name columns alike in all files",
     ),
     "dates": (

@@ -6,6 +6,7 @@ import difflib
 import math
 import os
 import re
+import unicodedata
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, Literal, TypeVar, get_args, get_origin
@@ -83,8 +84,8 @@ def did_you_mean(word: str, known: Iterable[str]) -> str:
 
 
 def plain(word: str) -> str:
-    """Return the letters and digits of a name, in lower case."""
-    return "".join(filter(str.isalnum, word)).lower()
+    """Return the letters and digits of a name, in lower case and of one width."""
+    return "".join(filter(str.isalnum, unicodedata.normalize("NFKC", word))).lower()
 
 
 # ---- KEY=VALUE&KEY=VALUE

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from fedloom.data.schema import Schema
+from fedloom.data.schema import Schema, differences, mixed, not_alike
 
 HERE = Schema("on Kiel", ("age", "sex"), ("no", "yes"), "classes", (), {"shape": (2,), "dtype": "float32"})
 
@@ -22,8 +22,8 @@ def test_what_is_alike_differs_in_nothing() -> None:
     [
         (
             {"kind": "float32 of shape (N,)"},
-            "targets must be of the same kind, got classes on Kiel and float32 of shape (N,) on Ulm: name the same "
-            "columns of all files, as label= or target=",
+            "targets must be of the same kind, got classes on Kiel and float32 of shape (N,) on Ulm: give one "
+            "kind alone, in tables by label= or target=",
         ),
         (
             {"classes": ("no",)},
@@ -73,4 +73,35 @@ def test_long_lists_are_cut() -> None:
     many = Schema("there", tuple(f"c{i}" for i in range(9)))
     assert "got no 'c0', no 'c1', no 'c2', no 'c3', no 'c4', and 4 more missing here: " in str(
         Schema("here").lacks_of(many)
+    )
+
+
+def test_columns_besides_need_not_be_named() -> None:
+    assert Schema("here", ("age", "id", "sex")).lacks_of(HERE, may_have_more=True) is None
+    told = Schema("here", ("agee", "sex")).lacks_of(HERE, may_have_more=True)
+    assert "got no 'age' (did you mean 'agee'?) here: name columns as on Kiel" in str(told)
+    assert "besides" not in str(told)
+
+
+def test_tables_that_differ_alike_are_said_together() -> None:
+    names = {"Ulm": ("age",), "Kiel": ("sex", "age"), "Bonn": ("sex", "age", "id"), "Jena": ("age",)}
+    told = [*differences([Schema(f"in {place}", columns) for place, columns in names.items()], HERE.columns)]
+    assert told == ["no 'sex' in Ulm, Jena", "'id' besides in Bonn"]
+    many = [Schema(f"on device{k}") for k in range(6)]
+    assert [*differences(many, ["age"])] == ["no 'age' on device0, device1, device2, device3 and 2 more"]
+
+
+def test_columns_hold_the_same_everywhere() -> None:
+    held = {"Ulm": {}, "Kiel": {"age": ("numbers", "7"), "id": ("words", "")}, "Bonn": {"age": ("words", "'old'")}}
+    schemas = [Schema(f"in {place}", ("age", "id"), holds=kinds) for place, kinds in held.items()]
+    assert [*mixed(schemas, ["age", "id"])] == ["'age' with numbers in Kiel (7) and words in Bonn ('old')"]
+    assert not_alike(schemas, ["id"]) is None
+    assert schemas[1].lacks_of(schemas[0]) is None
+    assert (
+        schemas[2].lacks_of(schemas[1])
+        == not_alike(schemas, ["age"])
+        == (
+            "a column must hold numbers or words, the same everywhere, got 'age' with numbers in Kiel (7) and words in Bonn "
+            "('old'): mend the column, or read it as words everywhere (categories=)"
+        )
     )

@@ -96,11 +96,11 @@ def floats(x: Any, **more: Any) -> fl.Examples:
 @pytest.mark.parametrize(
     ("data", "message"),
     [
-        (floats(np.ones((2, 5), np.float32)), "must have the shape of the run's, 4, got 5 in new"),
+        (floats(np.ones((2, 5), np.float32)), "must have the same shape, got 4 in the run and 5 in new: give the"),
         (floats(np.ones((2, 4), np.uint8)), "rows must be stored as the run's, float32, got uint8 in new"),
         (replace(examples(5), num_classes=9, y=torch.tensor([0, 1, 8, 0, 1])), "numbers 0 to 2, got 8 in clouds"),
         (replace(examples(3), classes=("a", "b", "x")), "classes of the run are 'a', 'b', 'c', got 'x' in"),
-        (replace(examples(3), y=torch.ones(3)), "targets of the run are classes, got 1 column of numbers in clouds"),
+        (replace(examples(3), y=torch.ones(3)), "got classes in the run and 1 column of numbers in clouds: give one"),
         (examples(3).select(np.empty(0, np.int64)), "data must have rows, got none in clouds"),
         ({"x": 1}, "data are a file or source by name, .* got dict: pass one of these"),
         ("nothing", "unknown data 'nothing'"),
@@ -164,10 +164,10 @@ def test_several_numbers_to_predict_are_counted_by_their_columns(tmp_path: Path)
     one, two = (RowReader(replace(TRAIN, y=torch.rand(30, *shape), num_classes=k)) for k, shape in ((1, ()), (2, (2,))))
     np.savez(file, x=x, y=np.arange(8).reshape(4, 2))
     assert two.read(file, with_targets=True).examples.y.tolist() == [[0, 1], [2, 3], [4, 5], [6, 7]]
-    with pytest.raises(fl.SettingError, match="the run are 1 column of numbers, got 2 columns of numbers in new: give"):
+    with pytest.raises(fl.SettingError, match="got 1 column of numbers in the run and 2 columns of numbers in new: g"):
         one.read(file, with_targets=True)
     np.savez(file, x=x, y=np.arange(4))
-    with pytest.raises(fl.SettingError, match="the run are 2 columns of numbers, got 1 column of numbers in new: give"):
+    with pytest.raises(fl.SettingError, match="got 2 columns of numbers in the run and 1 column of numbers in new: g"):
         two.read(file, with_targets=True)
     np.savez(file, x=x, y=np.arange(4)[:, None])
     assert one.read(file, with_targets=True).examples.y.tolist() == [0, 1, 2, 3]
@@ -201,7 +201,7 @@ def test_tokens_that_follow_one_another_in_a_file(tmp_path: Path) -> None:
         with pytest.raises((fl.SettingError, ValueError), match=message):
             reader.read(file, with_targets=True)
     classes = fl.from_arrays(ids, np.array([0, 1]), num_classes=5)
-    with pytest.raises(fl.SettingError, match="targets of the run are a token for each place, got classes in arrays"):
+    with pytest.raises(fl.SettingError, match="got a token for each place in the run and classes in arrays: give"):
         reader.read(classes, with_targets=True)
 
 

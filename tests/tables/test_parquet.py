@@ -72,7 +72,7 @@ def test_differences_of_files(tmp_path: Path) -> None:
     made["Kiel"] = made["Kiel"].assign(age="old").rename(columns={"sex": "gender"})
     for site, frame in made.items():
         frame.to_parquet(tmp_path / f"{site}.parquet")
-    with pytest.raises(ValueError, match="'sex' is missing in Kiel; 'gender' is only in Kiel; 'age' holds numbers in "):
+    with pytest.raises(ValueError, match="no 'sex', 'gender' besides in Kiel; 'age' with numbers in "):
         read_sites(str(tmp_path / "*.parquet"), **GIVEN)
     with pytest.raises(ValueError, match=r"gaps are words in text files, got gaps=x for .*parquet: leave it out"):
         read_sites(str(tmp_path / "*.parquet"), gaps="x", **GIVEN)

@@ -17,6 +17,7 @@ from torch import Tensor
 from fedloom.core.errors import SettingError
 from fedloom.data import Dataset, Examples, Normalise, Tokens, from_arrays
 from fedloom.data.inputs import IGNORED, next_tokens
+from fedloom.data.schema import Schema
 from fedloom.experiments import catalogue
 from fedloom.experiments.experiment import Experiment
 from fedloom.experiments.prediction_tables import (
@@ -205,10 +206,7 @@ class RowReader:
     def _numbered(self, part: Examples) -> Tensor:
         """Return targets as the run has them: classes and numbers by their names, those without as they are."""
         floats, shape = self.train.y.is_floating_point(), self.train.y.shape[1:]
-        if _kind(part) != _kind(self.train):
-            raise SettingError(
-                f"targets of the run are {_kind(self.train)}, got {_kind(part)} in {part.name}: give such targets"
-            )
+        _check_alike(Schema(f"in {part.name}", kind=_kind(part)), Schema("in the run", kind=_kind(self.train)))
         if floats:
             return self._in_order(part).reshape(-1, *shape).to(self.train.y.dtype)
         # A run of arrays may not know what its classes are called: words of as many are in its order.
@@ -243,11 +241,8 @@ class RowReader:
         train = self.train
         if isinstance(train.normalise, Tokens):
             part, y = _as_long(part, y, train)
-        if tuple(part.shape) != tuple(train.shape):
-            raise SettingError(
-                f"rows must have the shape of the run's, {_shape(train)}, got {_shape(part)} in {part.name}: give the "
-                "same features in the same order, or images of the same size"
-            )
+        new, run = ({"shape": " x ".join(map(str, each.shape))} for each in (part, train))
+        _check_alike(Schema(f"in {part.name}", inputs=new), Schema("in the run", inputs=run))
         stored = train if not self._by_places else self._unstandardised.train
         if train.has_tokens and not part.x.is_floating_point():  # of any width
             part = replace(part, x=part.x.to(torch.int64), normalise=train.normalise)
@@ -337,8 +332,10 @@ def _kind(examples: Examples) -> str:
     return "classes" if examples.has_classes else "a token for each place"
 
 
-def _shape(examples: Examples) -> str:
-    return " x ".join(map(str, examples.shape))
+def _check_alike(new: Schema, run: Schema) -> None:
+    """Refuse new rows that are unlike those of the run."""
+    if (told := new.differs_from(run)) is not None:
+        raise SettingError(told)
 
 
 def _dtype(examples: Examples) -> str:

@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from fedloom.data import Examples, Tokens
+from fedloom.data.schema import Schema
 from fedloom.tables.client_counts import check_least_clients
 from fedloom.tables.gaps import MISSING, Gaps, spelt
 from fedloom.tables.statistics import CommonPreparation, Scale
@@ -227,11 +228,9 @@ class Preparation:
         import pandas as pd
 
         frame = frame.rename(columns=str)  # as `from_frame` names them
-        if lacks := [name for name in self.frame.columns if name not in frame.columns]:
-            raise ValueError(
-                f"new rows must have the columns {', '.join(map(repr, self.frame.columns))}, got none called "
-                f"{', '.join(map(repr, lacks))}: name them as in the table that was trained on"
-            )
+        known = Schema("in the table that was trained on", tuple(self.frame.columns))
+        if (told := Schema("in the new rows", tuple(frame.columns)).lacks_of(known, may_have_more=True)) is not None:
+            raise ValueError(told)
         columns, gaps = {}, Gaps(frozenset(MISSING | {*self.read.get("gaps", ())}))
         for name, seen in self.frame.items():
             given = frame[name].reset_index(drop=True)

@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from fedloom.data.examples import Dataset
+from fedloom.data.schema import MEND, Schema, differences, mixed
 from fedloom.tables.columns import Columns, same_word
 from fedloom.tables.data_frames import columns_of_frame, dataset_of, refuse_gaps
 from fedloom.tables.file_checks import FormatError, refuse
@@ -271,39 +272,22 @@ class _Differences:
                 unsaid = name == "label"  # what is taken where nobody says another
                 remedy = "say which one is the label (label=NAME)" if unsaid else "name columns as the first lines do"
                 out._add(f"no site has {name!r}", remedy)
-        for name in everywhere:
-            if name in dropped or len(has[name]) == len(headers):
-                continue
-            lacks = [site for site in headers if site not in has[name]]
-            if name in roles.named or len(has[name]) > len(lacks):
-                near = {
-                    site: next((n for n in headers[site] if same_word(n) == same_word(name)), None) for site in lacks
-                }
-                instead = "".join(f" ({site} has {other!r})" for site, other in near.items() if other)
-                out._add(f"{name!r} is missing in {_listed(lacks)}{instead}", "name columns alike in all files")
-            else:
-                out._add(f"{name!r} is only in {_listed(has[name])}", "name columns alike in all files")
-            if name not in roles.named:
-                out.not_everywhere.append(name)
+        mine = {site: tuple(name for name in header if name not in dropped) for site, header in headers.items()}
+        most = [n for n in everywhere if n not in dropped and (n in roles.named or 2 * len(has[n]) > len(headers))]
+        for told in differences([Schema(f"in {site}", names) for site, names in mine.items()], most):
+            out._add(told, "name columns alike in all files")
+        out.not_everywhere += [n for n in everywhere if n not in {*out.shared, *roles.named, *dropped}]
         if roles.text is None and not out.shared - {*roles.named}:
             out._add("no column of features is in all files", "name columns alike in all files")
         return out
 
     def compare(self, sites: Mapping[str, _Site], roles: Roles) -> None:
         """Compare what the shared columns hold."""
-        for name in sorted(self.shared, key=str):
-            held = {site: of.kinds[name] for site, of in sites.items() if name in of.kinds}
-            by_kind: dict[str, list[str]] = {}
-            for site, (kind, _) in held.items():
-                by_kind.setdefault(kind, []).append(site)
-            if len(by_kind) > 1 and name not in roles.targets:  # of targets, their own message says which rows
-                told = [
-                    f"{kind} in {_listed(where)}" + (f" ({shown})" if (shown := held[where[0]][1]) else "")
-                    for kind, where in by_kind.items()
-                ]
-                self._add(f"{name!r} holds {' and '.join(told)}", "mend the column, or read it as words (categories=)")
+        names = sorted(self.shared - {*roles.targets})  # of targets, their own message says which rows
+        for told in mixed([Schema(f"in {site}", holds=of.kinds) for site, of in sites.items()], names):
+            self._add(told, MEND)
         self._compare_classes({site: of.classes for site, of in sites.items() if of.classes}, roles.label)
-        for name in sorted(self.shared, key=str):
+        for name in sorted(self.shared):
             self._compare_words(name, {site: of.words[name] for site, of in sites.items() if name in of.words})
             numbers = {site: of.numbers[name] for site, of in sites.items() if len(of.numbers.get(name, ())) >= _FEWEST}
             self._compare_units(name, numbers)

@@ -201,16 +201,16 @@ class CommonPreparation:
             ValueError: it has other columns, or words where these are numbers.
         """
         names = [*self.numbers, *self.words]
-        all_clients = Schema("at all clients together", tuple(names))
-        if (told := Schema("in this table", tuple(map(str, frame.columns))).lacks_of(all_clients)) is not None:
+        kinds = dict.fromkeys(self.numbers, ("numbers", "")) | dict.fromkeys(self.words, ("words", ""))
+        given = {
+            str(name): ("numbers" if values.dtype.kind == "f" else "words", "")
+            for name, values in frame.items()
+            if not values.isna().all()
+        }
+        all_clients = Schema("at all clients together", tuple(names), holds=kinds)
+        table = Schema("in this table", tuple(map(str, frame.columns)), holds=given)
+        if (told := table.lacks_of(all_clients)) is not None:
             raise ValueError(told)
-        for name in names:
-            if (frame[name].dtype.kind == "f") != (name in self.numbers) and not frame[name].isna().all():
-                held, wanted = ("words", "numbers") if name in self.numbers else ("numbers", "words")
-                raise ValueError(
-                    f"column {name!r:.80} holds {wanted} at all clients together, got {held}: mend it, or read it as "
-                    "words in all files (categories=)"
-                )
         return frame[names].astype({name: float if name in self.numbers else object for name in names})
 
     def transform(self, frame: Any) -> npt.NDArray[np.float32]:

@@ -18,6 +18,7 @@ from typing import Any, Literal, get_args
 import numpy as np
 import numpy.typing as npt
 
+from fedloom.data.schema import Schema
 from fedloom.tables.client_counts import add_counts, check_least_clients
 
 PADDING, UNKNOWN = 0, 1
@@ -234,11 +235,10 @@ class TextPreparation:
         Raises:
             ValueError: it has none of that name.
         """
-        if self.column not in frame.columns:
-            raise ValueError(
-                f"the column of texts is called {self.column!r:.80} at all clients together, got "
-                f"{', '.join(map(repr, frame.columns))!s:.200}: name it alike in all files"
-            )
+        all_clients = Schema("at all clients together", (self.column,))
+        table = Schema("in this table", tuple(map(str, frame.columns)))
+        if (told := table.lacks_of(all_clients, may_have_more=True)) is not None:
+            raise ValueError(told)
         return frame[[self.column]]
 
     def _by_tokeniser(self, text: str, tokeniser: Tokeniser) -> list[int]:

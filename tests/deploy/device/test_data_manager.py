@@ -131,8 +131,16 @@ def test_a_preparation_of_other_columns_is_refused(tmp_path: Path) -> None:
             {"wards": ("a",)},
             "must have the names 'age', 'wards', in any order, got no 'wards' .*: name columns as at all clients",
         ),
-        ({}, {"ward": ("a",), "age": ("1",)}, "column 'age' holds words at all clients together, got numbers: mend it"),
-        ({"age": scale, "ward": scale}, {}, "column 'ward' holds numbers at all clients together, got words: mend it"),
+        (
+            {},
+            {"ward": ("a",), "age": ("1",)},
+            "got 'age' with words at all clients together and numbers in this table: m",
+        ),
+        (
+            {"age": scale, "ward": scale},
+            {},
+            "'ward' with numbers at all clients together and words in this table: m",
+        ),
     ):
         with pytest.raises(RefusedError, match=message):
             own.prepare(CommonPreparation(1, numbers, words))

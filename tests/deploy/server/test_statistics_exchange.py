@@ -313,11 +313,11 @@ def test_columns_are_in_the_order_of_the_first_and_gaps_are_of_any_kind() -> Non
         (firsts(summary(a=[1.0, 2.0]), None), "got device0 with them and device1 without: name all with prepare=feder"),
         (
             firsts(summary(a=[1.0, 2.0]), summary(b=[1.0, 2.0])),
-            "same columns in any order, got 'a' on device0 and not on device1: name columns alike",
+            "must have the names 'a', in any order, got no 'a', 'b' besides on device1: name columns as on device0",
         ),
         (
             firsts(summary(a=[1.0, 2.0]), summary(a=[1.0, 2.0], A=[1.0, 2.0])),
-            "got 'A' on device1 and not on device0: name columns alike on all devices, or leave some out",
+            "in any order, got 'A' besides on device1: leave out what is no feature: .drop=A",
         ),
         (
             firsts(summary(a=[1.0, 2.0]), summary(a=["x", "y"])),

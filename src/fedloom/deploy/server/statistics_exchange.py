@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from fedloom.core.errors import RefusedError, SettingError
+from fedloom.data.schema import Schema, not_alike
 from fedloom.deploy.device_statistics import MAX_BYTES, CommonTotals, FirstStatistics, SecondStatistics, to_bytes
 from fedloom.deploy.registration import Registration
 from fedloom.deploy.server.fleet import RankFleet
@@ -140,16 +141,15 @@ def aligned(firsts: Sequence[tuple[str, FirstStatistics]]) -> list[FirstStatisti
                     f"all devices leave out words by the same rule, got {rule}={ours} on {first_id} and "
                     f"{rule}={theirs} on {id}: name the same"
                 )
-    names = [{*summary.numbers, *summary.words} for summary in of.values()]
-    for id, theirs in zip(of, names, strict=True):
-        if wrong := sorted(theirs ^ names[0]):
-            where = id if wrong[0] in theirs else first_id
-            raise SettingError(
-                f"tables that are prepared by common statistics have the same columns in any order, got "
-                f"{wrong[0]!r:.80} on {where} and not on {first_id if where == id else id}: name columns alike on all "
-                "devices, or leave some out (drop=)"
-            )
-    kinds, one = {name: _kind(name, of) for name in names[0]}, of[first_id]
+    schemas = [_schema(id, summary) for id, summary in of.items()]
+    for schema in schemas[1:]:
+        if (told := schema.lacks_of(schemas[0])) is not None:
+            raise SettingError(told)
+    if (told := not_alike(schemas, schemas[0].columns)) is not None:
+        raise SettingError(told)
+    one = of[first_id]
+    kinds = {name: "numbers" if name in one.numbers else "words" for name in schemas[0].columns}
+    kinds |= {name: kind for schema in schemas for name, (kind, _) in schema.holds.items()}
     numbers = [name for name in [*one.numbers, *one.words] if kinds[name] == "numbers"]
     words = [name for name in [*one.words, *one.numbers] if kinds[name] == "words"]
     return [
@@ -176,18 +176,12 @@ def _check_texts(firsts: Sequence[tuple[str, FirstStatistics]]) -> None:
             )
 
 
-def _kind(name: str, of: Mapping[str, Summary]) -> str:
-    """Return whether a column holds numbers or words, by the devices with a value in it."""
-    numbers = [id for id, summary in of.items() if name in summary.numbers and summary.numbers[name].count]
-    words = [id for id, summary in of.items() if name in summary.words and not _is_empty(summary, name)]
-    if numbers and words:
-        raise SettingError(
-            f"a column holds numbers or words on all devices, got {name!r:.80} with numbers on {numbers[0]} and words "
-            f"on {words[0]}: mend the column, or read it as words everywhere (categories=)"
-        )
-    if numbers or words:
-        return "numbers" if numbers else "words"
-    return "numbers" if name in next(iter(of.values())).numbers else "words"
+def _schema(id: str, summary: Summary) -> Schema:
+    """Return the columns of a device; what one holds is known where it has a value."""
+    numbers = [name for name, total in summary.numbers.items() if total.count]
+    words = [name for name in summary.words if not _is_empty(summary, name)]
+    holds = dict.fromkeys(numbers, ("numbers", "")) | dict.fromkeys(words, ("words", ""))
+    return Schema(f"on {id}", (*summary.numbers, *summary.words), holds=holds)
 
 
 def _is_empty(summary: Summary, name: str) -> bool:
