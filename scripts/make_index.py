@@ -31,7 +31,8 @@ from fedloom.coordinator.settings import RunSettings
 from fedloom.core.averaging import Averaging
 from fedloom.core.choices import field_types, grids, settable, without_none
 from fedloom.core.entry_points import ANALYSES as OFFERED, offers
-from fedloom.core.optimiser import SGD, Adam, Local, Optimiser
+from fedloom.core.local_training import Local
+from fedloom.core.optimiser import OPTIMISERS, Optimiser
 from fedloom.core.setting import flag_of, sentences
 from fedloom.engines.aggregators import AGGREGATORS
 from fedloom.evaluate.measure import MEASURES, TUNABLE, VALIDATION
@@ -39,7 +40,7 @@ from fedloom.experiments import catalogue
 from fedloom.experiments.catalogue import ARRIVING, ATTACKS, PARTITIONS, SAMPLERS, TASKS
 from fedloom.experiments.catalogue.partitions import NamedPartition
 from fedloom.experiments.experiment import Experiment
-from fedloom.experiments.nested_settings import OPTIMISERS, parts, with_parts
+from fedloom.experiments.nested_settings import parts, with_parts
 from fedloom.experiments.settings_file import flat
 from fedloom.experiments.settings_sections import ClientSettings, DataSettings
 from fedloom.models import MODELS
@@ -551,11 +552,9 @@ def _fields(kind: type) -> dict[str, Schema]:
     for field in dataclasses.fields(kind):
         its = types[field.name]
         if field.init and isinstance(its, type) and issubclass(its, Optimiser):
-            beside = [] if issubclass(kind, Optimiser) else [SGD, Adam]
-            for one in beside:
+            for one in OPTIMISERS.values():
                 out |= {name: said for name, said in _fields(one).items() if name not in types}
-            words = [{"enum": [name for name, one in OPTIMISERS.items() if one in beside]}] if beside else []
-            out[field.name] = {"anyOf": [*words, {"$ref": "#/$defs/optimiser"}]}
+            out[field.name] = {"anyOf": [_KIND, {"$ref": "#/$defs/optimiser"}]}
         elif field.init and settable(its):
             out[field.name] = _value(its)
     return out
@@ -564,7 +563,10 @@ def _fields(kind: type) -> dict[str, Schema]:
 def _optimiser() -> Schema:
     """An optimiser as a table of its kind and its fields."""
     every = {name: said for one in OPTIMISERS.values() for name, said in _fields(one).items()}
-    return _table({"kind": {"enum": list(OPTIMISERS)}, **every})
+    return _table({"kind": _KIND, **every})
+
+
+_KIND: Schema = {"anyOf": [{"enum": list(OPTIMISERS)}, {"type": "string", "pattern": ":"}]}
 
 
 def _value(kind: Any) -> Schema:

@@ -9,7 +9,8 @@ import torch
 from torch import Tensor, nn
 
 import fedloom as fl
-from fedloom.core.optimiser import SGD, Local
+from fedloom.core.local_training import Local
+from fedloom.core.optimiser import SGD
 from fedloom.data import Examples
 from fedloom.engines.engine import Engine
 

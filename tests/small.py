@@ -15,8 +15,9 @@ from torch import Tensor, nn
 
 from fedloom.algorithms import DENSE, FedADI, FedDAFL
 from fedloom.core.batches import Batches, plan
+from fedloom.core.local_training import Distill, Local
 from fedloom.core.model import Model
-from fedloom.core.optimiser import SGD, Adam, Distill, Local
+from fedloom.core.optimiser import SGD, Adam
 from fedloom.core.types import Weights, replace
 from fedloom.data import Federation, Partition, from_arrays
 from fedloom.engines.message import Call, Request

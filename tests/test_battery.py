@@ -64,9 +64,10 @@ from fedloom.core.augment import Augment
 from fedloom.core.client import Client, on_client
 from fedloom.core.errors import FedloomError
 from fedloom.core.fold import fold, minimise
+from fedloom.core.local_training import Digest, Distill, Local
 from fedloom.core.losses import task_loss
 from fedloom.core.model import Model
-from fedloom.core.optimiser import SGD, Adam, Digest, Distill, Local
+from fedloom.core.optimiser import SGD, Adam
 from fedloom.core.requires import GlobalOnly
 from fedloom.core.types import Weighted, Weights
 from fedloom.data import Growing, LabelDrift, OffsetDrift, Window

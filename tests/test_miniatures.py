@@ -28,9 +28,10 @@ from fedloom.core.batch import Batch
 from fedloom.core.client import Client, on_client
 from fedloom.core.errors import SettingError, StackingError
 from fedloom.core.fold import fold, minimise
+from fedloom.core.local_training import Local
 from fedloom.core.losses import task_loss
 from fedloom.core.model import Model
-from fedloom.core.optimiser import SGD, Local
+from fedloom.core.optimiser import SGD
 from fedloom.core.types import Maybe, Params, Weighted, Weights
 from fedloom.engines.engine_options import Options
 from fedloom.engines.loop import Loop

@@ -43,7 +43,7 @@ from fedloom.coordinator.replay import RoundReplay
 from fedloom.core import tree
 from fedloom.core.batch import Batch
 from fedloom.core.errors import SettingError, SettingWarning
-from fedloom.core.optimiser import Digest, Distill
+from fedloom.core.local_training import Digest, Distill
 from fedloom.core.task import check_padding, loss_of
 from fedloom.core.task_measures import sums_of
 from fedloom.engines.loop import Loop

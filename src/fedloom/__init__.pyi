@@ -44,16 +44,16 @@ from fedloom.core.derivatives import (
 )
 from fedloom.core.errors import FedloomError as FedloomError, SettingError as SettingError
 from fedloom.core.fold import fold as fold, minimise as minimise, minimise_from as minimise_from
+from fedloom.core.local_training import Digest as Digest, Distill as Distill, Local as Local
 from fedloom.core.losses import distillation as distillation, objective as objective, task_loss as task_loss
 from fedloom.core.model import Model as Model
 from fedloom.core.optimiser import (
     SGD as SGD,
+    Adagrad as Adagrad,
     Adam as Adam,
-    Cosine as Cosine,
-    Digest as Digest,
-    Distill as Distill,
-    Local as Local,
+    AdamW as AdamW,
     Optimiser as Optimiser,
+    RMSprop as RMSprop,
 )
 from fedloom.core.own_steps import OwnSteps as OwnSteps
 from fedloom.core.requires import GlobalOnly as GlobalOnly, Requires as Requires

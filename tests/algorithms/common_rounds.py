@@ -14,8 +14,8 @@ from torch import Tensor
 
 from fedloom.core.algorithm import Algorithm
 from fedloom.core.batches import Batches
+from fedloom.core.local_training import Local
 from fedloom.core.model import Model
-from fedloom.core.optimiser import Local
 from fedloom.core.types import Weights, replace
 from fedloom.data import Federation, Partition, from_arrays
 from fedloom.engines.message import Request

@@ -15,8 +15,9 @@ from torch import Tensor, nn
 
 from fedloom.core import tree
 from fedloom.core.batches import Batches
+from fedloom.core.local_training import Local
 from fedloom.core.model import Model
-from fedloom.core.optimiser import SGD, Local
+from fedloom.core.optimiser import SGD
 from fedloom.core.types import Weights, replace
 from fedloom.data import Federation, Partition, from_arrays
 from fedloom.engines.engine import Engine

@@ -10,7 +10,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from fedloom.core.algorithm import Algorithm
-from fedloom.core.optimiser import SGD, Local
+from fedloom.core.local_training import Local
+from fedloom.core.optimiser import SGD
 from small import Tiny, clients_of, random_data
 
 DATA = [(x, y % (4 - k)) for k, (x, y) in enumerate(random_data([5, 9, 7]))]  # client 1 lacks class 3, client 2 also 2

@@ -11,8 +11,9 @@ import torch.nn.functional as F
 from torch import nn
 
 from fedloom.core.algorithm import Algorithm
+from fedloom.core.local_training import Digest, Local
 from fedloom.core.model import Model
-from fedloom.core.optimiser import SGD, Digest, Local
+from fedloom.core.optimiser import SGD
 from fedloom.core.types import Weights, replace
 from fedloom.data import Federation, Partition, from_arrays
 from fedloom.engines.population import Population

@@ -12,8 +12,9 @@ import torch
 from torch import Tensor, nn
 
 from fedloom.core.batch import Batch
+from fedloom.core.local_training import Local
 from fedloom.core.model import Model
-from fedloom.core.optimiser import SGD, Local
+from fedloom.core.optimiser import SGD
 from fedloom.core.types import Params, Weights
 from fedloom.data import Federation, Partition, from_arrays
 from small import InOrder, Tiny

@@ -17,8 +17,9 @@ from torch.func import grad_and_value
 from fedloom.algorithms import APFLDeng
 from fedloom.algorithms.apfl_deng import Own
 from fedloom.core.errors import SettingError
+from fedloom.core.local_training import Local
 from fedloom.core.model import Model
-from fedloom.core.optimiser import SGD, Local
+from fedloom.core.optimiser import SGD
 from fedloom.core.types import Weights
 from fedloom.engines.loop import Loop
 from fedloom.engines.stacked import Stacked

@@ -22,8 +22,9 @@ from fedloom.core.batch import Batch
 from fedloom.core.client import Client, on_client
 from fedloom.core.errors import SettingError
 from fedloom.core.fisher import fisher
+from fedloom.core.local_training import Local
 from fedloom.core.model import Model
-from fedloom.core.optimiser import SGD, Adam, Local
+from fedloom.core.optimiser import SGD, Adam
 from fedloom.core.types import Params, Weights, replace as with_fields
 from fedloom.engines.engine_options import Options
 from fedloom.engines.loop import Loop

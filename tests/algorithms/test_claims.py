@@ -9,7 +9,8 @@ import pytest
 from quadratics import quadratics
 
 from fedloom.algorithms import FedAvg, FedDyn, FedNova, Scaffold
-from fedloom.core.optimiser import SGD, Local
+from fedloom.core.local_training import Local
+from fedloom.core.optimiser import SGD
 from fedloom.engines.loop import Loop
 from fedloom.engines.stacked import Stacked
 

@@ -25,9 +25,10 @@ from fedloom.core import tree
 from fedloom.core.augment import Augment
 from fedloom.core.errors import NonFiniteError, SettingError, SettingWarning
 from fedloom.core.fold.execution import Execution, executing
+from fedloom.core.local_training import Distill, Local
 from fedloom.core.losses import distillation
 from fedloom.core.model import Model
-from fedloom.core.optimiser import SGD, Adam, Distill, Local
+from fedloom.core.optimiser import SGD, Adam
 from fedloom.core.types import Weights
 from fedloom.engines.loop import Loop
 from fedloom.engines.population import Population

@@ -12,7 +12,8 @@ from plain_runs import other
 
 from fedloom.algorithms import Ditto, FedAvg
 from fedloom.core import tree
-from fedloom.core.optimiser import SGD, Local
+from fedloom.core.local_training import Local
+from fedloom.core.optimiser import SGD
 from fedloom.engines.loop import Loop
 from fedloom.engines.stacked import Stacked
 from fedloom.testing.messages import Messages

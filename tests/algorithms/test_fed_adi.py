@@ -19,8 +19,9 @@ from fedloom.algorithms.shared.synthetic import as_bytes
 from fedloom.core import tree
 from fedloom.core.errors import SettingWarning
 from fedloom.core.fold.execution import Execution, executing
+from fedloom.core.local_training import Distill
 from fedloom.core.model import Model
-from fedloom.core.optimiser import SGD, Adam, Distill
+from fedloom.core.optimiser import SGD, Adam
 from fedloom.core.random import derive
 from fedloom.engines.loop import Loop
 from fedloom.engines.population import Population

@@ -15,8 +15,9 @@ from colours import LOCAL, federation, one_shot, rounds
 from fedloom.algorithms.fed_dafl import Both, FedDAFL, generator_losses
 from fedloom.core import tree
 from fedloom.core.errors import SettingError
+from fedloom.core.local_training import Distill
 from fedloom.core.model import Model
-from fedloom.core.optimiser import SGD, Adam, Distill
+from fedloom.core.optimiser import SGD, Adam
 from fedloom.core.random import derive, fold_in, normal
 from fedloom.engines.loop import Loop
 from fedloom.engines.population import Population

@@ -10,7 +10,8 @@ import torch.nn.functional as F
 
 from fedloom.algorithms import FedAvg, FedAvgFT, FedAvgStored
 from fedloom.core import tree
-from fedloom.core.optimiser import SGD, Local
+from fedloom.core.local_training import Local
+from fedloom.core.optimiser import SGD
 from fedloom.core.types import Weights
 from fedloom.engines.loop import Loop
 from fedloom.engines.stacked import Stacked

@@ -13,7 +13,8 @@ from trajectory import flat, setting, unflat
 from fedloom.algorithms import FedAvgM
 from fedloom.algorithms.fedavgm import Server
 from fedloom.core.errors import SettingError, SettingWarning
-from fedloom.core.optimiser import SGD, Local
+from fedloom.core.local_training import Local
+from fedloom.core.optimiser import SGD
 from fedloom.core.tree import zeros_like
 from fedloom.engines.loop import Loop
 from fedloom.engines.stacked import Stacked

@@ -11,9 +11,10 @@ import torch
 import fedloom as fl
 from fedloom.algorithms.fedbe import FedBE, draws
 from fedloom.core.errors import SettingError
+from fedloom.core.local_training import Distill, Local
 from fedloom.core.losses import divergence
 from fedloom.core.model import Model
-from fedloom.core.optimiser import SGD, Distill, Local
+from fedloom.core.optimiser import SGD
 from fedloom.core.random import derive
 from fedloom.core.types import Weights
 from fedloom.engines.loop import Loop

@@ -13,8 +13,8 @@ from torch import nn
 
 from fedloom.algorithms import FedAvg, FedBN
 from fedloom.core.errors import SettingWarning
+from fedloom.core.local_training import Local
 from fedloom.core.model import Model
-from fedloom.core.optimiser import Local
 from fedloom.engines.loop import Loop
 from fedloom.engines.stacked import Stacked
 from fedloom.testing.messages import Messages

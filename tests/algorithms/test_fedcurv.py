@@ -21,8 +21,9 @@ from fedloom.core import tree
 from fedloom.core.client import Client, on_client
 from fedloom.core.errors import SettingError
 from fedloom.core.fisher import fisher
+from fedloom.core.local_training import Local
 from fedloom.core.model import Model
-from fedloom.core.optimiser import SGD, Local
+from fedloom.core.optimiser import SGD
 from fedloom.core.types import Params, Weights
 from fedloom.engines.loop import Loop
 from fedloom.engines.stacked import Stacked

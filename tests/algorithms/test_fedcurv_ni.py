@@ -12,7 +12,8 @@ from torch.func import grad
 
 from fedloom.algorithms import FedAvg, FedCurvNi
 from fedloom.core import tree
-from fedloom.core.optimiser import SGD, Local
+from fedloom.core.local_training import Local
+from fedloom.core.optimiser import SGD
 from fedloom.core.types import Params, Weights
 from fedloom.engines.loop import Loop
 from fedloom.engines.stacked import Stacked

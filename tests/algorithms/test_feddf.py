@@ -17,9 +17,10 @@ from fedloom.core.client import Public
 from fedloom.core.errors import SettingError
 from fedloom.core.fold import minimise
 from fedloom.core.fold.execution import Execution, executing
+from fedloom.core.local_training import Distill, Local
 from fedloom.core.losses import divergence, soft_target_loss
 from fedloom.core.model import Model
-from fedloom.core.optimiser import SGD, Adam, Distill, Local
+from fedloom.core.optimiser import SGD, Adam
 from fedloom.core.types import Weights
 from fedloom.data import from_arrays
 from fedloom.engines.engine_options import Options
@@ -278,3 +279,15 @@ def test_validation_is_refused(labels: bool, validation: int, message: str) -> N
     people = fl.Federation(**{**vars(federation()), "public_labels": labels})
     with pytest.raises(SettingError, match=message):
         Loop(Population(people, THREE), FedDF(validation=validation))
+
+
+def test_another_schedule_takes_the_place_of_the_cosine() -> None:
+    def end(schedule: str) -> Tensor:
+        population = Population(federation(), {"narrow": THREE["narrow"]}, dtype=torch.float64)
+        distill = fl.replace(DISTILL, optimiser=fl.replace(DISTILL.optimiser, schedule=schedule))
+        run = Loop(population, FedDF(local=LOCAL, distill=distill, steps=8))
+        params = run.round(run.init(), (0, 1), 0)[""]["narrow"].params
+        return torch.cat([t.flatten() for t in params.values()])
+
+    assert torch.equal(end("constant"), end("cosine:8?by=step"))
+    assert not torch.equal(end("constant"), end("exponential:0.5?by=step"))

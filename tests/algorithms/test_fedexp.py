@@ -10,7 +10,8 @@ from quadratics import quadratics
 
 from fedloom.algorithms import FedAvg, FedExP
 from fedloom.core.errors import SettingError
-from fedloom.core.optimiser import SGD, Local
+from fedloom.core.local_training import Local
+from fedloom.core.optimiser import SGD
 from fedloom.engines.loop import Loop
 from fedloom.engines.stacked import Stacked
 from fedloom.testing.messages import Messages

@@ -14,8 +14,9 @@ from torch import Tensor
 from fedloom.algorithms import FedFomo, LocalOnly
 from fedloom.algorithms.fedfomo import FomoClient, affinity_increment, choose, fomo_weights, mixed
 from fedloom.core import tree
+from fedloom.core.local_training import Local
 from fedloom.core.model import Model
-from fedloom.core.optimiser import SGD, Local
+from fedloom.core.optimiser import SGD
 from fedloom.core.random import generator
 from fedloom.core.types import Weights
 from fedloom.engines.engine_options import Options

@@ -17,8 +17,9 @@ from fedloom.algorithms import FedMD
 from fedloom.algorithms.fedmd import FedMDClient, absolute_error_loss
 from fedloom.core.batch import Batch
 from fedloom.core.errors import SettingError
+from fedloom.core.local_training import Digest, Local
 from fedloom.core.model import Model
-from fedloom.core.optimiser import SGD, Digest, Local
+from fedloom.core.optimiser import SGD
 from fedloom.core.passes import TrainingCall
 from fedloom.core.types import Weights
 from fedloom.data import Federation, Partition, from_arrays

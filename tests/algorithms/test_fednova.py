@@ -14,8 +14,9 @@ from trajectory import flat, setting, unflat
 from fedloom.algorithms import FedAvg, FedNova
 from fedloom.core.batch import Batch
 from fedloom.core.errors import SettingError
+from fedloom.core.local_training import Local
 from fedloom.core.model import Model
-from fedloom.core.optimiser import SGD, Local
+from fedloom.core.optimiser import SGD
 from fedloom.core.types import replace
 from fedloom.data import Federation, Partition, from_arrays
 from fedloom.engines.loop import Loop

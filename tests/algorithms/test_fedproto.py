@@ -28,8 +28,9 @@ from torch import Tensor, nn
 from fedloom.algorithms import FedProto, LocalOnly
 from fedloom.algorithms.fedproto import Server, gathered
 from fedloom.core.errors import SettingError
+from fedloom.core.local_training import Local
 from fedloom.core.model import Model
-from fedloom.core.optimiser import SGD, Local
+from fedloom.core.optimiser import SGD
 from fedloom.data import Federation, Partition, from_arrays
 from fedloom.engines.loop import Loop
 from fedloom.engines.population import Population

@@ -11,7 +11,8 @@ import pytest
 from fedloom.algorithms import FedProx
 from fedloom.core import tree
 from fedloom.core.errors import SettingError
-from fedloom.core.optimiser import SGD, Local
+from fedloom.core.local_training import Local
+from fedloom.core.optimiser import SGD
 from fedloom.engines.cohort import AskedCohort
 from fedloom.engines.loop import Loop
 from fedloom.engines.stacked import Stacked

@@ -27,8 +27,9 @@ from torch import nn
 
 from fedloom.algorithms import FedAvg, FedRoD
 from fedloom.core.errors import SettingError
+from fedloom.core.local_training import Local
 from fedloom.core.model import Model
-from fedloom.core.optimiser import SGD, Local
+from fedloom.core.optimiser import SGD
 from fedloom.core.types import Params
 from fedloom.engines.loop import Loop
 from fedloom.engines.stacked import Stacked

@@ -18,9 +18,10 @@ from fedloom.algorithms.shared.transfer import mixture, project_simplex
 from fedloom.core import tree
 from fedloom.core.averaging import Kept
 from fedloom.core.batch import Batch
+from fedloom.core.local_training import Local
 from fedloom.core.losses import distillation, divergence, not_true
 from fedloom.core.model import Model
-from fedloom.core.optimiser import SGD, Local
+from fedloom.core.optimiser import SGD
 from fedloom.core.types import Maybe, Weighted, Weights
 from fedloom.engines.loop import Loop
 from fedloom.engines.round_traffic import Exchange

@@ -17,9 +17,10 @@ from fedloom.algorithms import FedAvg, FedPer, FedProx, LGFedAvg, PFedSD
 from fedloom.core import tree
 from fedloom.core.averaging import Kept
 from fedloom.core.client import Client, on_client
+from fedloom.core.local_training import Local
 from fedloom.core.losses import distillation
 from fedloom.core.model import Model
-from fedloom.core.optimiser import SGD, Local
+from fedloom.core.optimiser import SGD
 from fedloom.core.types import Maybe, Weighted, Weights
 from fedloom.engines.engine_options import Options
 from fedloom.engines.loop import Loop

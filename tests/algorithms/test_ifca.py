@@ -12,8 +12,9 @@ from plain_training import COHORTS, DATA, LOCAL, SIZES, Tensors, examples, mean,
 
 from fedloom.algorithms import IFCA, FedAvg
 from fedloom.core.errors import SettingError
+from fedloom.core.local_training import Local
 from fedloom.core.model import Model
-from fedloom.core.optimiser import SGD, Local
+from fedloom.core.optimiser import SGD
 from fedloom.core.types import Weights
 from fedloom.engines.loop import Loop
 from fedloom.engines.stacked import Stacked

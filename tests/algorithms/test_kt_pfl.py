@@ -22,8 +22,9 @@ from fedloom.algorithms import FedMDKT, KTpFL, KTpFLWeights
 from fedloom.algorithms.kt_pfl import coefficient_loss
 from fedloom.algorithms.shared.transfer import project_simplex
 from fedloom.core.errors import SettingError
+from fedloom.core.local_training import Digest, Local
 from fedloom.core.model import Model
-from fedloom.core.optimiser import SGD, Digest, Local
+from fedloom.core.optimiser import SGD
 from fedloom.core.types import Weights
 from fedloom.data import Federation, Partition, from_arrays
 from fedloom.engines.loop import Loop

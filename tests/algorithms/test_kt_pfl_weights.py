@@ -11,8 +11,9 @@ import torch.nn.functional as F
 from test_kt_pfl import on_simplex
 
 from fedloom.algorithms.kt_pfl_weights import KTpFLWeights, mixed
+from fedloom.core.local_training import Local
 from fedloom.core.model import Model
-from fedloom.core.optimiser import SGD, Local
+from fedloom.core.optimiser import SGD
 from fedloom.core.types import Weights
 from fedloom.engines.loop import Loop
 from fedloom.engines.population import Population

@@ -13,8 +13,9 @@ from fedloom.coordinator import Job, RunSettings
 from fedloom.coordinator.rounds import Coordinator
 from fedloom.core import tree
 from fedloom.core.errors import SettingError
+from fedloom.core.local_training import Local
 from fedloom.core.model import Model
-from fedloom.core.optimiser import SGD, Local
+from fedloom.core.optimiser import SGD
 from fedloom.core.types import Maybe, Weights
 from fedloom.engines.loop import Loop
 from fedloom.engines.stacked import Stacked

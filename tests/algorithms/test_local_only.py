@@ -11,7 +11,8 @@ import torch.nn.functional as F
 
 from fedloom.algorithms import LocalOnly
 from fedloom.coordinator import Job, RunSettings
-from fedloom.core.optimiser import SGD, Local
+from fedloom.core.local_training import Local
+from fedloom.core.optimiser import SGD
 from fedloom.core.random import derive
 from fedloom.core.types import Weights
 from fedloom.engines.loop import Loop

@@ -19,8 +19,9 @@ from fedloom.algorithms.fedavg import FedAvg
 from fedloom.algorithms.moon import MOON, contrast
 from fedloom.core.augment import Augment
 from fedloom.core.errors import SettingError
+from fedloom.core.local_training import Local
 from fedloom.core.model import Model
-from fedloom.core.optimiser import SGD, Local
+from fedloom.core.optimiser import SGD
 from fedloom.data import Federation, from_arrays, iid
 from fedloom.engines.engine_options import Options
 from fedloom.engines.loop import Loop

@@ -15,7 +15,7 @@ from fedloom.algorithms import PerFedAvg
 from fedloom.algorithms.per_fedavg import whole_steps
 from fedloom.core.batches import Batches
 from fedloom.core.derivatives import objective_hessian_times
-from fedloom.core.optimiser import Local
+from fedloom.core.local_training import Local
 from fedloom.core.types import Params, Weights, replace
 from fedloom.engines.loop import Loop
 from fedloom.engines.stacked import Stacked

@@ -10,8 +10,9 @@ import torch
 from fedloom.algorithms import FedDF, PFedDF
 from fedloom.core import tree
 from fedloom.core.errors import SettingError
+from fedloom.core.local_training import Distill, Local
 from fedloom.core.model import Model
-from fedloom.core.optimiser import SGD, Adam, Distill, Local
+from fedloom.core.optimiser import SGD, Adam
 from fedloom.core.types import Weights
 from fedloom.engines.loop import Loop
 from fedloom.engines.population import Population

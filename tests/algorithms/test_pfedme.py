@@ -14,8 +14,8 @@ from torch.func import grad
 
 from fedloom.algorithms import PFedMe
 from fedloom.core.errors import SettingError
+from fedloom.core.local_training import Local
 from fedloom.core.model import Model
-from fedloom.core.optimiser import Local
 from fedloom.core.types import Params, Weights
 from fedloom.engines.loop import Loop
 from fedloom.engines.stacked import Stacked

@@ -31,8 +31,9 @@ from fedloom.core import tree
 from fedloom.core.augment import Augment
 from fedloom.core.batch import probe
 from fedloom.core.errors import SettingError
+from fedloom.core.local_training import Local
 from fedloom.core.model import Model
-from fedloom.core.optimiser import SGD, Local
+from fedloom.core.optimiser import SGD
 from fedloom.core.types import BatchLoss, Params, Weights
 from fedloom.data import (
     Arrival,

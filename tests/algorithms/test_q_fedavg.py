@@ -11,7 +11,8 @@ from quadratics import quadratics
 
 from fedloom.algorithms import FedAvg, QFedAvg
 from fedloom.core.errors import SettingError, SettingWarning
-from fedloom.core.optimiser import SGD, Adam, Local
+from fedloom.core.local_training import Local
+from fedloom.core.optimiser import SGD, Adam
 from fedloom.engines.loop import Loop
 from fedloom.engines.stacked import Stacked
 from fedloom.testing.messages import Messages

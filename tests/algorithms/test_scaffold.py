@@ -10,8 +10,9 @@ import torch
 from torch import Tensor, nn
 
 from fedloom.algorithms import FedAvg, Scaffold
+from fedloom.core.local_training import Local
 from fedloom.core.model import Model
-from fedloom.core.optimiser import SGD, Local
+from fedloom.core.optimiser import SGD
 from fedloom.engines.loop import Loop
 from fedloom.engines.stacked import Stacked
 from small import clients_of

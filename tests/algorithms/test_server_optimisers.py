@@ -15,7 +15,8 @@ from conftest import golden
 from fedloom.algorithms import FedAdagrad, FedAdam, FedAvg, FedPer, FedProx, FedYogi, LGFedAvg
 from fedloom.algorithms.server_optimisers import Server, ServerAdagrad, ServerAdam, ServerYogi
 from fedloom.core.errors import SettingError
-from fedloom.core.optimiser import SGD, Local
+from fedloom.core.local_training import Local
+from fedloom.core.optimiser import SGD
 from fedloom.core.types import Params, Weights
 from fedloom.engines.loop import Loop
 from fedloom.engines.stacked import Stacked

@@ -12,9 +12,10 @@ from torch.optim.swa_utils import AveragedModel
 from fedloom.algorithms.fedbe import minimise_averaged
 from fedloom.core import tree
 from fedloom.core.batches import Batches
+from fedloom.core.local_training import Local
 from fedloom.core.losses import task_loss
 from fedloom.core.model import Model
-from fedloom.core.optimiser import SGD, Local
+from fedloom.core.optimiser import SGD
 from fedloom.core.types import replace
 from fedloom.tasks import Classification
 from small import TINY, batches_of, clients_of

@@ -12,8 +12,9 @@ import torch.nn.functional as F
 from torch import nn
 
 from fedloom.algorithms import FedNTD, PFedSD
+from fedloom.core.local_training import Local
 from fedloom.core.model import Model
-from fedloom.core.optimiser import SGD, Local
+from fedloom.core.optimiser import SGD
 from fedloom.core.types import Weights
 from fedloom.engines.loop import Loop
 from fedloom.engines.stacked import Stacked

@@ -13,7 +13,8 @@ import pytest
 from fedloom.algorithms import ALGORITHMS
 from fedloom.analyses import ANALYSES
 from fedloom.cli.flags import add_settings
-from fedloom.core.optimiser import SGD, Distill
+from fedloom.core.local_training import Distill
+from fedloom.core.optimiser import SGD
 from fedloom.core.setting import flag_of, sentences, setting
 from fedloom.experiments import catalogue
 from fedloom.experiments.catalogue import ARRIVING, PARTITIONS, SAMPLERS

@@ -72,7 +72,8 @@ def test_mistakes_are_marked(described: dict[str, Any], where: str) -> None:
     "described",
     [
         {"run": {"threads": "none"}, "local": {"optimiser": "adam", "betas": [0.8, 0.9]}},
-        {"fedbe": {"distill": {"optimiser": {"kind": "cosine", "steps": 8, "of": {"kind": "sgd", "lr": 0.01}}}}},
+        {"fedbe": {"distill": {"optimiser": {"kind": "adamw", "schedule": "cosine:8?by=step"}}}},
+        {"local": {"optimiser": "own:Lion", "schedule": "step:9:0.5", "clip_value": 1}},
         {"model": "lenet,own:Net", "task": "own:Task"},
         {"data": {"partition": "lognormal:2:2:5"}, "clients": {"sampler": "uniform+arriving:5:1"}},
         {"$schema": "settings.schema.json", "algorithm": "own:Method", "Method": {"beta": 1}},

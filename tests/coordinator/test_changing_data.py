@@ -30,7 +30,7 @@ from fedloom.coordinator.replay import RoundReplay
 from fedloom.coordinator.rounds import Coordinator
 from fedloom.core import tree
 from fedloom.core.errors import SettingError
-from fedloom.core.optimiser import Digest
+from fedloom.core.local_training import Digest
 from fedloom.data import Growing, LabelDrift, OffsetDrift, Window
 from fedloom.engines.loop import Loop
 from fedloom.engines.stacked import Stacked

@@ -37,8 +37,8 @@ from fedloom.coordinator.rounds import Coordinator
 from fedloom.coordinator.trial_pass import try_model
 from fedloom.core.batch import Batch
 from fedloom.core.errors import EngineWarning, SettingError
+from fedloom.core.local_training import Local
 from fedloom.core.model import Model
-from fedloom.core.optimiser import Local
 from fedloom.data import Tokens, by_lists, next_tokens
 from fedloom.engines.by_name import ENGINES, EngineName, engine_named, only_computes
 from fedloom.engines.loop import Loop

@@ -20,9 +20,10 @@ from fedloom.core.batches import noise
 from fedloom.core.client import Client, on_client
 from fedloom.core.errors import NonFiniteError, SettingError
 from fedloom.core.fold import minimise
+from fedloom.core.local_training import Local
 from fedloom.core.losses import soft_target_loss
 from fedloom.core.model import Model
-from fedloom.core.optimiser import SGD, Local
+from fedloom.core.optimiser import SGD
 from fedloom.core.types import Weighted, Weights, state
 from fedloom.experiments.nested_settings import with_parts
 from tiny import examples, federation, linear

@@ -23,8 +23,9 @@ from fedloom.core.batch import Batch, at_batch
 from fedloom.core.client import Client, on_client
 from fedloom.core.errors import StackingError
 from fedloom.core.fold import fold, minimise
+from fedloom.core.local_training import Digest, Local
 from fedloom.core.model import Model
-from fedloom.core.optimiser import SGD, Digest, Local
+from fedloom.core.optimiser import SGD
 from fedloom.core.types import Weights
 from fedloom.data import Federation, federate, from_arrays, iid
 from fedloom.engines.engine_options import Options

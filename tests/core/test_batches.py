@@ -13,7 +13,7 @@ from fedloom.core import tree
 from fedloom.core.batch import Batch, padded
 from fedloom.core.batches import Batches, plan
 from fedloom.core.fold import fold
-from fedloom.core.optimiser import Local
+from fedloom.core.local_training import Local
 from fedloom.core.types import replace
 from small import batches_of as batches_of_clients, clients_of
 

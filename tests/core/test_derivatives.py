@@ -13,9 +13,9 @@ from fedloom.core import tree
 from fedloom.core.batch import probe
 from fedloom.core.batches import Batches
 from fedloom.core.derivatives import batch_gradient, mean_gradient, mean_loss, objective_hessian_times
+from fedloom.core.local_training import Local
 from fedloom.core.losses import task_loss
 from fedloom.core.model import Model
-from fedloom.core.optimiser import Local
 from fedloom.core.types import Params, Weights, replace
 from fedloom.tasks import Classification, NextToken
 from small import TINY, batches_of, clients_of, random_data

@@ -14,8 +14,8 @@ from torch import nn
 from fedloom.core.algorithm import Algorithm
 from fedloom.core.client import Client, on_client
 from fedloom.core.fisher import first_pass, fisher
+from fedloom.core.local_training import Local
 from fedloom.core.model import Model
-from fedloom.core.optimiser import Local
 from fedloom.core.types import Params, Weights
 from fedloom.engines.loop import Loop
 from fedloom.engines.stacked import Stacked

@@ -21,9 +21,10 @@ from fedloom.core.client import Client, on_client
 from fedloom.core.errors import StackingError
 from fedloom.core.fold import fold, minimise
 from fedloom.core.fold.execution import Execution, executing
+from fedloom.core.local_training import Local
 from fedloom.core.losses import task_loss
 from fedloom.core.model import Model
-from fedloom.core.optimiser import SGD, Adam, Local, Optimiser
+from fedloom.core.optimiser import SGD, Adam, Optimiser
 from fedloom.core.random import uniform
 from fedloom.core.types import Params, Weights, replace as changed
 from fedloom.engines.engine_options import Options

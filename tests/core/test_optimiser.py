@@ -9,9 +9,10 @@ import numpy as np
 import pytest
 import torch
 
-from fedloom.algorithms import FedAvg, FedDF, FedNova, Scaffold
+from fedloom.algorithms import FedDF, FedNova, Scaffold
 from fedloom.core.errors import SettingError
-from fedloom.core.optimiser import SGD, Adam, Cosine, Digest, Distill, Local, Optimiser
+from fedloom.core.local_training import Digest, Distill, Local
+from fedloom.core.optimiser import SGD, Adagrad, Adam, AdamW, Optimiser, RMSprop
 
 SHAPES = [(4, 3), (4,), (), (2, 3, 2)]
 CASES: dict[str, tuple[Optimiser, Any]] = {
@@ -26,6 +27,21 @@ CASES: dict[str, tuple[Optimiser, Any]] = {
     "adam_decay": (
         Adam(lr=0.01, betas=(0.8, 0.95), eps=1e-6, weight_decay=0.1),
         lambda p: torch.optim.Adam(p, lr=0.01, betas=(0.8, 0.95), eps=1e-6, weight_decay=0.1),
+    ),
+    "adamw": (AdamW(lr=0.01), lambda p: torch.optim.AdamW(p, lr=0.01)),
+    "adamw_decay": (
+        AdamW(lr=0.01, betas=(0.8, 0.95), weight_decay=0.3),
+        lambda p: torch.optim.AdamW(p, lr=0.01, betas=(0.8, 0.95), weight_decay=0.3),
+    ),
+    "rmsprop": (RMSprop(lr=0.01), lambda p: torch.optim.RMSprop(p, lr=0.01)),
+    "rmsprop_momentum": (
+        RMSprop(lr=0.01, alpha=0.9, eps=1e-4, momentum=0.8, weight_decay=0.1),
+        lambda p: torch.optim.RMSprop(p, lr=0.01, alpha=0.9, eps=1e-4, momentum=0.8, weight_decay=0.1),
+    ),
+    "adagrad": (Adagrad(lr=0.1), lambda p: torch.optim.Adagrad(p, lr=0.1)),
+    "adagrad_accumulator": (
+        Adagrad(lr=0.1, accumulator=0.5, weight_decay=0.1),
+        lambda p: torch.optim.Adagrad(p, lr=0.1, initial_accumulator_value=0.5, weight_decay=0.1),
     ),
 }
 
@@ -138,6 +154,13 @@ def test_effective_steps_sum_what_momentum_does(momentum: float) -> None:
         (lambda: SGD(lr=0.0), "lr must be > 0, got 0.0"),
         (lambda: SGD(lr=float("nan")), "lr must be finite, got nan"),
         (lambda: SGD(lr=0.1, clip=-1), "clip must be > 0, got -1"),
+        (lambda: SGD(lr=0.1, clip_value=0), "clip_value must be > 0, got 0"),
+        (lambda: SGD(lr=0.1, schedule="cosin:5"), r"unknown schedule 'cosin:5' \(did you mean 'cosine'\?\)"),
+        (lambda: Distill(batch_size=4, optimiser=SGD(schedule="cosine:5")), r"write cosine:5\?by=step"),
+        (
+            lambda: Digest(epochs=1, batch_size=4, optimiser=SGD(schedule="step:5?warmup=2")),
+            r"got schedule = 'step:5\?warmup=2', by rounds: write step:5\?warmup=2&by=step",
+        ),
         (lambda: SGD(lr=0.1, momentum=1.0), "momentum must be >= 0 and < 1, got 1.0"),
         (lambda: SGD(lr=0.1, weight_decay=-1), "weight_decay must be >= 0, got -1"),
         (lambda: SGD(lr=0.1, nesterov=True), "nesterov needs momentum"),
@@ -157,11 +180,6 @@ def test_settings_are_checked(make: Any, message: str) -> None:
         make()
 
 
-def test_a_cosine_is_no_local_optimiser() -> None:
-    with pytest.raises(SettingError, match="Cosine is for training on the server"):
-        FedAvg(local=Local(optimiser=Cosine(of=SGD(lr=0.1), steps=3)))
-
-
 @pytest.mark.parametrize(
     ("kind", "settings"), [(Scaffold, {}), (Scaffold, {"divisor": "steps"}), (FedNova, {})], ids=str
 )
@@ -170,6 +188,27 @@ def test_adam_is_refused_where_plain_steps_are_counted(kind: Any, settings: dict
         kind(local=Local(optimiser=Adam()), **settings)
 
 
+def test_a_schedule_by_steps_is_refused_where_plain_steps_are_counted() -> None:
+    with pytest.raises(SettingError, match=r"got 'cosine:9\?by=step': take one by rounds"):
+        FedNova(local=Local(optimiser=SGD(schedule="cosine:9?by=step")))
+    FedNova(local=Local(optimiser=SGD(schedule="cosine:9")))
+
+
+def test_numbers_of_a_gradient_are_cut_before_its_norm() -> None:
+    ours = SGD(lr=0.1, clip_value=0.5, clip=1.0)
+    params, theirs = numbers(1), [torch.nn.Parameter(t) for t in numbers(1)]
+    ours.step_(params, numbers(7), ours.init(params), torch.tensor(0.1, dtype=torch.float64))
+    for p, g in zip(theirs, numbers(7), strict=True):
+        p.grad = g
+    torch.nn.utils.clip_grad_value_(theirs, 0.5)
+    torch.nn.utils.clip_grad_norm_(theirs, 1.0)
+    torch.optim.SGD(theirs, lr=0.1).step()
+    for a, b in zip(params, theirs, strict=True):
+        np.testing.assert_allclose(a, b.detach(), rtol=1e-12)
+
+
 def test_rate_decays_by_round() -> None:
     assert Local(optimiser=SGD(lr=0.1), decay=0.5).rate(0) == 0.1
     assert Local(optimiser=SGD(lr=0.1), decay=0.5).rate(3) == pytest.approx(0.0125)
+    assert Local(optimiser=SGD(lr=0.1, schedule="step:2:0.1"), decay=0.5).rate(3) == pytest.approx(0.00125)
+    assert Local(optimiser=SGD(lr=0.1, schedule="step:2:0.1?by=step")).rate(3) == 0.1

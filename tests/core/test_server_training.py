@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import numpy as np
@@ -9,8 +10,7 @@ import pytest
 import torch
 
 from fedloom.core.client import Public
-from fedloom.core.errors import SettingError
-from fedloom.core.optimiser import SGD, Adam, Cosine, Optimiser
+from fedloom.core.optimiser import SGD, Adam, Optimiser
 from fedloom.data import Federation, Normalise, Partition
 from fedloom.data.examples import Examples
 from fedloom.engines.population import Population
@@ -59,7 +59,7 @@ def test_cosine_is_that_of_torch(ours: Optimiser, theirs: Any) -> None:
     params = [torch.nn.Parameter(p.clone()) for p in start]
     reference = theirs(params)
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(reference, T_max=8)
-    cosine, weights = Cosine(of=ours, steps=8), [p.clone() for p in start]
+    cosine, weights = dataclasses.replace(ours, schedule="cosine:8?by=step"), [p.clone() for p in start]
     state = cosine.init(weights)
     stacked = [torch.stack([p, 2 * p]) for p in start]  # two clients, each with a rate of its own
     stacked_state, rates = cosine.init(stacked, lead=1), torch.tensor([0.1, 0.05], dtype=torch.float64)
@@ -79,8 +79,3 @@ def test_cosine_is_that_of_torch(ours: Optimiser, theirs: Any) -> None:
     resting = [p.clone() for p in weights]
     cosine.step_(resting, grads[0], state, torch.tensor(cosine.lr, dtype=torch.float64))
     assert all(torch.equal(a, b) for a, b in zip(resting, weights, strict=True))  # past its end the rate is 0
-
-
-def test_cosine_refuses_no_steps() -> None:
-    with pytest.raises(SettingError, match="steps must be >= 1, got 0"):
-        Cosine(of=SGD(lr=0.1), steps=0)

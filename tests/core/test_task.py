@@ -17,8 +17,9 @@ from fedloom import LDAM, SVM, Classification, Hinge
 from fedloom.algorithms import MOON, FedAvg
 from fedloom.core.batch import Batch
 from fedloom.core.errors import SettingError
+from fedloom.core.local_training import Local
 from fedloom.core.model import Model
-from fedloom.core.optimiser import SGD, Local
+from fedloom.core.optimiser import SGD
 from fedloom.core.task import check_padding
 from fedloom.data import from_arrays
 from fedloom.engines.loop import Loop

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import shutil
 from collections.abc import Callable
 from dataclasses import replace
@@ -21,9 +22,10 @@ from fedloom.core import tree
 from fedloom.core.batch import Batch
 from fedloom.core.fold import minimise, minimise_from
 from fedloom.core.fold.steps import Descent
+from fedloom.core.local_training import Local
 from fedloom.core.losses import task_loss
 from fedloom.core.model import Model
-from fedloom.core.optimiser import SGD, Adam, Cosine, Local, Optimiser
+from fedloom.core.optimiser import SGD, Adam, Optimiser
 from fedloom.core.types import Params, Weights, replace as changed
 from fedloom.engines.engine_options import Options
 from fedloom.engines.loop import Loop
@@ -410,7 +412,7 @@ def test_optimisers_of_several_leave_out_and_put_back_what_they_hold(of: Optimis
     """A tensor that moves in some steps alone moves as one that has no gradient in the others."""
 
     def optimiser() -> Optimiser:
-        return Both(first=of, second=of, count=1) if shared else Cosine(of=of, steps=9)
+        return Both(first=of, second=of, count=1) if shared else dataclasses.replace(of, schedule="cosine:9?by=step")
 
     ends = []
     for masked in (False, True):

@@ -11,8 +11,9 @@ import pytest
 
 from fedloom.algorithms import PFedSD
 from fedloom.core.errors import EngineWarning
+from fedloom.core.local_training import Local
 from fedloom.core.model import Model
-from fedloom.core.optimiser import SGD, Local
+from fedloom.core.optimiser import SGD
 from fedloom.engines.engine_options import Options
 from fedloom.engines.loop import Loop
 from fedloom.engines.population import Population

@@ -14,8 +14,9 @@ from fedloom.algorithms import FedAvg, FedNTD
 from fedloom.core import tree
 from fedloom.core.algorithm import Algorithm
 from fedloom.core.errors import EngineWarning
+from fedloom.core.local_training import Local
 from fedloom.core.model import Model
-from fedloom.core.optimiser import SGD, Local
+from fedloom.core.optimiser import SGD
 from fedloom.data import Federation, Partition, from_arrays
 from fedloom.engines.engine import Engine
 from fedloom.engines.engine_options import Options

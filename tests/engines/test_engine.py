@@ -12,8 +12,8 @@ from fedloom.algorithms import LocalOnly
 from fedloom.core.algorithm import Algorithm
 from fedloom.core.client import Client, on_client
 from fedloom.core.errors import NobodyAnswered, StackingError
+from fedloom.core.local_training import Local
 from fedloom.core.model import Model
-from fedloom.core.optimiser import Local
 from fedloom.core.requires import Requires
 from fedloom.core.types import Weighted, Weights
 from fedloom.data import Federation, by_lists

@@ -19,9 +19,10 @@ from fedloom.core.batch import Batch
 from fedloom.core.client import Client, on_client
 from fedloom.core.errors import ClientError, NonFiniteError, SettingError, StackingError
 from fedloom.core.fold import minimise
+from fedloom.core.local_training import Distill, Local
 from fedloom.core.losses import task_loss
 from fedloom.core.model import Model
-from fedloom.core.optimiser import SGD, Distill, Local
+from fedloom.core.optimiser import SGD
 from fedloom.core.requires import Requires
 from fedloom.core.types import Weighted, Weights
 from fedloom.engines.accounting import PayloadSize

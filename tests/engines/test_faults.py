@@ -15,7 +15,8 @@ from fedloom.algorithms import ALGORITHMS, FedAvg, FedBE, FedDF, FedMD, KTpFL, P
 from fedloom.coordinator import RunSettings, run
 from fedloom.coordinator.sampler import FixedList
 from fedloom.core.errors import SettingError
-from fedloom.core.optimiser import SGD, Digest, Local
+from fedloom.core.local_training import Digest, Local
+from fedloom.core.optimiser import SGD
 from fedloom.engines.faults import Faults, Unreliable, lost_again
 from fedloom.engines.loop import Loop
 from fedloom.engines.stacked import Stacked

@@ -20,8 +20,9 @@ from fedloom.core import tree
 from fedloom.core.algorithm import Algorithm
 from fedloom.core.client import Client, on_client
 from fedloom.core.errors import ClientError, CodecError, FedloomError, NonFiniteError, StackingError
+from fedloom.core.local_training import Local
 from fedloom.core.model import Model
-from fedloom.core.optimiser import SGD, Local
+from fedloom.core.optimiser import SGD
 from fedloom.core.types import Maybe, Params, Weighted, Weights, state
 from fedloom.data import Federation
 from fedloom.deploy.server.answer_shapes import AnswerShapes

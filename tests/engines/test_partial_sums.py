@@ -18,8 +18,9 @@ from fedloom.algorithms import APFLNi, FedAvg, FedNova, KTpFL, LGFedAvg, PFedSD,
 from fedloom.core import tree
 from fedloom.core.batch import Batch
 from fedloom.core.errors import ClientError, SettingError
+from fedloom.core.local_training import Local
 from fedloom.core.model import Model
-from fedloom.core.optimiser import SGD, Local
+from fedloom.core.optimiser import SGD
 from fedloom.data import Federation, by_lists, federate
 from fedloom.deploy.server.devices import Devices
 from fedloom.engines.engine_options import Options

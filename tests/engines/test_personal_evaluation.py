@@ -20,9 +20,9 @@ from fedloom.core.batch import Batch
 from fedloom.core.client import Client, NotPlanned, on_client
 from fedloom.core.errors import SettingError, StackingError
 from fedloom.core.fold import fold, minimise
+from fedloom.core.local_training import Local
 from fedloom.core.losses import task_loss
 from fedloom.core.model import Model
-from fedloom.core.optimiser import Local
 from fedloom.core.types import Weighted, Weights
 from fedloom.data import by_lists, federate, from_arrays
 from fedloom.engines.engine_options import Options

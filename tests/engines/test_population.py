@@ -8,8 +8,8 @@ import torch
 
 from fedloom.algorithms import KTpFL
 from fedloom.core import tree
+from fedloom.core.local_training import Local
 from fedloom.core.model import Model
-from fedloom.core.optimiser import Local
 from fedloom.engines.loop import Loop
 from fedloom.engines.population import Population
 from small import batches_of

@@ -20,8 +20,9 @@ from torch import nn
 from fedloom import RunSettings, run
 from fedloom.algorithms import FedAvg, FedNTD, KTpFL, PFedSD, Scaffold
 from fedloom.core.errors import ClientError, EngineWarning, SettingError, line_of
+from fedloom.core.local_training import Local
 from fedloom.core.model import Model
-from fedloom.core.optimiser import SGD, Local
+from fedloom.core.optimiser import SGD
 from fedloom.engines import child as child_module
 from fedloom.engines.child import Child
 from fedloom.engines.engine_options import Options

@@ -13,7 +13,7 @@ from torch import nn
 from fedloom import SGD, Examples, FedNTD, KTpFL, Local, Model, from_arrays
 from fedloom.coordinator import History, RunSettings
 from fedloom.core.errors import SettingError
-from fedloom.core.optimiser import Digest
+from fedloom.core.local_training import Digest
 from fedloom.data import Dataset, Growing, LabelDrift, Normalise, OffsetDrift, RotationDrift, Window
 from fedloom.engines.population import Population
 from fedloom.experiments import catalogue

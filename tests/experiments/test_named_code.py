@@ -14,7 +14,7 @@ import pytest
 from fedloom import verify
 from fedloom.core.errors import SettingWarning
 from fedloom.experiments.experiment import Experiment
-from fedloom.experiments.named_code import digests
+from fedloom.experiments.named_code import digests, named_code
 from fedloom.storage.files import digest
 
 NETWORK = """
@@ -100,3 +100,9 @@ def test_other_code_is_warned_of_wherever_a_run_is_used(here: Path) -> None:
     assert json.loads(Path("run/manifest.json").read_text())["code"] == before  # each later resume says it too
     assert json.loads(Path("branch/manifest.json").read_text())["code"]["own_parts.py"] != before["own_parts.py"]
     assert verify("run").problems == verify("branch").problems == []
+
+
+def test_an_optimiser_of_ones_own_is_code() -> None:
+    assert named_code({"local": {"optimiser": "own:Lion", "schedule": "step:3:0.5"}}) == ["own:Lion"]
+    assert named_code({"fedbe": {"distill": {"optimiser": {"kind": "own:Lion", "lr": 0.1}}}}) == ["own:Lion"]
+    assert named_code({"local": {"optimiser": "adamw"}, "fedbe": {"distill": {"optimiser": "sgd"}}}) == []

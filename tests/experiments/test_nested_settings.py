@@ -16,7 +16,8 @@ from fedloom.cli.main import main
 from fedloom.coordinator.descriptions import plain
 from fedloom.core.choices import field_types
 from fedloom.core.errors import SettingError, SettingWarning
-from fedloom.core.optimiser import Cosine, Distill
+from fedloom.core.local_training import Distill
+from fedloom.core.optimiser import OPTIMISERS, AdamW
 from fedloom.experiments import catalogue
 from fedloom.experiments.experiment import Experiment
 from fedloom.experiments.nested_settings import parts, with_parts
@@ -34,7 +35,9 @@ FORMS = {
 def others(value: Any, kind: Any, key: str) -> list[Any]:
     """Values unlike a default, likely ones first."""
     if key.endswith("optimiser"):
-        return ["adam" if value == "sgd" else "sgd"]
+        return [word for word in OPTIMISERS if word != value]
+    if key.endswith("schedule") and kind is str:  # by rounds, or by steps
+        return ["cosine:9", "cosine:9?by=step"]
     if key in FORMS:
         return [FORMS[key]]
     several = [k for k in get_args(kind) if k is not type(None)]
@@ -136,10 +139,12 @@ def test_parts_of_another_optimiser_are_refused() -> None:
         Experiment().with_all({"local.optimiser": "adam", "local.momentum": "0.5"})
     assert str(error.value) == (
         "local has no setting 'momentum' with the optimiser adam; it has epochs, batch_size, optimiser, decay, steps, "
-        "lr, clip, betas, eps, weight_decay"
+        "lr, clip, clip_value, schedule, betas, eps, weight_decay"
     )
-    with pytest.raises(SettingError, match=r"local\.optimiser must be one of sgd, adam, got 'rmsprop'"):
-        Experiment().changed("local.optimiser", "rmsprop")
+    with pytest.raises(
+        SettingError, match=r"local\.optimiser must be one of sgd, .*, got 'rms' \(did you mean 'rmsprop'\?\)"
+    ):
+        Experiment().changed("local.optimiser", "rms")
     with pytest.raises(SettingError, match=r"local\.betas must be a list of 2, with commas between them, got '0.9'"):
         Experiment().with_all({"local.optimiser": "adam", "local.betas": "0.9"})
     with pytest.raises(SettingError, match=r"local\.betas must be of type float, got 'x'"):
@@ -158,12 +163,24 @@ class Mine(SGD):
     """Of somebody's own."""
 
 
+def test_an_optimiser_of_ones_own_is_named_by_its_module() -> None:
+    local = Local(optimiser=Mine(lr=0.2))
+    assert parts(local)["optimiser"] == f"{__name__}:Mine"
+    assert read_again(Experiment(local=local)).local == local
+    found = Experiment().with_all({"local.optimiser": f"{__name__}:Mine", "local.momentum": "0.5"})
+    assert found.local.optimiser == Mine(lr=0.01, weight_decay=1e-5, momentum=0.5)
+    with pytest.raises(SettingError, match=r"must be a class derived from fedloom\.Optimiser, got <function parts"):
+        Experiment().changed("local.optimiser", "fedloom.experiments.nested_settings:parts")
+
+
 def test_optimisers_without_a_name_stay_as_they_are() -> None:
-    assert parts(Local(optimiser=Mine())) == {"epochs": 5, "batch_size": 50, "decay": 1.0, "steps": None}
-    assert parts(Distill(batch_size=4, optimiser=Mine())) == {"batch_size": 4}
-    local = Local(optimiser=Cosine(of=Adam(), steps=5))
-    with pytest.raises(SettingError, match="the optimiser of an experiment is one of sgd, adam, which words can name"):
-        Experiment(local=local)
+    class Inner(SGD):
+        """Of a function."""
+
+    assert parts(Local(optimiser=Inner())) == {"epochs": 5, "batch_size": 50, "decay": 1.0, "steps": None}
+    assert parts(Distill(batch_size=4, optimiser=Inner())) == {"batch_size": 4}
+    with pytest.raises(SettingError, match=r"the optimiser of an experiment has a name, sgd, .* or module:Class"):
+        Experiment(local=Local(optimiser=Inner()))
 
 
 @pytest.mark.parametrize("form", ["table", "text"])
@@ -174,36 +191,34 @@ def test_an_optimiser_is_a_table_of_its_kind_and_fields(form: str, tmp_path: Pat
 [local]
 optimiser = {kind = "adam", lr = 0.002, betas = [0.8, 0.9]}
 [fedbe.distill]
-optimiser = {kind = "cosine", steps = 7, of = {kind = "adam", lr = 0.5}}
+optimiser = {kind = "adam", lr = 0.5, schedule = "cosine:7?by=step"}
 """
     )
     given = {
         "local.optimiser.kind": "adam", "local.optimiser.lr": "0.002", "local.optimiser.betas": "0.8,0.9",
-        "fedbe.distill.optimiser.kind": "cosine", "fedbe.distill.optimiser.steps": "7",
-        "fedbe.distill.optimiser.of.kind": "adam", "fedbe.distill.optimiser.of.lr": "0.5",
+        "fedbe.distill.optimiser.kind": "adam", "fedbe.distill.optimiser.lr": "0.5",
+        "fedbe.distill.optimiser.schedule": "cosine:7?by=step",
     }  # fmt: skip
     base = Experiment(algorithm="fedbe")
     found = Experiment.of(read_settings(file)) if form == "table" else base.with_all(given)
     assert found.local.optimiser == Adam(lr=0.002, betas=(0.8, 0.9), weight_decay=1e-5)
     made: Any = algorithm_of(found)
-    assert made.distill == Distill(batch_size=128, optimiser=Cosine(of=Adam(lr=0.5), steps=7))
+    assert made.distill == Distill(batch_size=128, optimiser=Adam(lr=0.5, schedule="cosine:7?by=step"))
     described = found.described()
     assert described["local"]["optimiser"] == "adam"  # with its fields beside it, as flags have them
     assert described["local"]["lr"] == 0.002
-    assert described["fedbe"]["distill"]["optimiser"]["of"]["kind"] == "adam"
+    assert described["fedbe"]["distill"]["schedule"] == "cosine:7?by=step"
     assert algorithm_of(read_again(found)) == made
     assert read_again(found).described() == described
-    back = with_parts(made.distill, "distill", {"optimiser": "sgd"})  # without the schedule, with what both have
-    assert back == Distill(batch_size=128, optimiser=SGD(lr=0.5))
+    back = with_parts(made.distill, "distill", {"optimiser": "sgd"})  # with what both have
+    assert back == Distill(batch_size=128, optimiser=SGD(lr=0.5, schedule="cosine:7?by=step"))
 
 
 def test_fields_of_a_table_may_be_changed_one_by_one() -> None:
-    base = Experiment.of({"algorithm": "fedbe", "fedbe": {"distill": {"optimiser": {"kind": "cosine", "steps": 7}}}})
-    plain_sgd = SGD(lr=1e-3, momentum=0.9)
-    assert algorithm_of(base).distill.optimiser == Cosine(of=plain_sgd, steps=7)  # type: ignore[attr-defined]
-    changed = base.changed("fedbe.distill.optimiser.of.momentum", "0.5")
-    of = SGD(lr=1e-3, momentum=0.5)
-    assert algorithm_of(changed).distill.optimiser == Cosine(of=of, steps=7)  # type: ignore[attr-defined]
+    base = Experiment.of({"algorithm": "fedbe", "fedbe": {"distill": {"optimiser": {"kind": "adamw", "eps": 1e-6}}}})
+    assert algorithm_of(base).distill.optimiser == AdamW(lr=1e-3, eps=1e-6, weight_decay=0.0)  # type: ignore[attr-defined]
+    changed = base.changed("fedbe.distill.optimiser.eps", "0.5")
+    assert algorithm_of(changed).distill.optimiser == AdamW(lr=1e-3, eps=0.5, weight_decay=0.0)  # type: ignore[attr-defined]
     both = Experiment().with_all({"local.optimiser.kind": "adam", "local.lr": "0.1"})
     assert both.local.optimiser == Adam(lr=0.1, weight_decay=1e-5)
 
@@ -228,11 +243,15 @@ def test_an_optimiser_may_be_a_setting_itself() -> None:
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ({"local.optimiser.kind": "adamw"}, "local.optimiser must be one of sgd, adam, got 'adamw'"),
-        ({"local.optimiser.kind": "cosine"}, "local.optimiser must be one of sgd, adam, got 'cosine'"),
+        (
+            {"local.optimiser.kind": "cosine"},
+            "local.optimiser must be one of sgd, adam, adamw, rmsprop, adagrad, or module:Class of your own, got "
+            "'cosine'",
+        ),
         (
             {"local.optimiser.beta": "1"},
-            "local.optimiser of kind sgd has no field 'beta'; it has kind, lr, clip, momentum, weight_decay, nesterov",
+            "local.optimiser of kind sgd has no field 'beta'; it has kind, lr, clip, clip_value, schedule, momentum, "
+            "weight_decay, nesterov",
         ),
         (
             {"local.optimiser.lr": "fast"},
@@ -240,22 +259,14 @@ def test_an_optimiser_may_be_a_setting_itself() -> None:
         ),
         ({"local.optimiser.lr": "-1"}, "lr must be > 0, got -1.0"),
         (
-            {"fedbe.distill.optimiser.kind": "rmsprop"},
-            "FedBE.distill.optimiser must be one of sgd, adam, cosine, got 'rmsprop'",
+            {"fedbe.distill.optimiser.kind": "rmspro"},
+            "FedBE.distill.optimiser must be one of sgd, adam, adamw, rmsprop, adagrad, or module:Class of your own, "
+            "got 'rmspro' (did you mean 'rmsprop'?)",
         ),
         (
-            {"fedbe.distill.optimiser.kind": "cosine"},
-            "fedbe.distill.optimiser of kind cosine needs the steps after which its rate is 0: give "
-            "fedbe.distill.optimiser.steps",
-        ),
-        (
-            {
-                "fedbe.distill.optimiser.kind": "cosine",
-                "fedbe.distill.optimiser.steps": "3",
-                "fedbe.distill.optimiser.of.step": "3",
-            },
-            "fedbe.distill.optimiser.of of kind sgd has no field 'step'; it has kind, lr, clip, momentum, "
-            "weight_decay, nesterov",
+            {"fedbe.distill.schedule": "cosine:9"},
+            "training on public examples has a schedule of its steps, got schedule = 'cosine:9', by rounds: write "
+            "cosine:9?by=step",
         ),
     ],
 )

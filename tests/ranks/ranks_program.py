@@ -20,8 +20,9 @@ import torch
 
 from fedloom.algorithms import Scaffold
 from fedloom.core.errors import SettingError
+from fedloom.core.local_training import Local
 from fedloom.core.model import Model
-from fedloom.core.optimiser import SGD, Local
+from fedloom.core.optimiser import SGD
 from fedloom.engines.engine_options import Options
 from fedloom.engines.loop import Loop
 from fedloom.engines.stacked import Stacked

@@ -13,7 +13,8 @@ import pytest
 from fedloom.analyses import AnalysedRun, analyse, every
 from fedloom.coordinator import History, RunSettings
 from fedloom.core.errors import SettingError
-from fedloom.core.optimiser import SGD, Local
+from fedloom.core.local_training import Local
+from fedloom.core.optimiser import SGD
 from fedloom.experiments.experiment import Experiment
 from fedloom.experiments.settings_sections import DataSettings
 from fedloom_papers.dense import synthetic_images

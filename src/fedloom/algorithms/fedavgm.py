@@ -23,6 +23,7 @@ from typing import Annotated, Any, ClassVar
 from annotated_types import Ge, Lt
 
 import fedloom as fl
+from fedloom.core.rate_schedules import by_rounds, factor_at
 
 
 @fl.state
@@ -40,10 +41,16 @@ class FedAvgM(fl.Algorithm[Server, tuple[()]]):
     change of the mean acts 1 / (1 - momentum) times, so large values need a smaller learning rate."""
     server_lr: fl.Positive = 1.0
     """Step of the server; 1 as in the paper, which subtracts v whole."""
+    server_schedule: str = "constant"
+    """[Schedule](settings.md#schedules) of the server's step, by rounds."""
     aggregation: fl.Aggregation = "samples"
     """Weight of a client in the mean: its number of `samples`, or `uniform`."""
 
-    neutral: ClassVar[Mapping[str, Any]] = {"momentum": 0, "server_lr": 1}
+    neutral: ClassVar[Mapping[str, Any]] = {"momentum": 0, "server_lr": 1, "server_schedule": "constant"}
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        by_rounds("server_schedule", self.server_schedule)
 
     def init(self, model: fl.Model, key: int, *, num_clients: int) -> Server:
         w = model.init(key)
@@ -56,8 +63,9 @@ class FedAvgM(fl.Algorithm[Server, tuple[()]]):
     def round(self, server: Server, cohort: fl.Cohort) -> Server:
         w, v = server.w, server.v
         mean = cohort.reduce(self.local_update, w).mean
-        reached = w.towards(mean, self.server_lr)  # w - server_lr (w - mean)
-        params = reached.params - self.server_lr * self.momentum * v
+        rate = self.server_lr * factor_at(self.server_schedule, cohort.round)
+        reached = w.towards(mean, rate)  # w - server_lr (w - mean)
+        params = reached.params - rate * self.momentum * v
         return Server(w=fl.Weights(params, reached.buffers), v=self.momentum * v + (w.params - mean.params))
 
     def global_weights(self, server: Server) -> fl.Weights:

@@ -56,7 +56,8 @@ class FedDF(fl.Algorithm[dict[str, fl.Weights], Any]):
     distill: fl.Distill = field(
         default_factory=lambda: fl.Distill(batch_size=128, optimiser=fl.Adam(lr=1e-3, clip=5.0))
     )
-    """Batch size and optimiser of the server; the learning rate falls to 0 along half a cosine within each round."""
+    """Batch size and optimiser of the server; unless it has a `schedule` the learning rate falls to 0 along
+    half a cosine within each round."""
     steps: fl.WholeNumber = 200
     """Steps of the server in each round; with `validation` at most. 200 is about the work of ten clients with 500
     examples and five epochs. The paper takes at most 10,000, and stops when accuracy on labelled validation data has
@@ -144,7 +145,9 @@ class FedDF(fl.Algorithm[dict[str, fl.Weights], Any]):
         self, model: fl.Model, student: fl.Weights, batches: fl.Batches, held: fl.Batches | None
     ) -> fl.Weights:
         """Return the student after all batches, or the best of those that were validated on the way."""
-        optimiser, loss = fl.Cosine(of=self.distill.optimiser, steps=self.steps), soft_target_loss(model, self.T)
+        optimiser, loss = self.distill.optimiser, soft_target_loss(model, self.T)
+        if optimiser.schedule == "constant":
+            optimiser = fl.replace(optimiser, schedule=f"cosine:{self.steps}?by=step")
         rate = torch.tensor(optimiser.lr, dtype=torch.float64, device=batches.x.device)
         if held is None:
             return fl.minimise(loss, student, batches, optimiser, lr=rate)

@@ -24,6 +24,7 @@ import torch
 
 import fedloom as fl
 from fedloom.algorithms.fedavg import FedAvg
+from fedloom.core.rate_schedules import by_rounds, factor_at
 
 Beta = Annotated[float, fl.Ge(0), fl.Lt(1)]
 
@@ -49,6 +50,8 @@ class ServerOptimiser(_Averaging):
     server_lr: Annotated[fl.Positive, fl.Grid(0.001, 0.01, 0.1, 1.0)] = 0.01
     """Step of the server, eta. The authors' code says which were best in six tasks: 0.003 to 1 with Adam and Yogi, 0.03
     to 10 with Adagrad. Default and grid are ours."""
+    server_schedule: str = "constant"
+    """[Schedule](settings.md#schedules) of the server's step, by rounds."""
     tau: fl.Positive = 1e-3
     """Degree of adaptivity, which is added to the root of v: the smaller, the more alike are the steps of all
     parameters. The authors' code recommends 0.001; in its six tasks 0.00001 to 0.1 were best."""
@@ -56,6 +59,10 @@ class ServerOptimiser(_Averaging):
     """Momentum: share of the old m in the new one."""
     v_init: fl.NonNegative | None = None
     """Value of v before round 0. None: tau^2, as in the paper. Several libraries begin at 0."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        by_rounds("server_schedule", self.server_schedule)
 
     @abstractmethod
     def second_moment(self, v: fl.Params, delta: fl.Params) -> fl.Params:
@@ -68,14 +75,15 @@ class ServerOptimiser(_Averaging):
         return Server(x=x, m=fl.tree.zeros_like(x.params), v=v)
 
     def round(self, server: Any, cohort: fl.Cohort) -> Any:
-        return self.step(server, super().round(server.x, cohort))  # type: ignore[safe-super]
+        rate = self.server_lr * factor_at(self.server_schedule, cohort.round)
+        return self.step(server, super().round(server.x, cohort), rate)  # type: ignore[safe-super]
 
-    def step(self, server: Server, mean: fl.Weights) -> Server:
-        """Return the server after its step towards the `mean`, with the buffers of that."""
+    def step(self, server: Server, mean: fl.Weights, rate: float) -> Server:
+        """Return the server after its step of a `rate` towards the `mean`, with the buffers of that."""
         x, delta = server.x.params, mean.params - server.x.params
         m = self.beta1 * server.m + (1 - self.beta1) * delta
         v = self.second_moment(server.v, delta)
-        moved = fl.tree.map_tree(lambda x, m, v: x + self.server_lr * m / (v.sqrt() + self.tau), x, m, v)
+        moved = fl.tree.map_tree(lambda x, m, v: x + rate * m / (v.sqrt() + self.tau), x, m, v)
         return Server(x=fl.Weights(moved, mean.buffers), m=m, v=v)
 
     def model_of(self, server: Any) -> fl.Weights:

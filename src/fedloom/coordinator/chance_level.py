@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from fedloom.coordinator.history import History
 from fedloom.core.errors import SettingWarning, warn
-from fedloom.core.optimiser import Local
+from fedloom.core.local_training import Local
 from fedloom.core.task_measures import TaskMeasure
 from fedloom.data import Federation
 from fedloom.data.inputs import IGNORED

@@ -14,10 +14,10 @@ from torch.overrides import TorchFunctionMode
 
 from fedloom.core.batch import probe
 from fedloom.core.errors import SettingError, SettingWarning, warn
+from fedloom.core.local_training import Local
 from fedloom.core.model import Model
 from fedloom.core.network_inputs import MASK
 from fedloom.core.network_makers import own_defaults
-from fedloom.core.optimiser import Local
 from fedloom.core.task import Task, loss_of, notes_of
 from fedloom.core.types import Params, Weights, replace
 from fedloom.data import Examples, Federation, Inputs, Tokens

@@ -18,11 +18,11 @@ from fedloom.core import tree
 from fedloom.core.batch import Batch, Padded, cut_to
 from fedloom.core.errors import EngineWarning, SettingError, first_line, quiet_vmap, warn, without_rules
 from fedloom.core.fold.execution import Compilation
+from fedloom.core.local_training import Local
 from fedloom.core.losses import objective
 from fedloom.core.model import Model
 from fedloom.core.network_checks import alike, awake
 from fedloom.core.network_makers import own_defaults
-from fedloom.core.optimiser import Local
 from fedloom.core.task import Task, notes_of
 from fedloom.core.types import Params, Weights
 from fedloom.engines.by_name import EngineName, check_alone, engine_named, why_no_fork

@@ -17,7 +17,7 @@ from fedloom.core.choices import check, check_choices
 from fedloom.core.client import Client
 from fedloom.core.cohort import Cohort
 from fedloom.core.errors import SettingError
-from fedloom.core.optimiser import Local
+from fedloom.core.local_training import Local
 from fedloom.core.types import Weights
 from fedloom.data import Federation
 from fedloom.engines.engine import Engine

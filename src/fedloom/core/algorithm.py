@@ -18,9 +18,9 @@ from fedloom.core.client import Client
 from fedloom.core.cohort import Cohort
 from fedloom.core.errors import SettingError, SettingWarning, warn
 from fedloom.core.fold import minimise
+from fedloom.core.local_training import Local
 from fedloom.core.losses import Loss
 from fedloom.core.model import Model
-from fedloom.core.optimiser import Cosine, Local
 from fedloom.core.requires import GlobalOnly, Requires
 from fedloom.core.types import BatchLoss, Beside, Params, Weights
 
@@ -57,8 +57,6 @@ class Algorithm(StrictSettings, ABC, Generic[V, S]):
                 f"{type(self).__name__} says no model to evaluate clients by: define global_weights(self, server) "
                 "or personal(self, client, sent)"
             )
-        if isinstance(self.local.optimiser, Cosine):
-            raise SettingError("Cosine is for training on the server; local rates fall by Local.decay, round by round")
         if self.neutral and all(getattr(self, name) == value for name, value in self.neutral.items()):
             setting = ", ".join(f"{name} = {value}" for name, value in self.neutral.items())
             apart = isinstance(self.neutral, GlobalOnly)

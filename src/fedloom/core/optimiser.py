@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-import math
-from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Annotated, TypeVar
+from dataclasses import dataclass
+from typing import Annotated, ClassVar, TypeVar
 
 import torch
-from annotated_types import Ge, Gt, Le, Lt
+from annotated_types import Ge, Lt
 from torch import Tensor
 from torch.optim.sgd import sgd
 
 from fedloom.core import tree
-from fedloom.core.choices import Count, NonNegative, Positive, StrictSettings, check_choices
+from fedloom.core.choices import NonNegative, Positive, StrictSettings, check_choices
 from fedloom.core.errors import SettingError
+from fedloom.core.rate_schedules import factor_at, rate_schedule
 from fedloom.core.setting import setting
 
 T = TypeVar("T")
@@ -23,18 +22,67 @@ Beta = Annotated[float, Ge(0), Lt(1)]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Optimiser(StrictSettings, ABC):
-    """Take steps along gradients."""
+class Optimiser(StrictSettings):
+    """Take steps along gradients.
+
+    An optimiser of your own says what it keeps of a tensor, and how it moves one; the rest is done here, for one client
+    and for a stack of K, whose tensors have K in front. Operations by element suit both:
+
+        @dataclass(frozen=True, kw_only=True)
+        class Signs(fl.Optimiser):
+            lr: fl.Positive = 1e-3
+            beta: float = 0.9
+
+            def kept(self, p):
+                return (torch.zeros_like(p),)
+
+            def move_(self, p, g, kept, lr, steps):
+                p.sub_(lr * kept[0].lerp_(g, 1 - self.beta).sign())
+    """
+
+    counts_steps: ClassVar[bool] = False  # whether `move_` is told how many steps a tensor has taken
 
     lr: Positive = setting(flag="--lr RATE")
     """Learning rate of round 0."""
     clip: Positive | None = None
     """Maximum norm of the gradient over all parameters; a longer one is scaled down to it."""
+    clip_value: Positive | None = None
+    """Maximum size of each number of the gradient; what is beyond is cut, before `clip` looks at the norm."""
+    schedule: str = setting("constant", "--lr-schedule S")
+    """[Schedule of the learning rate](settings.md#schedules): `constant`, `cosine:OVER` (to 0, or `cosine:OVER:END`),
+    `step:EVERY` (a tenth, or `step:EVERY:FACTOR`), `exponential:FACTOR`; by rounds, or with `?by=step` by the steps of
+    a training; `?warmup=N` before it."""
 
     def __post_init__(self) -> None:
         check_choices(self)
+        rate_schedule(self.schedule)
 
-    @abstractmethod
+    def kept(self, p: Tensor) -> tuple[Tensor, ...]:
+        """Return what is kept of a tensor between steps, before the first one; each of the tensor's own shape."""
+        return ()
+
+    def move_(self, p: Tensor, g: Tensor, kept: Sequence[Tensor], lr: Tensor, steps: Tensor | None) -> None:
+        """Move a tensor, and what is kept of it, in place.
+
+        Args:
+            p: the tensor, [...], of a stack [K, ...].
+            g: its gradient, of the same shape.
+            kept: what is kept of it.
+            lr: the learning rate, of a shape that multiplies `p`.
+            steps: how many steps this tensor has taken, this one counted, float64 of such a shape; None unless
+                `counts_steps`.
+        """
+        raise NotImplementedError(f"{type(self).__name__} moves nothing: define move_")
+
+    @property
+    def timed(self) -> bool:
+        """True if the learning rate depends on the step."""
+        return self.schedule != "constant" and rate_schedule(self.schedule).by == "step"
+
+    def rate(self, round: int) -> float:
+        """Return the learning rate of a round, from 0, before its first step."""
+        return self.lr * factor_at(self.schedule, round)
+
     def init(self, params: Sequence[Tensor], lead: int = 0) -> list[Tensor]:
         """Return the state before the first step.
 
@@ -42,15 +90,16 @@ class Optimiser(StrictSettings, ABC):
             params: the tensors to train, each with `lead` leading client axes.
             lead: number of leading client axes, 0 or 1.
         """
+        clients, device = params[0].shape[:lead], params[0].device
+        taken = [torch.zeros(clients, dtype=torch.float64, device=device)] if self.timed else []
+        counted = self.counts_steps
+        counts = [torch.zeros((*clients, len(params)), dtype=torch.float64, device=device)] if counted else []
+        return [*taken, *counts, *(t for slot in zip(*map(self.kept, params), strict=True) for t in slot)]
 
-    @abstractmethod
-    def _step_(
-        self, params: Sequence[Tensor], grads: Sequence[Tensor | None], state: Sequence[Tensor], lr: Tensor
-    ) -> None: ...
-
-    @abstractmethod
     def _part(self, state: Sequence[Tensor], i: int, count: int) -> list[Tensor]:
         """Return what the state has of tensor `i` of `count`, as views."""
+        counted, state = self.counts_steps, state[self.timed :]
+        return [*([state[0][..., i]] if counted else []), *state[counted + i :: count]]
 
     def step_(
         self,
@@ -72,6 +121,8 @@ class Optimiser(StrictSettings, ABC):
             lead: number of leading client axes, 0 or 1.
             moves: of some tensors, by number, whether they have a gradient: [] bool, with lead = 1 [K].
         """
+        if self.clip_value is not None:
+            grads = [g if g is None else g.clamp(-self.clip_value, self.clip_value) for g in grads]
         if self.clip is not None and (found := [g for g in grads if g is not None]):
             axes = [tuple(range(lead, g.ndim)) for g in found]
             norms = [g.square().sum(a) if a else g.square() for g, a in zip(found, axes, strict=True)]
@@ -86,6 +137,24 @@ class Optimiser(StrictSettings, ABC):
         self._step_(params, grads, state, lr)
         for t, before, moved in held:
             t.copy_(torch.where(moved.reshape(moved.shape + (1,) * (t.ndim - moved.ndim)), t, before))
+
+    def _step_(
+        self, params: Sequence[Tensor], grads: Sequence[Tensor | None], state: Sequence[Tensor], lr: Tensor
+    ) -> None:
+        """Take a step along gradients that are clipped, at the rate of the schedule."""
+        if self.timed:
+            lr = lr * rate_schedule(self.schedule).factor(state[0])
+            state[0].add_(1)
+        steps: Sequence[Tensor | None] = [None] * len(params)
+        if self.counts_steps:
+            counts = state[self.timed]
+            every = all(g is not None for g in grads)
+            counts.add_(1 if every else torch.tensor([float(g is not None) for g in grads], device=counts.device))
+            steps = [_per_client(count, p) for p, count in zip(params, counts.unbind(-1), strict=True)]
+        kept = state[self.timed + self.counts_steps :]
+        for i, (p, g, taken) in enumerate(zip(params, grads, steps, strict=True)):
+            if g is not None:
+                self.move_(p, g, kept[i :: len(params)], _per_client(lr, p), taken)
 
     def effective_steps(self, num_steps: Tensor) -> Tensor:
         """Return the number of plain SGD steps that `num_steps` steps amount to, [] float64.
@@ -130,9 +199,9 @@ class SGD(Optimiser):
 
     lr: Positive = 0.01
     momentum: Beta = setting(0.0, "--momentum M")
-    """Momentum of `sgd`."""
+    """Momentum of `sgd` and `rmsprop`."""
     weight_decay: NonNegative = setting(0.0, "--weight-decay W")
-    """L2 penalty that is added to the gradient."""
+    """L2 penalty that is added to the gradient; `adamw` shrinks the weights themselves."""
     nesterov: bool = False
     """Nesterov momentum of `sgd`."""
 
@@ -141,31 +210,19 @@ class SGD(Optimiser):
         if self.nesterov and self.momentum == 0:
             raise SettingError("nesterov needs momentum > 0; set momentum or drop nesterov")
 
-    def init(self, params: Sequence[Tensor], lead: int = 0) -> list[Tensor]:
-        """Return the state before the first step.
+    def kept(self, p: Tensor) -> tuple[Tensor, ...]:
+        """Return the velocity, if there is momentum."""
+        return (torch.zeros_like(p),) if self.momentum else ()
 
-        Args:
-            params: the tensors to train, each with `lead` leading client axes.
-            lead: number of leading client axes, 0 or 1.
-        """
-        return [torch.zeros_like(p) for p in params] if self.momentum else []
-
-    def _step_(
-        self, params: Sequence[Tensor], grads: Sequence[Tensor | None], state: Sequence[Tensor], lr: Tensor
-    ) -> None:
-        velocities: Sequence[Tensor | None] = state if self.momentum else [None] * len(params)
-        for p, g, v in zip(params, grads, velocities, strict=True):
-            if g is None:
-                continue
-            if self.weight_decay:
-                g = g.add(p, alpha=self.weight_decay)
-            if v is not None:
-                v.mul_(self.momentum).add_(g)
-                g = g.add(v, alpha=self.momentum) if self.nesterov else v
-            p.addcmul_(g, _per_client(lr, p), value=-1)
-
-    def _part(self, state: Sequence[Tensor], i: int, count: int) -> list[Tensor]:
-        return [state[i]] if self.momentum else []
+    def move_(self, p: Tensor, g: Tensor, kept: Sequence[Tensor], lr: Tensor, steps: Tensor | None) -> None:
+        """Move a tensor and its velocity."""
+        if self.weight_decay:
+            g = g.add(p, alpha=self.weight_decay)
+        if self.momentum:
+            (v,) = kept
+            v.mul_(self.momentum).add_(g)
+            g = g.add(v, alpha=self.momentum) if self.nesterov else v
+        p.addcmul_(g, lr, value=-1)
 
     def effective_steps(self, num_steps: Tensor) -> Tensor:
         """Return the steps a to which steps of heavy-ball momentum m amount (FedNova, sec. 4.2).
@@ -177,6 +234,11 @@ class SGD(Optimiser):
         Args:
             num_steps: number of steps taken, [].
         """
+        if self.timed:
+            raise SettingError(
+                f"steps of a schedule by steps amount to no number of plain SGD steps, got {self.schedule!r}: "
+                "take one by rounds"
+            )
         n, m = num_steps.double(), self.momentum
         return (n - m * (1 - m**n) / (1 - m)) / (1 - m)
 
@@ -214,164 +276,106 @@ class SGD(Optimiser):
 class Adam(Optimiser):
     """Adam (Kingma & Ba 2015, Algorithm 1), with PyTorch's conventions; weight decay is added to the gradient."""
 
+    counts_steps = True
+
     lr: Positive = 1e-3
     betas: tuple[Beta, Beta] = (0.9, 0.999)
-    """Decay rates of the moments of `adam`: `--set local.betas=0.8,0.9`, in a file `[0.8, 0.9]`."""
+    """Decay rates of the moments of `adam` and `adamw`: `--set local.betas=0.8,0.9`, in a file `[0.8, 0.9]`."""
     eps: float = 1e-8
-    """Term of `adam` that is added to the denominator."""
+    """Term of `adam`, `adamw`, `rmsprop` and `adagrad` that is added to the denominator."""
     weight_decay: NonNegative = setting(0.0, "--weight-decay W")
-    """L2 penalty that is added to the gradient."""
+    """L2 penalty that is added to the gradient; `adamw` shrinks the weights themselves."""
 
-    def init(self, params: Sequence[Tensor], lead: int = 0) -> list[Tensor]:
-        """Return the state before the first step.
+    def kept(self, p: Tensor) -> tuple[Tensor, ...]:
+        """Return both moments."""
+        return torch.zeros_like(p), torch.zeros_like(p)
 
-        Args:
-            params: the tensors to train, each with `lead` leading client axes.
-            lead: number of leading client axes, 0 or 1.
-        """
-        counts = torch.zeros((*params[0].shape[:lead], len(params)), dtype=torch.float64, device=params[0].device)
-        return [counts, *(torch.zeros_like(p) for p in (*params, *params))]
+    def move_(self, p: Tensor, g: Tensor, kept: Sequence[Tensor], lr: Tensor, steps: Tensor | None) -> None:
+        """Move a tensor and its moments."""
+        assert steps is not None
+        (m, v), (b1, b2) = kept, self.betas
+        g = self._decayed(p, g, lr)
+        m.lerp_(g, 1 - b1)
+        v.mul_(b2).addcmul_(g, g, value=1 - b2)
+        p.sub_(lr / (1 - b1**steps) * m / ((v / (1 - b2**steps)).sqrt() + self.eps))
 
-    def _step_(
-        self, params: Sequence[Tensor], grads: Sequence[Tensor | None], state: Sequence[Tensor], lr: Tensor
-    ) -> None:
-        counts, moments = state[0], state[1:]  # of steps of each tensor
-        n, (b1, b2) = len(params), self.betas
-        if all(g is not None for g in grads):
-            counts.add_(1)
-        else:
-            counts.add_(torch.tensor([float(g is not None) for g in grads], device=counts.device))
-        of_each = zip(params, grads, counts.unbind(-1), moments[:n], moments[n:], strict=True)
-        for p, g, count, m, v in of_each:
-            if g is None:
-                continue
-            if self.weight_decay:
-                g = g.add(p, alpha=self.weight_decay)
-            m.lerp_(g, 1 - b1)
-            v.mul_(b2).addcmul_(g, g, value=1 - b2)
-            steps = _per_client(count, p)
-            size = _per_client(lr, p) / (1 - b1**steps)
-            p.sub_(size * m / ((v / (1 - b2**steps)).sqrt() + self.eps))
-
-    def _part(self, state: Sequence[Tensor], i: int, count: int) -> list[Tensor]:
-        return [state[0][..., i], state[1 + i], state[1 + count + i]]
+    def _decayed(self, p: Tensor, g: Tensor, lr: Tensor) -> Tensor:
+        return g.add(p, alpha=self.weight_decay) if self.weight_decay else g
 
 
 @dataclass(frozen=True, kw_only=True)
-class Cosine(Optimiser):
-    """Another optimiser, `of`, whose rate falls to 0 over `steps` steps: lr * (1 + cos(pi t / steps)) / 2, t from 0."""
+class AdamW(Adam):
+    """Adam with decoupled weight decay: first w <- (1 - lr weight_decay) w (Loshchilov & Hutter 2019, Algorithm 2)."""
 
-    lr: float = field(init=False)
-    clip: None = field(init=False, default=None)  # `of` clips
-    of: Optimiser
-    steps: Count
+    weight_decay: NonNegative = setting(0.01, "--weight-decay W")
+    """Share of the weights, times the learning rate, by which a step shrinks them."""
 
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "lr", self.of.lr)
-        super().__post_init__()
-
-    def init(self, params: Sequence[Tensor], lead: int = 0) -> list[Tensor]:
-        """Return the state before the first step.
-
-        Args:
-            params: the tensors to train, each with `lead` leading client axes.
-            lead: number of leading client axes, 0 or 1.
-        """
-        taken = torch.zeros(params[0].shape[:lead], dtype=torch.float64, device=params[0].device)
-        return [taken, *self.of.init(params, lead)]
-
-    def _step_(
-        self, params: Sequence[Tensor], grads: Sequence[Tensor | None], state: Sequence[Tensor], lr: Tensor
-    ) -> None:
-        taken = state[0]
-        share = 0.5 * (1 + torch.cos(math.pi * (taken / self.steps).clamp(max=1.0)))
-        self.of.step_(params, grads, state[1:], lr * share, lead=taken.ndim)
-        taken.add_(1)
-
-    def _part(self, state: Sequence[Tensor], i: int, count: int) -> list[Tensor]:
-        return self.of._part(state[1:], i, count)
+    def _decayed(self, p: Tensor, g: Tensor, lr: Tensor) -> Tensor:
+        if self.weight_decay:
+            p.mul_(1 - lr * self.weight_decay)
+        return g
 
 
 @dataclass(frozen=True, kw_only=True)
-class Distill:
-    """Training of a server on public examples: in batches of `batch_size`, with a new `optimiser` state each round."""
+class RMSprop(Optimiser):
+    """PyTorch's RMSprop (Hinton 2012, lecture 6e): the step is divided by the root of a running mean of squares.
 
-    batch_size: Count
-    optimiser: Optimiser
-
-    def __post_init__(self) -> None:
-        check_choices(self)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Digest:
-    """Training of a client on public examples: `epochs` passes in the order they are sent, else as `Distill`."""
-
-    epochs: Count
-    batch_size: Count
-    optimiser: Optimiser
-
-    def __post_init__(self) -> None:
-        check_choices(self)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Local(StrictSettings):
-    """Settings of the local training of every client, shared by all algorithms of a comparison.
-
-    Each client has a new optimiser state in every round.
+    v = alpha * v + (1 - alpha) * g'^2;  b = momentum * b + g' / (sqrt(v) + eps);  w -= lr * b
     """
 
-    epochs: Count = setting(5, "--epochs N")
-    """Passes of a client over its examples in each round, each freshly shuffled."""
-    batch_size: Count = setting(50, "--batch-size N")
-    """Examples of a batch. The last, shorter batch of an epoch is kept; a size beyond the largest client means full
-    batches."""
-    optimiser: Optimiser = setting(SGD(lr=0.01, momentum=0.9, weight_decay=1e-5), "--optimiser NAME")
-    """Optimiser of local training, `sgd` or `adam`. Another one keeps `lr`, `clip` and `weight_decay`."""
-    decay: Annotated[float, Gt(0), Le(1)] = setting(1.0, "--decay F")
-    """The learning rate of round t, from 0, is `lr * decay**t`."""
-    steps: Count | None = None
-    """Number of batches in each round, instead of epochs."""
+    lr: Positive = 0.01
+    alpha: Beta = 0.99
+    """Decay rate of the running mean of squares of `rmsprop`."""
+    eps: float = 1e-8
+    """Term of `adam`, `adamw`, `rmsprop` and `adagrad` that is added to the denominator."""
+    momentum: Beta = setting(0.0, "--momentum M")
+    """Momentum of `sgd` and `rmsprop`."""
+    weight_decay: NonNegative = setting(0.0, "--weight-decay W")
+    """L2 penalty that is added to the gradient; `adamw` shrinks the weights themselves."""
 
-    def __post_init__(self) -> None:
-        if not isinstance(self.optimiser, Optimiser):
-            raise SettingError(
-                f"optimiser must be one of fedloom's, such as SGD(lr=0.01, momentum=0.9) or Adam(lr=0.001), got "
-                f"{_optimiser_said(self.optimiser)}"
-            )
-        check_choices(self)
+    def kept(self, p: Tensor) -> tuple[Tensor, ...]:
+        """Return the running mean of squares, and the velocity if there is momentum."""
+        return (torch.zeros_like(p), *((torch.zeros_like(p),) if self.momentum else ()))
 
-    def rate(self, round: int) -> float:
-        """Return the learning rate of a round, counted from 0.
+    def move_(self, p: Tensor, g: Tensor, kept: Sequence[Tensor], lr: Tensor, steps: Tensor | None) -> None:
+        """Move a tensor and what is kept of it."""
+        if self.weight_decay:
+            g = g.add(p, alpha=self.weight_decay)
+        kept[0].mul_(self.alpha).addcmul_(g, g, value=1 - self.alpha)
+        step = g / (kept[0].sqrt() + self.eps)
+        p.addcmul_(kept[1].mul_(self.momentum).add_(step) if self.momentum else step, lr, value=-1)
 
-        Args:
-            round: from 0.
-        """
-        return self.optimiser.lr * self.decay**round
 
-    def longer(self, epochs: int) -> Local:
-        """Return this training with more epochs; of `steps`, with the share of steps that these would be.
+@dataclass(frozen=True, kw_only=True)
+class Adagrad(Optimiser):
+    """PyTorch's Adagrad (Duchi et al. 2011): the step is divided by the root of the sum of all squares."""
 
-        A share of a step counts as one: 2 epochs that are 5 steps are 8 steps with 1 epoch more.
+    lr: Positive = 0.01
+    accumulator: NonNegative = 0.0
+    """Value of the sum of squares of `adagrad` before the first step."""
+    eps: float = 1e-10
+    """Term of `adam`, `adamw`, `rmsprop` and `adagrad` that is added to the denominator."""
+    weight_decay: NonNegative = setting(0.0, "--weight-decay W")
+    """L2 penalty that is added to the gradient; `adamw` shrinks the weights themselves."""
 
-        Args:
-            epochs: how many more.
-        """
-        steps = self.steps and -(-self.steps * (self.epochs + epochs) // self.epochs)
-        return replace(self, epochs=self.epochs + epochs, steps=steps)
+    def kept(self, p: Tensor) -> tuple[Tensor, ...]:
+        """Return the sum of squares."""
+        return (torch.full_like(p, self.accumulator),)
+
+    def move_(self, p: Tensor, g: Tensor, kept: Sequence[Tensor], lr: Tensor, steps: Tensor | None) -> None:
+        """Move a tensor and its sum of squares."""
+        if self.weight_decay:
+            g = g.add(p, alpha=self.weight_decay)
+        kept[0].addcmul_(g, g, value=1.0)
+        p.addcmul_(g / (kept[0].sqrt() + self.eps), lr, value=-1)
+
+
+OPTIMISERS: dict[str, type[Optimiser]] = {
+    "sgd": SGD, "adam": Adam, "adamw": AdamW, "rmsprop": RMSprop, "adagrad": Adagrad,
+}  # fmt: skip
+"""Optimisers by their words."""
 
 
 def _per_client(value: Tensor, like: Tensor) -> Tensor:
     """Return a value for all clients [] or for each of them [K], shaped to multiply `like`."""
     return value.reshape(value.shape + (1,) * (like.ndim - value.ndim)).to(like.dtype)
-
-
-def _optimiser_said(given: object) -> str:
-    """Return what was given in the place of an optimiser, and how it is written here."""
-    kind = given if isinstance(given, type) else type(given)
-    if not kind.__module__.startswith("torch.optim"):
-        return f"{kind.__name__}, a class: write {kind.__name__}(lr=0.01)" if kind is given else repr(given)
-    what = f"the class torch.optim.{kind.__name__}" if kind is given else f"a torch.optim.{kind.__name__}"
-    known = f"write fedloom.{kind.__name__}(lr=...)" if kind.__name__ in ("SGD", "Adam") else "take one of these"
-    return f"{what}, which keeps its state in parameters and so cannot train many clients: {known}"

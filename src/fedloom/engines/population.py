@@ -19,9 +19,9 @@ from fedloom.core.batches import Batches, plan
 from fedloom.core.client import Public
 from fedloom.core.cutting import cutting
 from fedloom.core.errors import SettingError
+from fedloom.core.local_training import Local
 from fedloom.core.masking import masking
 from fedloom.core.model import Model
-from fedloom.core.optimiser import Local
 from fedloom.core.random import derive
 from fedloom.core.task import NeedsLabelStatistics, Task, notes_of
 from fedloom.core.task_measures import chosen_measures

@@ -17,9 +17,9 @@ from fedloom.core.batches import Batches
 from fedloom.core.client import Client, NotPlanned
 from fedloom.core.errors import ClientError, FedloomError, StackingError, quiet_vmap
 from fedloom.core.fold.execution import Compilation, Execution, Programs, executing
+from fedloom.core.local_training import Local
 from fedloom.core.model import Model
 from fedloom.core.network_makers import own_defaults
-from fedloom.core.optimiser import Local
 from fedloom.core.random import derive
 from fedloom.core.task_measures import Score, added, measures_of, scores_of, sums_of
 from fedloom.core.types import Weights, replace

@@ -10,7 +10,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from fedloom.coordinator import RunSettings
-from fedloom.core.optimiser import SGD, Local
+from fedloom.core.local_training import Local
+from fedloom.core.optimiser import SGD
 from fedloom.experiments.experiment import Experiment
 from fedloom.experiments.settings_sections import DataSettings
 

@@ -18,15 +18,16 @@ from fedloom.coordinator.settings import RunSettings
 from fedloom.core.algorithm import Algorithm
 from fedloom.core.choices import check_choices
 from fedloom.core.errors import SettingError, SettingWarning, warn
+from fedloom.core.local_training import Local
 from fedloom.core.model import Model
-from fedloom.core.optimiser import SGD, Adam, Local
+from fedloom.core.optimiser import OPTIMISERS
 from fedloom.core.random import derive
 from fedloom.data import Dataset, Examples, Federation, federate
 from fedloom.engines.faults import Unreliable
 from fedloom.experiments import catalogue
 from fedloom.experiments.coercion import coerce
 from fedloom.experiments.named_code import digests, named_code, with_files
-from fedloom.experiments.nested_settings import parts, with_parts
+from fedloom.experiments.nested_settings import parts, with_parts, word_of
 from fedloom.experiments.remote_source import RemoteSource, is_remote, remote_source
 from fedloom.experiments.settings_file import flat
 from fedloom.experiments.settings_sections import SECTIONS, TOP, ClientSettings, DataSettings, TopSettings
@@ -57,10 +58,10 @@ class Experiment(TopSettings):
 
     def __post_init__(self) -> None:
         check_choices(self)
-        if type(self.local.optimiser) not in (SGD, Adam):
+        if word_of(self.local.optimiser) is None:
             raise SettingError(
-                f"the optimiser of an experiment is one of sgd, adam, which words can name, got "
-                f"{self.local.optimiser}: use fedloom.run for others"
+                f"the optimiser of an experiment has a name, {', '.join(OPTIMISERS)} or module:Class, got "
+                f"{self.local.optimiser}: define it in a module, or use fedloom.run"
             )
 
     @staticmethod

@@ -13,6 +13,7 @@ from fedloom.algorithms import ALGORITHMS
 from fedloom.core.errors import FedloomError
 from fedloom.core.naming import is_python_name, source_file
 from fedloom.core.network_makers import packaged
+from fedloom.core.optimiser import OPTIMISERS
 from fedloom.experiments import catalogue
 from fedloom.experiments.remote_source import is_remote, remote_source
 from fedloom.experiments.settings_file import flat
@@ -47,7 +48,7 @@ def _code_at(key: str, value: Any) -> Iterator[str]:
         for name in value.split(",") if key == "model" else [value]:
             if ":" in name and name not in _REGISTRIES[key] and not (key == "model" and name.startswith(PREFIX)):
                 yield name
-    elif key in ("parts", "schedule"):
+    elif key in ("parts", "schedule") or (key.endswith(("optimiser", "optimiser.kind")) and value not in OPTIMISERS):
         yield value
     elif key == "data.source" and is_remote(value):
         with suppress(FedloomError):  # of a registry that cannot be read, whoever needs it says so

@@ -1,40 +1,38 @@
 """Settings that have parts, in words.
 
 They are what every client does locally (`local.lr`), and what an algorithm trains beside it (`distill.lr`). An
-optimiser is a table of its kind and its fields, `optimiser = {kind = "adam", lr = 0.001}`, and an optimiser within it
-is one again. Where nothing lies within it, its fields may stand beside it: `local.lr`.
+optimiser is a table of its kind and its fields, `optimiser = {kind = "adam", lr = 0.001}`, and its fields may stand
+beside it: `local.lr`.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
-from typing import Any, Literal, TypeVar
+from collections.abc import Mapping
+from typing import Any, TypeVar
 
 from fedloom.core.choices import field_types, settable
 from fedloom.core.errors import SettingError
-from fedloom.core.optimiser import SGD, Adam, Cosine, Local, Optimiser
+from fedloom.core.naming import by_python_name, is_python_name
+from fedloom.core.optimiser import OPTIMISERS, Optimiser
 from fedloom.experiments.coercion import coerce
 from fedloom.wording import did_you_mean
 
 P = TypeVar("P")
-
-OPTIMISERS: dict[str, type[Optimiser]] = {"sgd": SGD, "adam": Adam, "cosine": Cosine}
 
 
 def parts(whole: Any) -> dict[str, Any]:
     """Return every part that words can set, by name."""
     out: dict[str, Any] = {}
     if isinstance(whole, Optimiser):
-        if not (word := _word(whole)):
+        if (word := word_of(whole)) is None:
             return {}  # one without a name stays what it is
         out["kind"] = word
     for name, kind in _fields(whole).items():
         value = getattr(whole, name)
         if isinstance(value, Optimiser):
-            table = parts(value)
-            beside = table and not isinstance(whole, Optimiser) and not any(map(_is_table, table.values()))
-            out |= {name: table.pop("kind"), **table} if beside else {name: table} if table else {}
+            if table := parts(value):
+                out |= {name: table.pop("kind"), **table}
         elif settable(kind):
             out[name] = value
     return out
@@ -63,14 +61,13 @@ def with_parts(whole: P, owner: str, given: Mapping[str, Any]) -> P:
         else:
             beside.append(part)
     if isinstance(optimiser, Optimiser) and (inner or beside):
-        kinds = [name for name, kind in OPTIMISERS.items() if not (isinstance(whole, Local) and kind is Cosine)]
-        optimiser = _of_kind(optimiser, f"{owner}.optimiser", inner, kinds)
-        known = _fields(optimiser) if _word(optimiser) else {}
+        optimiser = _of_kind(optimiser, f"{owner}.optimiser", inner)
+        known = _fields(optimiser)
     else:
         known = {}
     for part in beside:
         if part not in known:
-            which = f" with the optimiser {_word(optimiser)}" if known else ""
+            which = f" with the optimiser {word_of(optimiser)}" if isinstance(optimiser, Optimiser) else ""
             there = [*own, *known]
             raise SettingError(
                 f"{owner} has no setting {part!r}{which}{did_you_mean(part, there)}; it has {', '.join(there)}"
@@ -82,59 +79,59 @@ def with_parts(whole: P, owner: str, given: Mapping[str, Any]) -> P:
 
 
 def _optimiser(before: Optimiser, owner: str, given: Mapping[str, Any]) -> Optimiser:
-    """Return the optimiser with its kind and its fields changed, as far as they are given.
-
-    Fields of an optimiser within it begin with its name.
-    """
+    """Return the optimiser with its kind and its fields changed, as far as they are given."""
     after = _of_kind(before, owner, given)
-    known, within = _fields(after), dict[str, dict[str, Any]]()
+    known = _fields(after)
     values: dict[str, Any] = {}
     for part, value in given.items():
-        name, _, rest = part.partition(".")
-        if part == "kind":
-            continue
-        if isinstance(getattr(after, name, None), Optimiser) and name in known:
-            within.setdefault(name, {})[rest or "kind"] = value
-        elif part in known:
+        if part in known:
             values[part] = coerce(value, known[part], f"{owner}.{part}")
-        else:
+        elif part != "kind":
             there = ["kind", *known]
             close = did_you_mean(part, there)
             raise SettingError(
-                f"{owner} of kind {_word(after)} has no field {part!r}{close}; it has {', '.join(there)}"
+                f"{owner} of kind {word_of(after)} has no field {part!r}{close}; it has {', '.join(there)}"
             )
-    values |= {name: _optimiser(getattr(after, name), f"{owner}.{name}", fields) for name, fields in within.items()}
     return dataclasses.replace(after, **values)
 
 
-def _of_kind(
-    before: Optimiser, owner: str, given: Mapping[str, Any], kinds: Sequence[str] = tuple(OPTIMISERS)
-) -> Optimiser:
-    """Return an optimiser of the kind that is given, with what it has in common with the last.
-
-    A schedule is a schedule of the last optimiser.
-    """
-    if "kind" not in given:
+def _of_kind(before: Optimiser, owner: str, given: Mapping[str, Any]) -> Optimiser:
+    """Return an optimiser of the kind that is given, which keeps of the last one what means the same in each."""
+    if "kind" not in given or given["kind"] == word_of(before):
         return before
-    name = coerce(given["kind"], Literal[tuple(kinds)], owner)
-    kind = OPTIMISERS[name]
-    if type(before) is kind:
-        return before
-    if kind is Cosine:
-        if "steps" not in given:
-            raise SettingError(f"{owner} of kind cosine needs the steps after which its rate is 0: give {owner}.steps")
-        return Cosine(of=before, steps=coerce(given["steps"], int, f"{owner}.steps"))
-    before = before.of if isinstance(before, Cosine) else before
-    common = {field.name for field in dataclasses.fields(kind)} & {field.name for field in dataclasses.fields(before)}
-    return kind(**{name: getattr(before, name) for name in common})
+    kind = _named(given["kind"], owner)
+    common = {field.name for field in dataclasses.fields(kind)} & {
+        "lr",
+        "schedule",
+        "clip",
+        "clip_value",
+        "weight_decay",
+    }
+    return kind(**{name: getattr(before, name) for name in common if hasattr(before, name)})
 
 
-def _word(optimiser: Any) -> str | None:
-    return next((word for word, kind in OPTIMISERS.items() if type(optimiser) is kind), None)
+def _named(word: Any, owner: str) -> type[Optimiser]:
+    """Return the optimiser of a word, or of `module:Class`."""
+    if word in OPTIMISERS:
+        return OPTIMISERS[word]
+    if not isinstance(word, str) or ":" not in word:
+        close = did_you_mean(word, OPTIMISERS) if isinstance(word, str) else ""
+        raise SettingError(
+            f"{owner} must be one of {', '.join(OPTIMISERS)}, or module:Class of your own, got {word!r}{close}"
+        )
+    found = by_python_name(word, owner)
+    if not (isinstance(found, type) and issubclass(found, Optimiser)):
+        raise SettingError(f"{owner} = {word!r} must be a class derived from fedloom.Optimiser, got {found!r}")
+    return found
 
 
-def _is_table(value: Any) -> bool:
-    return isinstance(value, Mapping)
+def word_of(optimiser: Optimiser) -> str | None:
+    """Return the word that names the kind of an optimiser, or its `module:Class`; None if it has none."""
+    kind = type(optimiser)
+    if (word := next((word for word, one in OPTIMISERS.items() if one is kind), None)) is not None:
+        return word
+    word = f"{kind.__module__}:{kind.__qualname__}"
+    return word if is_python_name(word) and kind.__module__ != "__main__" else None
 
 
 def _fields(whole: Any) -> dict[str, Any]:

@@ -11,8 +11,8 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from fedloom.core.algorithm import Algorithm
+from fedloom.core.local_training import Local
 from fedloom.core.model import Model
-from fedloom.core.optimiser import Local
 from fedloom.core.task import Task, require_task, targets_of
 from fedloom.testing.checks import CHECKS
 from fedloom.testing.subject import Subject

@@ -18,8 +18,9 @@ from fedloom.core.algorithm import Algorithm
 from fedloom.core.batches import Batches
 from fedloom.core.errors import SettingWarning
 from fedloom.core.fold.execution import Compilation
+from fedloom.core.local_training import Local
 from fedloom.core.model import Model
-from fedloom.core.optimiser import SGD, Local
+from fedloom.core.optimiser import SGD
 from fedloom.core.task import TargetKind, Task, targets_of
 from fedloom.core.types import Weights
 from fedloom.data import Arrival, Drift, Examples, Federation, Partition

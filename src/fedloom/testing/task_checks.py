@@ -16,8 +16,9 @@ from torch import Tensor, nn
 from fedloom.algorithms.fedavg import FedAvg
 from fedloom.core.errors import EngineWarning, SettingError
 from fedloom.core.fold.execution import Compilation
+from fedloom.core.local_training import Local
 from fedloom.core.model import Model
-from fedloom.core.optimiser import SGD, Local
+from fedloom.core.optimiser import SGD
 from fedloom.core.task import TargetKind, check_padding, per_weight, targets_of, weight_of
 from fedloom.core.task_measures import Score, Sum, TaskMeasure, measures_of
 from fedloom.engines.engine import Engine

@@ -19,8 +19,9 @@ from fedloom.coordinator import RunSettings
 from fedloom.core import tree
 from fedloom.core.batch import Batch
 from fedloom.core.errors import SettingError
+from fedloom.core.local_training import Distill, Local
 from fedloom.core.model import Model
-from fedloom.core.optimiser import SGD, Adam, Distill, Local
+from fedloom.core.optimiser import SGD, Adam
 from fedloom.core.types import Weights, replace
 from fedloom.data import Normalise, by_lists, federate, from_arrays
 from fedloom.engines.engine_options import Options

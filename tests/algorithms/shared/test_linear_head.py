@@ -13,8 +13,8 @@ from fedloom.algorithms.shared.class_counts import class_counts
 from fedloom.algorithms.shared.linear_head import class_sums, linear_head
 from fedloom.core.batch import Batch
 from fedloom.core.errors import SettingError
+from fedloom.core.local_training import Local
 from fedloom.core.model import Model
-from fedloom.core.optimiser import Local
 from fedloom.data import from_arrays
 from fedloom.models.cosine import CosineHead
 from small import batches_of, clients_of

@@ -12,8 +12,9 @@ import torch.nn.functional as F
 
 from fedloom.algorithms import FedMDKT
 from fedloom.algorithms.shared.transfer import cosines, drawn, learnt
+from fedloom.core.local_training import Digest
 from fedloom.core.losses import soft_target_loss
-from fedloom.core.optimiser import SGD, Adam, Digest
+from fedloom.core.optimiser import SGD, Adam
 from fedloom.core.passes import TrainingCall
 from fedloom.core.tree import cast
 from fedloom.engines.cohort import AskedCohort

@@ -15,7 +15,8 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from fedloom.coordinator import RunSettings
-from fedloom.core.optimiser import SGD, Local
+from fedloom.core.local_training import Local
+from fedloom.core.optimiser import SGD
 from fedloom.experiments.experiment import Experiment
 from fedloom.experiments.settings_sections import DataSettings
 from fedloom_papers.dense.published import ABOUT, NOTES, TABLES, cells

@@ -12,7 +12,8 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 from fedloom.coordinator import RunSettings
-from fedloom.core.optimiser import SGD, Local
+from fedloom.core.local_training import Local
+from fedloom.core.optimiser import SGD
 from fedloom.experiments.experiment import Experiment
 from fedloom.experiments.settings_sections import DataSettings
 from fedloom_papers.reproduction.recipe import Method, Recipe

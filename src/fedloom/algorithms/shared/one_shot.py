@@ -28,8 +28,9 @@ from fedloom.core.client import Client, on_client
 from fedloom.core.cohort import Cohort
 from fedloom.core.errors import RankError, SettingError, SettingWarning, quiet_vmap, warn
 from fedloom.core.fold import minimise_from
+from fedloom.core.local_training import Distill
 from fedloom.core.model import Model
-from fedloom.core.optimiser import SGD, Distill
+from fedloom.core.optimiser import SGD
 from fedloom.core.random import derive
 from fedloom.core.requires import Requires
 from fedloom.core.types import Weighted, Weights, replace, state, static

@@ -11,9 +11,9 @@ from torch import Tensor
 from fedloom.core import tree
 from fedloom.core.batch import Batch
 from fedloom.core.errors import SettingError
+from fedloom.core.local_training import Distill
 from fedloom.core.losses import Loss, distillation
 from fedloom.core.model import Model
-from fedloom.core.optimiser import Distill
 from fedloom.core.types import BatchLoss, Weights, replace
 
 V = TypeVar("V")

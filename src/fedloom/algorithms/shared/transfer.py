@@ -21,9 +21,10 @@ from fedloom.core.client import Client, on_client
 from fedloom.core.cohort import Cohort, Replies
 from fedloom.core.errors import SettingError
 from fedloom.core.fold import fold, minimise
+from fedloom.core.local_training import Digest
 from fedloom.core.losses import Loss, soft_prediction, soft_target_loss
 from fedloom.core.model import Model
-from fedloom.core.optimiser import SGD, Digest
+from fedloom.core.optimiser import SGD
 from fedloom.core.random import fold_in
 from fedloom.core.requires import Requires
 from fedloom.core.types import Weights, replace

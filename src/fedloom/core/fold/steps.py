@@ -224,7 +224,8 @@ def _nonzero(gradient: Tensor, lead: int) -> Tensor:
 
 
 def _fusable(optimiser: Optimiser, params: Sequence[Tensor], lr: Tensor) -> bool:
-    plain = isinstance(optimiser, SGD) and optimiser.clip is None and lr.ndim == 0
+    plain = isinstance(optimiser, SGD) and type(optimiser).move_ is SGD.move_ and lr.ndim == 0
+    plain = plain and optimiser.clip is None and optimiser.clip_value is None and not optimiser.timed
     return plain and params[0].device.type == "cpu" and tracing.get() != "compile"  # which fuses more than this
 
 

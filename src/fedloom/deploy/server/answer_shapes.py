@@ -13,7 +13,7 @@ from fedloom.core import tree
 from fedloom.core.algorithm import Algorithm
 from fedloom.core.batches import Batches
 from fedloom.core.errors import CodecError
-from fedloom.core.optimiser import Local
+from fedloom.core.local_training import Local
 from fedloom.core.types import replace
 from fedloom.data import by_lists
 from fedloom.engines.message import EVALUATING, EvaluationResult, Request

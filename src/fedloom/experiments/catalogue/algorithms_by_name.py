@@ -11,8 +11,8 @@ from fedloom.coordinator.settings import RunSettings
 from fedloom.core.algorithm import Algorithm
 from fedloom.core.choices import field_types, settable
 from fedloom.core.errors import SettingError
+from fedloom.core.local_training import Local
 from fedloom.core.naming import by_python_name
-from fedloom.core.optimiser import Local
 from fedloom.experiments.coercion import coerce
 from fedloom.experiments.nested_settings import parts, with_parts
 from fedloom.experiments.settings_sections import SECTIONS, TOP, ClientSettings, DataSettings
