@@ -17,7 +17,7 @@ from fedloom.core.averaging import Averaging
 
 _RUNS = ("Algorithm", "Batch", "Batches", "Client", "Cohort", "Replies", "History", "Job", "Experiment")
 _DATA = ("Dataset", "Examples", "Federation", "Partition", "Augment")
-_TENSORS = ("Model", "Params", "Weights", "Maybe", "Local", "Optimiser", "SGD", "Adam", "Cosine")
+_TENSORS = ("Model", "Params", "Weights", "Maybe", "Local", "Optimiser", "SGD", "Adam")
 _TASKS = ("Task", "Classification", "Binary", "Hinge", "SVM", "MultiLabel", "NextToken", "Regression", "LDAM")
 ROOT = Path(__file__).resolve().parent.parent
 _REFUSED = re.compile(

@@ -68,7 +68,7 @@ def test_a_second_moment_that_begins_at_zero(name: str) -> None:
     server = Server(x=weights_of(g, g["init"]), m=server.m, v=server.v)
     for r in rounds(g):
         delta = weights_of(g, g[f"r{r}_delta"]).params
-        server = run.algorithm.step(server, Weights(server.x.params + delta))
+        server = run.algorithm.step(server, Weights(server.x.params + delta), run.algorithm.server_lr)
         np.testing.assert_allclose(flat(server.v), g[f"r{r}_alt_vinit0_v"], **EXACT)
         np.testing.assert_allclose(flat(server.x.params), g[f"r{r}_alt_vinit0_global"], **EXACT)
 

@@ -58,7 +58,14 @@ class Optimiser(StrictSettings):
         rate_schedule(self.schedule)
 
     def kept(self, p: Tensor) -> tuple[Tensor, ...]:
-        """Return what is kept of a tensor between steps, before the first one; each of the tensor's own shape."""
+        """Return what is kept of a tensor between steps, before the first one.
+
+        Args:
+            p: the tensor, [...], of a stack [K, ...].
+
+        Returns:
+            Tensors of its shape.
+        """
         return ()
 
     def move_(self, p: Tensor, g: Tensor, kept: Sequence[Tensor], lr: Tensor, steps: Tensor | None) -> None:
@@ -71,6 +78,9 @@ class Optimiser(StrictSettings):
             lr: the learning rate, of a shape that multiplies `p`.
             steps: how many steps this tensor has taken, this one counted, float64 of such a shape; None unless
                 `counts_steps`.
+
+        Raises:
+            NotImplementedError: the optimiser does not define it.
         """
         raise NotImplementedError(f"{type(self).__name__} moves nothing: define move_")
 
@@ -80,7 +90,11 @@ class Optimiser(StrictSettings):
         return self.schedule != "constant" and rate_schedule(self.schedule).by == "step"
 
     def rate(self, round: int) -> float:
-        """Return the learning rate of a round, from 0, before its first step."""
+        """Return the learning rate of a round, before its first step.
+
+        Args:
+            round: from 0.
+        """
         return self.lr * factor_at(self.schedule, round)
 
     def init(self, params: Sequence[Tensor], lead: int = 0) -> list[Tensor]:
@@ -211,11 +225,9 @@ class SGD(Optimiser):
             raise SettingError("nesterov needs momentum > 0; set momentum or drop nesterov")
 
     def kept(self, p: Tensor) -> tuple[Tensor, ...]:
-        """Return the velocity, if there is momentum."""
         return (torch.zeros_like(p),) if self.momentum else ()
 
     def move_(self, p: Tensor, g: Tensor, kept: Sequence[Tensor], lr: Tensor, steps: Tensor | None) -> None:
-        """Move a tensor and its velocity."""
         if self.weight_decay:
             g = g.add(p, alpha=self.weight_decay)
         if self.momentum:
@@ -233,6 +245,9 @@ class SGD(Optimiser):
 
         Args:
             num_steps: number of steps taken, [].
+
+        Raises:
+            SettingError: the rate changes from step to step.
         """
         if self.timed:
             raise SettingError(
@@ -287,11 +302,9 @@ class Adam(Optimiser):
     """L2 penalty that is added to the gradient; `adamw` shrinks the weights themselves."""
 
     def kept(self, p: Tensor) -> tuple[Tensor, ...]:
-        """Return both moments."""
         return torch.zeros_like(p), torch.zeros_like(p)
 
     def move_(self, p: Tensor, g: Tensor, kept: Sequence[Tensor], lr: Tensor, steps: Tensor | None) -> None:
-        """Move a tensor and its moments."""
         assert steps is not None
         (m, v), (b1, b2) = kept, self.betas
         g = self._decayed(p, g, lr)
@@ -334,11 +347,9 @@ class RMSprop(Optimiser):
     """L2 penalty that is added to the gradient; `adamw` shrinks the weights themselves."""
 
     def kept(self, p: Tensor) -> tuple[Tensor, ...]:
-        """Return the running mean of squares, and the velocity if there is momentum."""
         return (torch.zeros_like(p), *((torch.zeros_like(p),) if self.momentum else ()))
 
     def move_(self, p: Tensor, g: Tensor, kept: Sequence[Tensor], lr: Tensor, steps: Tensor | None) -> None:
-        """Move a tensor and what is kept of it."""
         if self.weight_decay:
             g = g.add(p, alpha=self.weight_decay)
         kept[0].mul_(self.alpha).addcmul_(g, g, value=1 - self.alpha)
@@ -359,11 +370,9 @@ class Adagrad(Optimiser):
     """L2 penalty that is added to the gradient; `adamw` shrinks the weights themselves."""
 
     def kept(self, p: Tensor) -> tuple[Tensor, ...]:
-        """Return the sum of squares."""
         return (torch.full_like(p, self.accumulator),)
 
     def move_(self, p: Tensor, g: Tensor, kept: Sequence[Tensor], lr: Tensor, steps: Tensor | None) -> None:
-        """Move a tensor and its sum of squares."""
         if self.weight_decay:
             g = g.add(p, alpha=self.weight_decay)
         kept[0].addcmul_(g, g, value=1.0)
