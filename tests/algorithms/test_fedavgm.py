@@ -57,9 +57,7 @@ def test_first_round_is_fedavg(case: str, engine: Any) -> None:
 
 
 def test_neutral_settings_are_named() -> None:
-    with pytest.warns(
-        SettingWarning, match="with momentum = 0, server_lr = 1, server_schedule = constant is FedAvg"
-    ):
+    with pytest.warns(SettingWarning, match="with momentum = 0, server_lr = 1, server_schedule = constant is FedAvg"):
         FedAvgM(momentum=0.0)
 
 
