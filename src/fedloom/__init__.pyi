@@ -11,7 +11,6 @@ from fedloom.coordinator import (
     FixedList as FixedList,
     History as History,
     Job as Job,
-    Needs as Needs,
     NewClients as NewClients,
     Part as Part,
     Running as Running,
@@ -19,6 +18,7 @@ from fedloom.coordinator import (
     Schedule as Schedule,
     SeededByRound as SeededByRound,
     Uniform as Uniform,
+    Wants as Wants,
     run as run,
     verify as verify,
 )
@@ -93,7 +93,7 @@ from fedloom.engines.attacks import (
     StandStill as StandStill,
 )
 from fedloom.engines.faults import Unreliable as Unreliable
-from fedloom.engines.links import Link as Link
+from fedloom.engines.links import Encoder as Encoder, Link as Link
 from fedloom.evaluate.measure import Measure as Measure
 from fedloom.experiments.experiment import Experiment as Experiment
 from fedloom.experiments.export import export as export, module as module

@@ -134,11 +134,11 @@ def test_each_moment_comes_once_in_its_order() -> None:
 
 def test_what_each_client_has_trained_is_evaluated_where_a_part_needs_it() -> None:
     class Trained(fl.Part):
-        needs = fl.Needs(trained=True)
+        wants = fl.Wants(trained=("evaluation",))
         columns = (fl.Measure("mean_right", "Right answers", "right", "Mean right answers after training.", unit=""),)
 
         def after(self, run: fl.Running) -> dict[str, Any]:
-            right = [int(of.sums["accuracy"]) for of in run.trained.values()]
+            right = [int(of.sums["accuracy"]) for of in run.trained().values()]
             return {"mean_right": float(np.mean(right))} if right else {}
 
     loop, stack = (job(Trained(), engine=engine).run() for engine in ("loop", "stacked"))

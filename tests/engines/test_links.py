@@ -1,4 +1,4 @@
-"""Links from outside: privacy and compression are a file each, over algorithms and engines that know neither."""
+"""Links from outside: a private mean is a file, over algorithms and engines that know nothing of it."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 
@@ -93,47 +92,6 @@ class CentralDP(fl.Part):
         return {"epsilon": rho + 2 * math.sqrt(rho * math.log(1 / self.delta))}
 
 
-class TopK(Link):
-    """The largest numbers of each upload's difference; what is left waits for the client's next one."""
-
-    def __init__(self, share: float) -> None:
-        self.share = share
-        self.bytes = 0
-
-    def take(self, question: Question, asked: Asked, good: Sequence[int]) -> Any:
-        request, _, answer = asked
-        sent, kept = question.references(answer.upload), []
-        leaves, spec = tree.flatten(answer.upload, is_leaf=lambda n: isinstance(n, Weighted))
-        places = torch.tensor(request.clients)
-        for number, (node, rest) in enumerate(zip(leaves, self.state, strict=True)):
-            models = tree.leaves(node.value)
-            flat = torch.cat([(m - s).flatten(1) for m, s in zip(models, sent, strict=True)], 1) + rest[places]
-            size = max(1, round(self.share * flat.shape[1]))
-            least = flat.abs().topk(size, 1).values[:, -1:]
-            up = torch.where(flat.abs() >= least, flat, 0)
-            self.bytes += 8 * size * len(good)
-            self.state = (*self.state[:number], rest.index_copy(0, places, flat - up), *self.state[number + 1 :])
-            parts = up.split([m[0].numel() for m in models], 1)
-            made = [s + p.view_as(m) for s, p, m in zip(sent, parts, models, strict=True)]
-            kept.append(Weighted(tree.unflatten(made, tree.flatten(node.value)[1]), node.weight))
-        return dataclasses.replace(answer, upload=tree.unflatten(kept, spec))
-
-
-class Sparse(fl.Part):
-    """Uploads of a share of their numbers, with error feedback."""
-
-    columns = (fl.Measure("bytes_sparse", "Sparse uploads", "sparse", "Bytes of values and places.", unit=""),)
-
-    def __init__(self, share: float, clients: int, size: int) -> None:
-        self.link = TopK(share)
-        self.link.state = (torch.zeros(clients, size),)
-        self.links = (self.link,)
-
-    def after(self, run: fl.Running) -> dict[str, Any]:
-        found, self.link.bytes = self.link.bytes, 0
-        return {"bytes_sparse": found}
-
-
 def job(*parts: fl.Part, algorithm: Any = None, **more: Any) -> fl.Job:
     return fl.Job(
         algorithm=algorithm or fl.FedAvg(local=LOCAL), federation=federation(), model=linear,
@@ -182,27 +140,25 @@ def test_what_is_clipped_is_as_long_as_the_bound() -> None:
     assert float(torch.stack(squares).sum().sqrt()) == pytest.approx(1e-3, rel=1e-3)
 
 
-@pytest.mark.parametrize("engine", ["loop", "stacked"])
-def test_sparse_uploads_learn_with_what_they_left_behind(engine: Any, tmp_path: Path) -> None:
-    def made(share: float) -> fl.Job:
-        return job(Sparse(share, clients=6, size=15), engine=engine, rounds=8)
+def test_the_state_of_a_link_goes_on(tmp_path: Path) -> None:
+    class Counts(Link):
+        state = torch.zeros(())
 
-    whole = made(1.0).run()
-    plain = job(engine=engine, rounds=8).run()
-    assert np.allclose(whole.series("global_loss"), plain.series("global_loss"), atol=1e-5)
-    few = made(0.2).run(tmp_path / "whole")
-    assert few.series("bytes_sparse")[1] == 3 * 8 * 3
-    assert few.series("global_accuracy")[-1] > 0.6
+        def end_round(self, clients: Any) -> None:
+            self.state = self.state + len(clients)
 
-    def stop(history: fl.History) -> None:
-        if len(history.metrics) == 5:
-            raise KeyboardInterrupt
+    class Counted(fl.Part):
+        columns = (fl.Measure("uploads", "Uploads", "uploads", "Clients that were asked so far.", unit=""),)
 
-    with pytest.raises(KeyboardInterrupt):
-        made(0.2).run(tmp_path / "cut", on_round=stop)
-    again = made(0.2).run(tmp_path / "cut", resume=True)
-    assert again.metrics == few.metrics
-    assert all(map(torch.equal, tree.leaves(again.server), tree.leaves(few.server)))
+        def __init__(self) -> None:
+            self.links = (Counts(),)
+
+        def after(self, run: fl.Running) -> dict[str, Any]:
+            return {"uploads": float(self.links[0].state)}
+
+    job(Counted(), rounds=2).run(tmp_path / "run")
+    again = job(Counted(), rounds=4).run(tmp_path / "run", resume=True)
+    assert again.series("uploads").tolist() == [0, 3, 6, 9, 12]
 
 
 def test_links_are_asked_in_their_written_order() -> None:

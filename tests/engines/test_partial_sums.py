@@ -25,6 +25,7 @@ from fedloom.data import Federation, by_lists, federate
 from fedloom.deploy.server.devices import Devices
 from fedloom.engines.engine_options import Options
 from fedloom.engines.loop import Loop
+from fedloom.engines.message import EVALUATION
 from fedloom.engines.population import Population
 from fedloom.engines.workers import Workers
 from fedloom.ranks.rank_engine import Gloo
@@ -75,7 +76,7 @@ def test_processes_that_add_up_have_the_bits_of_the_loop(algorithm: Any) -> None
     want, got = (
         record_run(each, each.init(), subject.cohorts)
         for kind in (Loop, Two)
-        for each in [kind(subject.population(), subject.algorithm, Options(partial_sums=2, evaluates_trained=True))]
+        for each in [kind(subject.population(), subject.algorithm, Options(partial_sums=2, works=(EVALUATION,)))]
     )
     assert want.right == got.right
     got.engine.close()

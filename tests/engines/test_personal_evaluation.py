@@ -27,6 +27,7 @@ from fedloom.core.types import Weighted, Weights
 from fedloom.data import by_lists, federate, from_arrays
 from fedloom.engines.engine_options import Options
 from fedloom.engines.loop import Loop
+from fedloom.engines.message import EVALUATION
 from fedloom.engines.population import Population
 from fedloom.engines.round_traffic import Exchange
 from fedloom.engines.stacked import Stacked
@@ -265,16 +266,16 @@ def test_the_run_judges_after_its_round(tmp_path: Any) -> None:
 @pytest.mark.parametrize("engine", [Loop, Stacked, Workers, Messages, DevicesInProcess])
 def test_what_a_client_has_trained_is_judged_where_it_was_trained(engine: Any, algorithm: Any) -> None:
     p = evaluated()
-    run, watched = engine(p, algorithm, Options(evaluates_trained=True)), Loop(p, algorithm)
+    run, watched = engine(p, algorithm, Options(works=(EVALUATION,))), Loop(p, algorithm)
     seen: list[Exchange] = []
     watched.watch = seen.append
     server, same = run.init(), watched.init()
     for round, cohort in enumerate(((0, 1, 2), (1, 3))):
         seen.clear()
         server, same = run.round(server, cohort, round), watched.round(same, cohort, round)
-        assert sorted(run.traffic.after) == list(cohort)
+        assert sorted(run.traffic.after[EVALUATION]) == list(cohort)
         for e in seen:
-            after, trained = run.traffic.after[e.client], e.trained
+            after, trained = run.traffic.after[EVALUATION][e.client], e.trained
             assert trained is not None
             for name, part in (("", p.federation.local_test), ("train", p.federation.partition)):
                 rows = part.rows(e.client).copy()

@@ -25,6 +25,7 @@ from fedloom.core.model import Model
 from fedloom.core.optimiser import SGD
 from fedloom.engines.engine_options import Options
 from fedloom.engines.loop import Loop
+from fedloom.engines.message import EVALUATION
 from fedloom.engines.stacked import Stacked
 from fedloom.ranks.launched import communication
 from fedloom.ranks.rank_engine import MPI, Gloo, Ranks
@@ -155,11 +156,11 @@ if __name__ == "__main__":
     for name in sys.argv[2:] or [name for name in ALGORITHMS if name not in VARIANTS]:
         compare(kind, Subject.of(ALGORITHMS[name]))
     compare(kind, Subject.of(ALGORITHMS["kt_pfl"], MODELS))
-    compare(kind, Subject.of(ALGORITHMS["fedntd"], MODELS), evaluates_trained=True, counts_states=True)
-    compare(kind, Subject.of(ALGORITHMS["scaffold"], MODELS), partial_sums=2, evaluates_trained=True)
+    compare(kind, Subject.of(ALGORITHMS["fedntd"], MODELS), works=(EVALUATION,), counts_states=True)
+    compare(kind, Subject.of(ALGORITHMS["scaffold"], MODELS), partial_sums=2, works=(EVALUATION,))
     compare(kind, Subject.of(ALGORITHMS["pfedsd"], {"mlp": MODELS["mlp"]}), chunk=2)
     compare(kind, Subject.of(ALGORITHMS["kt_pfl"], {"mlp": MODELS["mlp"], "conv": MODELS["conv"]}), chunk=3)
-    compare(kind, Subject.of(ALGORITHMS["scaffold"], FROZEN), evaluates_trained=True)
+    compare(kind, Subject.of(ALGORITHMS["scaffold"], FROZEN), works=(EVALUATION,))
     late(kind)
     harmed(kind)
     other_backbones(kind)

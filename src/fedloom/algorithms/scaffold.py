@@ -61,7 +61,7 @@ class Scaffold(SumsGradients[Server, fl.Params]):
     @fl.on_client
     def local_update(
         self, client: fl.Client[fl.Params], x: fl.Weights, c: Annotated[fl.Params, "control"]
-    ) -> tuple[fl.Params, tuple[object, Annotated[object, "control"]]]:
+    ) -> tuple[fl.Params, tuple[fl.Weighted[fl.Weights], Annotated[fl.Weighted[fl.Params], "control"]]]:
         c_i, A = client.state, self.plain_steps(client, self.divisor)
         y = self.train(client, x, c - c_i, correct=lambda g, drift: g + drift)  # Alg. 1, l. 10
         dc = 1 / (A * client.lr) * (x.params - y.params) - c  # l. 12: c_i+ - c_i

@@ -3,7 +3,7 @@
 from fedloom.coordinator.history import History
 from fedloom.coordinator.job import Job, Restored, run
 from fedloom.coordinator.newcomers import NewClients
-from fedloom.coordinator.part import Needs, Part, Running
+from fedloom.coordinator.part import Part, Running, Wants
 from fedloom.coordinator.replay import Replay, RoundReplay
 from fedloom.coordinator.run_folders import check_free, runs_below
 from fedloom.coordinator.sampler import (
@@ -27,7 +27,6 @@ __all__ = [
     "FixedList",
     "History",
     "Job",
-    "Needs",
     "NewClients",
     "Part",
     "Replay",
@@ -39,6 +38,7 @@ __all__ = [
     "SeededByRound",
     "Uniform",
     "Verdict",
+    "Wants",
     "check_free",
     "run",
     "runs_below",

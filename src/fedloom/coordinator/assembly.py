@@ -10,16 +10,19 @@ from typing import Any
 from fedloom.coordinator.cached_fronts import Frame, settled
 from fedloom.coordinator.engine_choice import check_used, choose, choose_compilation
 from fedloom.coordinator.evaluation import Evaluation, panel_of
-from fedloom.coordinator.part import Parts
+from fedloom.coordinator.part import Parts, encoders_of
 from fedloom.coordinator.plan import Plan
 from fedloom.coordinator.sampler import DeviceSampler, Uniform
 from fedloom.coordinator.schedule import Schedule
+from fedloom.coordinator.settings import RunSettings
 from fedloom.coordinator.thread_count import choose_threads
 from fedloom.core.algorithm import Algorithm
+from fedloom.core.errors import SettingError
 from fedloom.engines.attacks import poisoned
 from fedloom.engines.engine import Engine
 from fedloom.engines.engine_options import Options
 from fedloom.engines.faults import FaultsInWords
+from fedloom.engines.message import EVALUATION
 from fedloom.engines.population import Population
 
 _AT_NO_TIME = 1 << 62  # a round that no run has
@@ -89,9 +92,12 @@ def assemble(job: Plan, stored: Mapping[str, Any], *, trains: bool = True) -> As
         attack=who.attack,
         aggregator=who.aggregator,
         links=parts.links,
-        counts_states=settings.stateless or parts.needs.states,
-        evaluates_trained=parts.needs.trained,
+        encoders=parts.encoders,
+        counts_states=settings.stateless or parts.wants.states,
+        works=parts.wants.trained,
     )
+    if kind.elsewhere:
+        _check_devices(options, settings)
     panel = panel_of(population, settings.panel, parts.held_out)
     examples, fronts = population, dict[str, str]()
     if trains:
@@ -109,3 +115,14 @@ def assemble(job: Plan, stored: Mapping[str, Any], *, trains: bool = True) -> As
         evaluation=Evaluation(algorithm, examples, engine, panel, never),
         sampler=job.sampler or Uniform(settings.seed), schedule=copy.deepcopy(job.schedule) or Schedule(),
     )  # fmt: skip
+
+
+def _check_devices(options: Options, settings: RunSettings) -> None:
+    """Raise SettingError where clients elsewhere would have to know more than settings, or to import code."""
+    own = [type(e).__name__ for e in options.encoders] if options.encoders != encoders_of(settings) else []
+    own += [name for name in options.works if name != EVALUATION]
+    if own:
+        raise SettingError(
+            f"devices know a run by its settings and import no code that a server names, and {own[0]} of a part of "
+            "one's own is for clients: leave the part out, or simulate it with fedloom run"
+        )

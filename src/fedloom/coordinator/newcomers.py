@@ -184,7 +184,8 @@ def evaluate_new(
     if "global" in new.judged_by and everywhere:
         out["global"] = engine.evaluate_models(weights, ids, round)
     if "fine_tuned" in new.judged_by and everywhere:
-        with closing(engine.variant(_FineTuned(local=algorithm.local))) as tuned:
+        plain = replace(engine.options, encoders=())
+        with closing(engine.variant(_FineTuned(local=algorithm.local), plain)) as tuned:
             out["fine_tuned"] = tuned.evaluate(weights, ids, round)
     if "personalised" in new.judged_by and algorithm.personalises:
         if new.joined(round):
@@ -199,7 +200,7 @@ def _after_one(
 ) -> tuple[dict[int, EvaluationResult], dict[int, str]]:
     """Evaluate personal models after one participation in `round`, which leaves no trace; return whom it refused."""
     options = replace(
-        engine.options, absent=None, faults=None, attack=None, on_nonfinite="refuse", evaluates_trained=False,
+        engine.options, absent=None, faults=None, attack=None, on_nonfinite="refuse", works=(),
         links=(), aggregator="mean",  # of a few clients, and the new server state is thrown away
     )  # fmt: skip
     with closing(engine.variant(engine.algorithm, options)) as shadow:

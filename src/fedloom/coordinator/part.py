@@ -20,7 +20,8 @@ from fedloom.core.errors import SettingError
 from fedloom.core.task import Task
 from fedloom.data import Federation
 from fedloom.engines.engine import Engine
-from fedloom.engines.links import Link
+from fedloom.engines.links import Encoder, Link
+from fedloom.engines.message import EVALUATION
 from fedloom.engines.population import Population
 from fedloom.evaluate.measure import KNOWN, Measure
 
@@ -49,18 +50,20 @@ class Brief(Protocol):
 
 
 @dataclass(frozen=True)
-class Needs:
+class Wants:
     """Requests of a part to the engine, before there is one.
 
-    `trained`: what each client has trained is evaluated where it was trained (`Running.trained`). `states`: clients'
-    states travel with the messages, and their bytes are counted.
+    `trained`: works that are done on what each client has trained, where it was trained (`Running.trained`):
+    `"evaluation"`, or a function by `module:function`, which is called as `function(client, weights, held_out, train)`
+    and returns numbers by name, a dict of tensors. `states`: clients' states travel with the messages, and their bytes
+    are counted.
     """
 
-    trained: bool = False
+    trained: tuple[str, ...] = ()
     states: bool = False
 
-    def __or__(self, other: Needs) -> Needs:
-        return Needs(self.trained or other.trained, self.states or other.states)
+    def __or__(self, other: Wants) -> Wants:
+        return Wants(tuple(dict.fromkeys((*self.trained, *other.trained))), self.states or other.states)
 
 
 @dataclass
@@ -88,10 +91,13 @@ class Running:
     def population(self) -> Population:
         return self.evaluation.population
 
-    @property
-    def trained(self) -> Mapping[int, Any]:
-        """The `EvaluationResult` of what each client of the round has trained, by client: `Needs.trained`."""
-        return self.engine.traffic.after
+    def trained(self, work: str = EVALUATION) -> Mapping[int, Any]:
+        """Return what a work of `Wants.trained` has found of each client of the round, by client.
+
+        Args:
+            work: its name; of the evaluation each client has an `EvaluationResult`.
+        """
+        return self.engine.traffic.after.get(work, {})
 
 
 class Part:
@@ -112,7 +118,7 @@ class Part:
     `stop`. `state` is saved with every checkpoint, and is put back when the run goes on.
     """
 
-    needs: ClassVar[Needs] = Needs()
+    wants: ClassVar[Wants] = Wants()
     columns: tuple[Measure, ...] = ()
     """Numbers of a record that are one a round, and what they mean: for pages, tables, trackers and `monitor`."""
     held_out: Collection[int] = ()
@@ -121,6 +127,11 @@ class Part:
     """Links of the part on the way of uploads to their mean, after fedloom's own."""
     state: Any = ()
     """State of the part between rounds: a pytree of tensors, of the same shapes at every moment."""
+
+    @classmethod
+    def encoders(cls, settings: RunSettings) -> tuple[Encoder, ...]:
+        """Return the encoders of the part's links, where a setting asks for the part: a device knows settings alone."""
+        return ()
 
     def check(self, job: Brief) -> None:
         """Raise SettingError where the part does not fit the run; nothing is computed yet."""
@@ -189,8 +200,7 @@ class Parts:
 
     def __init__(self, job: Brief) -> None:
         _check_own(job.parts, job.task_measures)
-        named = [f.metadata["part"] for f in fields(job.settings) if f.metadata.get("part")]
-        found = (_class(where).of(job) for where in dict.fromkeys([*ALWAYS, *named]))
+        found = (_class(where).of(job) for where in dict.fromkeys([*ALWAYS, *_asked(job.settings)]))
         self.own: tuple[Part, ...] = copy.deepcopy(tuple(job.parts))
         self.all: list[Part] = [*(part for part in found if part is not None), *self.own]
 
@@ -200,8 +210,8 @@ class Parts:
             part.check(job)
 
     @property
-    def needs(self) -> Needs:
-        return functools.reduce(operator.or_, (part.needs for part in self.all), Needs())
+    def wants(self) -> Wants:
+        return functools.reduce(operator.or_, (part.wants for part in self.all), Wants())
 
     @property
     def columns(self) -> dict[str, Measure]:
@@ -212,6 +222,11 @@ class Parts:
     def links(self) -> tuple[Link, ...]:
         """The links of the parts, in their order."""
         return tuple(link for part in self.all for link in part.links)
+
+    @property
+    def encoders(self) -> tuple[Encoder, ...]:
+        """The encoders of these links."""
+        return tuple(link.encoder for link in self.links if link.encoder is not None)
 
     @property
     def held_out(self) -> set[int]:
@@ -279,6 +294,16 @@ class Parts:
         for name, one in self._keeping.items():
             if name in saved:
                 one.state = saved[name]
+
+
+def encoders_of(settings: RunSettings) -> tuple[Encoder, ...]:
+    """Return what clients do to their uploads by a run's settings, as a device does it."""
+    return tuple(encoder for where in _asked(settings) for encoder in _class(where).encoders(settings))
+
+
+def _asked(settings: RunSettings) -> list[str]:
+    """Return the parts that settings may ask for, by `module:Class`."""
+    return [f.metadata["part"] for f in fields(settings) if f.metadata.get("part")]
 
 
 def _class(where: str) -> Any:

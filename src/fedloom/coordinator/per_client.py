@@ -6,15 +6,15 @@ import math
 
 from fedloom.coordinator.evaluation import Evaluation, finite, mean, per_row
 from fedloom.coordinator.history import Record
-from fedloom.coordinator.part import Brief, Needs, Part, Running
+from fedloom.coordinator.part import Brief, Part, Running, Wants
 from fedloom.core.task_measures import is_silent, sign
-from fedloom.engines.message import EvaluationResult
+from fedloom.engines.message import EVALUATION, EvaluationResult
 
 
 class PerClient(Part):
     """The numbers of each client in `clients.jsonl`: of its own and the global model, and around local training."""
 
-    needs = Needs(trained=True)
+    wants = Wants(trained=(EVALUATION,))
 
     def __init__(self) -> None:
         self.previous: dict[int, float] = {}  # the headline of what each client had trained when it took part last
@@ -52,7 +52,7 @@ class PerClient(Part):
         """
         if not run.done:
             return {}
-        of, received, after = run.evaluation, self._received, run.trained
+        of, received, after = run.evaluation, self._received, run.trained()
         clients = sorted(k for k in after if k in received)
         new = {k: _amount(of, after[k]) for k in clients}
         run.by_client["trained"] = {

@@ -184,7 +184,7 @@ class RoundReplay:
 
     def _check_checkpoint(self, clients: Sequence[int]) -> None:
         """Raise SettingError unless server and clients of a round computed again are what the run had, bit for bit."""
-        (round, server), now = self.coordinator.state, self.coordinator.engine.clients
+        (round, server), now = self.coordinator.state, self.coordinator.engine.states
         checkpoint = self.files.checkpoints.read(round)
         saved = ClientStore(folder=self.files.checkpoints.clients)
         saved.restore(checkpoint.clients, self.coordinator.engine.fresh)

@@ -14,8 +14,9 @@ import functools
 import inspect
 import typing
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import fields, is_dataclass
+from types import MappingProxyType
 from typing import Annotated, Any
 
 import torch
@@ -181,16 +182,57 @@ def sent_tensors(
     holds several such models, from which each client may have taken another.
     """
     out: list[Tensor | None] = []
-    for kind, value in payload.parts_of_uploads(uploads):
-        for node in tree.flatten(value, is_leaf=_is_weights)[0]:
-            if _is_weights(node):
-                sent = _model_for(node, broadcast, scatter) if kind == "model" else None
-                for stacked, there in ((node.params, "params"), (node.buffers, "buffers")):
-                    given: Params | None = None if sent is None else getattr(sent, there)
-                    out += [None if given is None else given[name] for name in stacked]
-            else:
-                out.append(None)
+    for _, node, sent in _beside(payload, broadcast, uploads, scatter):
+        if sent is None:
+            out += [None] * len(tree.leaves(node))
+        else:
+            out += [sent.params[name] for name in node.params] + [sent.buffers[name] for name in node.buffers]
     return out
+
+
+def sent_models(
+    payload: PayloadSize, broadcast: tuple[Any, ...], uploads: Tree, scatter: tuple[Any, ...] = ()
+) -> list[tuple[str, Weights | None]]:
+    """Return the kind of each `Weights` or `Params` of uploads, in their order, and what was sent in its place.
+
+    It is known where `sent_tensors` knows it.
+    """
+    return [(kind, sent) for kind, node, sent in _beside(payload, broadcast, uploads, scatter) if is_named(node)]
+
+
+def sets_in(hint: Any, names: Mapping[Any, Any] = MappingProxyType({})) -> int:
+    """Return how many `Weights` and `Params` a value with this annotation has; 0 of what the annotation leaves open.
+
+    `names`: what stands for type variables.
+    """
+    hint = names.get(hint, hint) if isinstance(hint, typing.TypeVar) else hint
+    origin, args = typing.get_origin(hint) or hint, typing.get_args(hint)
+    if origin is Annotated:
+        return sets_in(args[0], names)
+    if origin in (Weights, Params):
+        return 1
+    if origin is tuple:
+        return sum(sets_in(each, names) for each in args)
+    if not is_dataclass(origin):
+        return 0
+    given = [names.get(each, each) if isinstance(each, typing.TypeVar) else each for each in args]
+    inner = dict(zip(getattr(origin, "__parameters__", ()), given, strict=False))
+    return sum(sets_in(each, inner) for each in _hints(origin).values())
+
+
+def is_named(node: Any) -> bool:
+    """Return whether a node of a tree is a set of named tensors: `Weights` or `Params`."""
+    return isinstance(node, Weights | Params)
+
+
+def _beside(
+    payload: PayloadSize, broadcast: tuple[Any, ...], uploads: Tree, scatter: tuple[Any, ...]
+) -> Iterator[tuple[str, Any, Weights | None]]:
+    """Yield the nodes of uploads, sets of named tensors whole: kind, node, and what was sent in its place."""
+    for kind, value in payload.parts_of_uploads(uploads):
+        for node in tree.flatten(value, is_leaf=is_named)[0]:
+            known = kind == "model" and _is_weights(node)
+            yield kind, node, _model_for(node, broadcast, scatter) if known else None
 
 
 def _model_for(stacked: Weights, broadcast: tuple[Any, ...], scatter: tuple[Any, ...]) -> Weights | None:

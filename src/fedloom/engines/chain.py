@@ -10,6 +10,7 @@ from fedloom.core.cohort import Total
 from fedloom.engines.accounting import of_new_states, of_states
 from fedloom.engines.aggregators import aggregator
 from fedloom.engines.attacks import Lies
+from fedloom.engines.encoding import Decoded
 from fedloom.engines.engine_options import Options
 from fedloom.engines.faults import Lost
 from fedloom.engines.links import Asked, Chain, Link, Question
@@ -50,13 +51,14 @@ class StatesCounted(Link):
 def chain_of(options: Options) -> Chain:
     """Return the way of uploads to their mean.
 
-    Clients are lost, liars lie, states are counted, norms are bounded, what is not finite is refused, the run's rule
-    makes the mean; then the links of parts. What a liar uploads is bounded; what is clipped was finite; what a part
-    adds to the mean is added to what the rule has made.
+    Clients are lost, what encoders have sent is read, liars lie, states are counted, norms are bounded, what is not
+    finite is refused, the run's rule makes the mean; then the links of parts. What a liar uploads is bounded; what is
+    clipped was finite; what a part adds to the mean is added to what the rule has made.
     """
     limit = bound(options.bound)
     links: list[Link | None] = [
         None if options.faults is None else Lost(options.faults),
+        Decoded() if options.encoders else None,
         None if options.attack is None else Lies(options.attack),
         StatesCounted() if options.counts_states else None,
         None if limit is None else Bounded(limit),

@@ -18,7 +18,7 @@ from fedloom.core.model import Model
 from fedloom.core.random import derive
 from fedloom.core.types import Failure
 from fedloom.engines.links import Asked, Question
-from fedloom.engines.message import Answer, Call, Request, Split
+from fedloom.engines.message import Answer, Call, Request
 from fedloom.engines.non_finite import mean_losses
 from fedloom.engines.personal import models_in
 from fedloom.engines.round_traffic import Exchange
@@ -170,8 +170,8 @@ class AskedCohort:
         """Return what these clients are asked next."""
         engine, name = self.engine, self._name(fn)
         number = max((self.exchanges.get(k, 0) for k in self.clients), default=0)
-        looked_at: Split | None = "all" if engine.options.evaluates_trained else None
-        call = Call(name, broadcast, self.round, number, engine.algorithm.local.rate(self.round), looked_at)
+        rate = engine.algorithm.local.rate(self.round)
+        call = Call(name, broadcast, self.round, number, rate, works=engine.options.works)
         return Question(engine, call, sorted(self.clients), name, engine.bill(name))
 
     def _parts(self) -> list[tuple[int, ...]]:
@@ -289,18 +289,19 @@ class AskedCohort:
         engine, ids, n = self.engine, request.clients, len(request.clients)
         summed = answer.summed
         engine.traffic.losses.update(mean_losses(request, answer) if summed is None else summed.losses)
-        if answer.after is not None:
-            engine.traffic.after.update({ids[i]: tree.take(answer.after, i) for i in good})
+        for work, found in answer.after.items():
+            engine.traffic.after.setdefault(work, {}).update({ids[i]: tree.take(found, i) for i in good})
         bill = engine.bill(request.call.method)
         engine.traffic.count("down", ids, bill.of_request(request.call.broadcast, request.scatter, n))
-        engine.traffic.count("up", ids, bill.of_uploads(answer.upload, n) if summed is None else summed.up)
+        engine.traffic.count("up", ids, bill.of_uploads(answer.upload, n) if answer.up is None else answer.up)
         if engine.watch is None:
             return
         lead, trained = answer.trained or (0, ())
         model = engine.population.models[engine.population.assignment[ids[0]]]
         for i in good:
             models = models_in(tree.take(trained, i) if lead else trained, model)
-            clear, state, upload = len(models) == 1, tree.take(states, i), tree.take(answer.upload, i)
+            clear, upload = len(models) == 1, tree.take(answer.upload, i)
+            state = engine.runtime.own(tree.take(states, i))
             name, number = request.call.method, int(request.call.exchange)
             unclear = answer.trained is not None and not clear
             losses = [values[i, : took[i]] for values, took in zip(answer.losses, answer.steps, strict=True)]

@@ -10,7 +10,7 @@ from fedloom.core.errors import SettingError
 from fedloom.core.fold.execution import Compilation
 from fedloom.engines.attacks import Attack
 from fedloom.engines.faults import Faults
-from fedloom.engines.links import Link
+from fedloom.engines.links import Encoder, Link
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,10 +49,12 @@ class Options:
     """Simulated clients that lie."""
     links: tuple[Link, ...] = ()
     """Links of parts on the way of uploads to their mean, after all others (`engines/chain.py`)."""
+    encoders: tuple[Encoder, ...] = ()
+    """What clients do to their uploads before these travel (`Link.encoder`)."""
     counts_states: bool = False
     """Let clients' states travel with the messages, and count their bytes."""
-    evaluates_trained: bool = False
-    """Evaluate what a client has trained where it was trained."""
+    works: tuple[str, ...] = ()
+    """What is computed on what a client has trained, where it was trained, by name (`Call.works`)."""
 
     def __post_init__(self) -> None:
         for name in ("chunk", "workers"):
@@ -64,10 +66,10 @@ class Options:
                 f"partial_sums = {self.partial_sums} cannot be, because stateless clients are asked for their states: "
                 "leave one of them out"
             )
-        if self.partial_sums is not None and self.links:
+        if self.partial_sums is not None and (self.links or self.encoders):
             raise SettingError(
-                f"{type(self.links[0]).__name__} looks at each upload, and partial_sums = {self.partial_sums} sends "
-                "sums: leave one of them out"
+                f"{type((*self.links, *self.encoders)[0]).__name__} looks at each upload, and partial_sums = "
+                f"{self.partial_sums} sends sums: leave one of them out"
             )
         if self.partial_sums is not None and "median" in self.bound:
             raise SettingError(

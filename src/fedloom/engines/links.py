@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 from torch import Tensor
 
+from fedloom.core.client import Client
 from fedloom.core.cohort import Total
-from fedloom.core.types import Tree
+from fedloom.core.types import Params, Tree
 from fedloom.engines.accounting import PayloadSize, sent_tensors
 from fedloom.engines.message import Answer, Call, Request
 
@@ -35,14 +36,57 @@ class Question:
         return sent_tensors(self.bill, self.call.broadcast, uploads)
 
 
+class Encoder:
+    """What each client makes of its upload before it travels, and how the server reads it (abstract).
+
+    A link brings one (`Link.encoder`). It is a frozen dataclass of settings, so that runs are described and compared by
+    it. It is given each set of named tensors in an upload: the `params` of a `Weights`, less what was sent in their
+    place where that is known, and a `Params`. All else travels as it is: weights of means, statistics of BatchNorm,
+    single tensors. Of several encoders each is given what the one before it sends.
+    """
+
+    of_differences: ClassVar[bool] = True
+    """Whether it refuses a model in whose place nothing was sent, or no one knows what."""
+
+    def init(self, params: Params) -> Tree:
+        """Return what a client keeps for one such set, at first: a pytree of tensors.
+
+        Args:
+            params: of the client's model, of which an upload may have a part.
+        """
+        return ()
+
+    def encode(self, client: Client[Any], values: Params, kept: Any) -> tuple[Tree, Tree]:
+        """Return what travels, and what the client keeps until its next one; called on the client, as any method of it.
+
+        Args:
+            client: who sends; `client.key` is of this set alone.
+            values: named tensors.
+            kept: as `init` made it, or as it was returned last.
+        """
+        return values, kept
+
+    def decode(self, sent: Any, like: Params) -> Params:
+        """Return the values of one client's upload, from what has travelled.
+
+        Args:
+            sent: what `encode` made of them; from a device whatever has its shapes and types.
+            like: the names, shapes and types of the values, without storage.
+        """
+        return sent  # type: ignore[no-any-return]
+
+
 class Link:
     """A step on the way of uploads to their mean. Every method may be left out; several links are asked in their order.
 
-    A part brings links of its own (`Part.links`), which come after those of fedloom: clients are lost, liars lie,
-    states are counted, norms are bounded, what is not finite is refused, and a rule makes the mean. Of a link from
-    outside, `take` is given what was accepted and `total` what the rule adds up; both see each upload once, stacked.
+    A part brings links of its own (`Part.links`), which come after those of fedloom: clients are lost, what encoders
+    have sent is read, liars lie, states are counted, norms are bounded, what is not finite is refused, and a rule makes
+    the mean. Of a link from outside, `take` is given what was accepted and `total` what the rule adds up; both see each
+    upload once, stacked.
     """
 
+    encoder: Encoder | None = None
+    """What clients do to an upload before it travels. Links see it as the server has read it."""
     least = 0  # uploads, below which there is no mean
     state: Any = ()
     """State of the link between rounds: a pytree of tensors, of the same shapes at every moment."""

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from torch import Tensor
@@ -25,6 +25,7 @@ HeldOutSplit = Literal["val", "test"]
 Rows = Literal["val", "test", "train"]
 Split = Literal["val", "test", "all"]  # by which rows; all: those held out to test on, and training rows
 GIVEN = "given"  # in the place of the method: a client is evaluated by the model that it is sent
+EVALUATION = "evaluation"  # the work on what a client has trained that is fedloom's own: how good it is
 EVALUATING = "evaluate"  # in the place of the exchange, where a client is looked at and no state moves
 
 
@@ -37,13 +38,9 @@ class Call:
     round: int  # from 0
     exchange: int | str  # how often these clients were asked in this round before, or `EVALUATING`
     rate: float  # the round's learning rate
-    split: Split | None = None  # on which a client is evaluated, or what it has trained
+    split: Split | None = None  # on which a client is evaluated
     sums: tuple[tuple[int, ...], ...] = ()  # clients whose uploads are added up before they are sent, where they are
-
-    @property
-    def evaluates_trained(self) -> bool:
-        """True if clients train, and what they have trained is evaluated where it was trained."""
-        return self.split is not None and self.exchange != EVALUATING
+    works: tuple[str, ...] = ()  # what is computed on what each client has trained: `EVALUATION`, or module:function
 
 
 @dataclass(frozen=True)
@@ -105,7 +102,6 @@ class Summed:
     wrong: Mapping[int, tuple[int | None, str]]  # not finite: (batch, what)
     large: Mapping[int, str]  # too large, and how
     losses: Mapping[int, float]  # means, of those that took a step
-    up: Sequence[Counter[str]]  # bytes by kind
 
 
 @dataclass(frozen=True)
@@ -120,7 +116,8 @@ class Answer:
     steps: tuple[tuple[int, ...], ...]  # of each client
     problem: str | None = None
     batch: int | None = None
-    after: EvaluationResult | None = None  # how good what it has trained is, where that is asked; leaves [K]
+    after: Mapping[str, Any] = field(default_factory=dict)  # of each work on what it has trained; leaves [K]
     trained: tuple[int, Any] | None = None  # what a replay looks at: (client axes 0 or 1, carry); never travels
     summed: Summed | None = None  # then there are neither upload nor losses
+    up: Sequence[Counter[str]] | None = None  # bytes by kind of each upload, where it no longer is as it travelled
     planned: int = 0  # steps that its losses can be of at most, where one client computed it; never travels

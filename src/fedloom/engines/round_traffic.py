@@ -11,7 +11,6 @@ from torch import Tensor
 
 from fedloom.core.cohort import Predict
 from fedloom.core.types import Failure, Weights
-from fedloom.engines.message import EvaluationResult
 
 
 @dataclass
@@ -26,7 +25,7 @@ class Traffic:
     failed: list[Failure] = field(default_factory=list)
     accepted: int = 0  # answers
     refused: int = 0  # answers that came, and may not be
-    after: dict[int, EvaluationResult] = field(default_factory=dict)  # by client, of what it has trained last
+    after: dict[str, dict[int, Any]] = field(default_factory=dict)  # by work and client, of what it has trained last
     losses: dict[int, float] = field(default_factory=dict)  # mean local training loss by client, last minimise
     server_losses: dict[str, float] = field(default_factory=dict)  # mean over the steps of its last own training
     noted: dict[str, Any] = field(default_factory=dict)  # numbers for the record, as the server has named them

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -19,11 +19,14 @@ from fedloom.core.errors import ClientError, FedloomError, StackingError, quiet_
 from fedloom.core.fold.execution import Compilation, Execution, Programs, executing
 from fedloom.core.local_training import Local
 from fedloom.core.model import Model
+from fedloom.core.naming import by_python_name
 from fedloom.core.network_makers import own_defaults
 from fedloom.core.random import derive
 from fedloom.core.task_measures import Score, added, measures_of, scores_of, sums_of
 from fedloom.core.types import Weights, replace
-from fedloom.engines.message import EVALUATING, GIVEN, Answer, EvaluationResult, Request, Rows
+from fedloom.engines.encoding import Encoders, WithKept
+from fedloom.engines.links import Encoder
+from fedloom.engines.message import EVALUATING, EVALUATION, GIVEN, Answer, Request, Rows
 from fedloom.engines.personal import Predictions, given, models_in, personal
 from fedloom.engines.population import Population
 from fedloom.storage import codec
@@ -40,7 +43,8 @@ class Runtime:
 
     `stacked`: whether K clients are one computation under `vmap`; if not, a request asks one client. What it keeps
     between requests, traced steps and initial weights, depends on no client. `between`: called before each training
-    step, to end an answer by what it raises.
+    step, to end an answer by what it raises. `encoders`: what clients do to their uploads, and to which a part of their
+    states belongs.
     """
 
     def __init__(
@@ -53,8 +57,11 @@ class Runtime:
         bf16: bool = False,
         programs: Programs | None = None,
         between: Callable[[], None] | None = None,
+        encoders: Sequence[Encoder] = (),
     ) -> None:
         self.population, self.algorithm, self.stacked = population, algorithm, stacked
+        self.encoders = Encoders(encoders, algorithm) if encoders else None
+        self._works: dict[str, Callable[..., Any]] = {}
         self.compilation, self.bf16, self.between = compilation, bf16, between
         self.programs = Programs() if programs is None else programs
         self._initial: dict[str, Weights] = {}
@@ -66,9 +73,9 @@ class Runtime:
         Raises:
             ClientError: the code of a client failed; names client, round and batch.
         """
-        evaluates = request.call.evaluates_trained
+        works = bool(request.call.works)
         execution = Execution(
-            self.compilation, self.bf16, watching=watched or evaluates, programs=self.programs, between=self.between
+            self.compilation, self.bf16, watching=watched or works, programs=self.programs, between=self.between
         )
         leaves = tree.leaves((states, request.call.broadcast, request.scatter))
         given = [t for t in leaves if isinstance(t, Tensor)]  # a number may be sent too
@@ -88,7 +95,7 @@ class Runtime:
                 "keeps: compute new tensors, p * 0.5 and not p.mul_(0.5), or clone first",
             )
         answer = _answer(self._scored(upload), execution, len(request.clients))
-        if watched or not evaluates or execution.trained is None:
+        if watched or not works or execution.trained is None:
             return new, answer
         return new, dataclasses.replace(answer, after=self._after(request, states, execution.trained))
 
@@ -99,7 +106,12 @@ class Runtime:
         name, key = p.assignment[client], derive(p.seed, "client", p.first + client)
         own = self.algorithm.init_client(self.initial(name), p.models[name], key)
         fits = all(t.device == p.device and t.dtype in (p.dtype, torch.int64, torch.bool) for t in tree.leaves(own))
-        return own if fits else tree.cast(own, device=p.device, dtype=p.dtype)  # among a million, most are new
+        own = own if fits else tree.cast(own, device=p.device, dtype=p.dtype)  # among a million, most are new
+        return own if self.encoders is None else self.encoders.first(own, self.initial(name).params)
+
+    def own(self, state: Any) -> Any:
+        """Return of a client's state what its algorithm keeps."""
+        return state if self.encoders is None else state.own
 
     @own_defaults()
     def initial(self, architecture: str) -> Weights:
@@ -149,11 +161,41 @@ class Runtime:
             )
         return found  # type: ignore[no-any-return]
 
+    def work(self, name: str) -> None:
+        """Find the function of a work on trained models.
+
+        Raises:
+            SettingError: there is none, or it is code that may not be imported here.
+        """
+        if name != EVALUATION and name not in self._works:
+            self._works[name] = by_python_name(name, "a work on trained models")
+
     def _one(self, method: str, client: Client[Any], *sent: Any) -> tuple[Any, Any]:
-        """Return (new state, upload) of one client; one that is evaluated keeps its state."""
+        """Return (new state, what travels) of one client; one that is evaluated keeps its state."""
+        if self.encoders is None:
+            return self._computed(method, client, *sent)
+        state: WithKept = client.state
+        client = replace(client, state=state.own)
+        own, upload = self._computed(method, client, *sent)
+        if method not in self.encoders.sets:
+            return state, upload
+        upload, kept = self.encoders.encode(method, client, sent, upload, state.kept)
+        return WithKept(own=own, kept=kept), upload
+
+    def _computed(self, method: str, client: Client[Any], *sent: Any) -> tuple[Any, Any]:
+        """Return (new state, upload) of one client, as the method says."""
         if method in ("personal", GIVEN):
             zero = self._zero_sums(client.model) if len(sent) > 1 else {}
             return client.state, personal(self.algorithm, self.method(method), zero, self._scores, client, *sent)
+        if method in self._works:
+            weights, *rows = sent
+            found = self._works[method](client, weights, *(replace(r, x=client.val.x, y=client.val.y) for r in rows))
+            if not isinstance(found, dict) or not all(isinstance(t, Tensor) for t in found.values()):
+                raise StackingError(
+                    f"{method} must return numbers by name, a dict of tensors, got {type(found).__name__}: return "
+                    "{'name': tensor}"
+                )
+            return client.state, found
         out, name = self.method(method)(client, *sent), f"{type(self.algorithm).__name__}.{method}"
         if not (isinstance(out, tuple) and len(out) == 2):
             raise StackingError(f"{name} must return (new state, upload), got {type(out).__name__}")
@@ -170,28 +212,37 @@ class Runtime:
     def _arguments(self, request: Request) -> tuple[Any, ...]:
         """Return what is scattered, and the rows to evaluate on, where that is asked."""
         split = request.call.split
-        if split is None or request.call.evaluates_trained:
+        if split is None:
             return request.scatter
         p, ids = self.population, request.clients
         self._zero_sums(p.models[p.assignment[ids[0]]])  # before the clients are one computation
         kinds: tuple[Rows, ...] = ("test", "train") if split == "all" else (split,)
         return *request.scatter, *(_evaluation_rows(p, request, kind) for kind in kinds)
 
-    def _after(self, request: Request, states: Any, trained: tuple[int, Any]) -> EvaluationResult | None:
-        """Return how good what each client has trained is on its held-out examples.
-
-        It is None where what was trained does not hold exactly one model.
-        """
+    def _after(self, request: Request, states: Any, trained: tuple[int, Any]) -> dict[str, Any]:
+        """Return what works find of what each client has trained; nothing where that does not hold just one model."""
         lead, carry = trained
         models = models_in(carry, self.population.models[self.population.assignment[request.clients[0]]], lead)
         if len(models) != 1:
-            return None
+            return {}
         weights = tree.map_tree(lambda t: t if lead else t.expand(len(request.clients), *t.shape), models[0])
-        call = dataclasses.replace(request.call, method=GIVEN, broadcast=(), exchange=EVALUATING, split="all")
+        return {name: self.look(name, request, states, weights) for name in request.call.works}
+
+    def look(self, work: str, request: Request, states: Any, weights: Weights) -> Any:
+        """Return what a work finds of stacked models, one of each client.
+
+        A function is called as `work(client, weights, held_out, train)`, with the client's rows as two passes in stored
+        order, and returns numbers by name. `client.train` is not there.
+        """
+        self.work(work)
+        method = GIVEN if work == EVALUATION else work
+        call = dataclasses.replace(
+            request.call, method=method, broadcast=(), exchange=EVALUATING, split="all", works=()
+        )
         look = dataclasses.replace(request, call=call, scatter=(weights,))
         with executing(Execution(self.compilation, self.bf16, programs=self.programs)):
             compute = self._together if self.stacked else self._alone
-            return self._scored(compute(look, self.clients(look, states))[1])  # type: ignore[no-any-return]
+            return self._scored(compute(look, self.clients(look, states))[1])
 
     @functools.cached_property
     def _scores(self) -> tuple[str, ...]:
@@ -208,15 +259,6 @@ class Runtime:
             rows = sums_of(p.task, p.measures, model(self.initial(name), x), y)
             self._zeros[model] = {name: torch.zeros_like(added(each)) for name, each in rows.items()}
         return self._zeros[model]
-
-    def no_result(self, architecture: str) -> EvaluationResult:
-        """Return the result of one client without examples, [1, ...]."""
-        sums = {name: zero[None] for name, zero in self._zero_sums(self.population.models[architecture]).items()}
-        none, zero = torch.zeros(1, dtype=torch.int64), torch.zeros(1, dtype=torch.float64)
-        scores = dict.fromkeys(self._scores, zero)
-        return EvaluationResult(
-            sums=sums, scores=scores, examples=none, own=none.bool(), loss=zero, trained=none, train_loss=zero
-        )
 
     def _scored(self, upload: Any) -> Any:
         """Return an upload with scores in the place of the predictions of K clients, if it holds these."""

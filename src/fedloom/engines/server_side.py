@@ -75,8 +75,11 @@ class ServerSide(ABC):
         self._chain: tuple[Options, Chain] | None = None
         self._bills: dict[str, PayloadSize] = {}
         self.runtime = Runtime(
-            population, algorithm, stacked=self.stacked, compilation=o.compilation, bf16=o.bf16, programs=programs
-        )
+            population, algorithm, stacked=self.stacked, compilation=o.compilation, bf16=o.bf16, programs=programs,
+            encoders=o.encoders,
+        )  # fmt: skip
+        for name in o.works:
+            self.runtime.work(name)
         self.states = ClientStore()  # a client never asked occupies nothing
         self.watch: Callable[[Exchange], None] | None = None  # sees every exchange of a replayed round
         self.kept: list[tuple[list[int], Any, int]] = []  # rows of the round at hand: (keys, rows [K, ...], round)
@@ -175,9 +178,12 @@ class ServerSide(ABC):
 
     @property
     def clients(self) -> Mapping[int, Any]:
-        """The states of clients that took part, without the server's rows and pools; each is read when asked for."""
-        alone = not self.keys.rows and not self.keys.pools
-        return self.states if alone else _Below(self.states, self.population.num_clients)
+        """The states of clients that took part, each read when it is asked for.
+
+        They are without the server's rows and pools, and without what encoders keep.
+        """
+        alone = not self.keys.rows and not self.keys.pools and not self.options.encoders
+        return self.states if alone else _Below(self.states, self.population.num_clients, self.runtime.own)
 
     def rows(self, name: str, clients: Sequence[int]) -> Any:
         """Return rows of some clients, stacked; as `init_rows` makes them where nothing was kept yet."""
@@ -207,8 +213,8 @@ class ServerSide(ABC):
 class _Below(Mapping[int, Any]):
     """Entries of a store under keys below a number, read one by one: a dict of them would hold what is on disk."""
 
-    def __init__(self, states: Mapping[int, Any], end: int) -> None:
-        self._states, self._end = states, end
+    def __init__(self, states: Mapping[int, Any], end: int, own: Callable[[Any], Any]) -> None:
+        self._states, self._end, self._own = states, end, own
 
     def __iter__(self) -> Iterator[int]:
         return (k for k in self._states if k < self._end)
@@ -219,7 +225,7 @@ class _Below(Mapping[int, Any]):
     def __getitem__(self, key: int) -> Any:
         if not 0 <= key < self._end:
             raise KeyError(key)
-        return self._states[key]
+        return self._own(self._states[key])
 
 
 class _Pool(Sequence[Any]):

@@ -20,6 +20,7 @@ from fedloom.engines.upload_bounds import NO_MEDIANS, Bound, Measured
 from fedloom.storage.store import Version
 
 LIMIT = 1 << 30  # bytes of a message, by default
+_WORKS = 20  # on what a client has trained, by a request
 _WARNINGS, _WORDS = 100, 1000  # of an answer to strangers: the most, characters of each
 
 
@@ -101,7 +102,7 @@ class Service:
         states, answer = self.runtime.answer(request, states)
         self.note(request, answer)
         parts: dict[str, Any] = {"upload": answer.upload, "losses": list(answer.losses)}
-        parts |= {} if answer.after is None else {"after": answer.after}
+        parts |= {"after": answer.after} if answer.after else {}
         head = {"problem": None, "steps": answer.steps} | ({} if keeper is None else {"began": keeper.start_digest})
         if request.call.exchange != EVALUATING:
             if keeper is not None:
@@ -129,7 +130,7 @@ class Service:
             loss = mean_losses(request_of_one, answer).get(k)
             results.append({"wrong": non_finite.get(k), "large": too_large_uploads.get(k), "loss": loss, "up": up})
             new_states.append(moved)
-            after += [] if answer.after is None else [answer.after]
+            after += [answer.after] if answer.after else []
         sums, types = total.sums() if total else ((), None)
         parts = {"total": sums, "state": tree.cat(new_states)} | ({"after": tree.cat(after)} if after else {})
         return {"problem": None, "each": results, "types": types}, parts
@@ -141,11 +142,13 @@ class Service:
         payload against the method.
         """
         head, ids, number = message.head, self._clients(message.head), integer(message.head, "broadcast")
-        exchange, split = head.get("exchange"), head.get("split")
+        exchange, split, works = head.get("exchange"), head.get("split"), head.get("works", [])
         if exchange != EVALUATING and not (type(exchange) is int and 0 <= exchange < 1 << 30):
             raise CodecError(f"exchange must be a number or {EVALUATING!r}, got {exchange!r:.80}")
         if split not in (None, "val", "test", "all"):
             raise CodecError(f"split must be 'val', 'test' or 'all', got {split!r:.80}")
+        if type(works) is not list or len(works) > _WORKS or not all(type(name) is str for name in works):
+            raise CodecError(f"works must be at most {_WORKS} names, got {works!r:.80}")
         if "broadcast" in message.parts:
             self._broadcast = number, message.parts["broadcast"]
         if self._broadcast[0] != number:
@@ -158,7 +161,8 @@ class Service:
             raise CodecError(f"not a request: {error!r}") from None
         if not len(keys) == len(accepted) == len(ids):
             raise CodecError(f"a request to {len(ids)} clients has {len(keys)} keys and {len(accepted)} versions")
-        call = Call(method, self._broadcast[1], integer(head, "round"), exchange, rate, split)
+        round = integer(head, "round")
+        call = Call(method, self._broadcast[1], round, exchange, rate, split, works=tuple(works))
         if not 0 <= call.round < 1 << 30:
             raise CodecError(f"round must be in 0..{(1 << 30) - 1}, got {call.round!s:.80}")
         return Request(call, ids, keys, accepted, message.parts.get("scatter", ()))
@@ -199,6 +203,7 @@ def request_bytes(
     call = request.call
     head = {
         "method": call.method, "round": call.round, "exchange": call.exchange, "rate": call.rate, "split": call.split,
+        **({"works": call.works} if call.works else {}),
         "clients": request.clients, "keys": request.keys, "accepted": request.accepted,
         "number": number, "broadcast": broadcast[0], **fields,
     }  # fmt: skip
@@ -225,7 +230,7 @@ def answer_of(message: Message, request: Request) -> tuple[Any, Answer]:
     try:
         steps = tuple(tuple(int(s) for s in each) for each in message.head["steps"])
         answer = Answer(
-            message.parts["upload"], tuple(message.parts["losses"]), steps, after=message.parts.get("after")
+            message.parts["upload"], tuple(message.parts["losses"]), steps, after=message.parts.get("after", {})
         )
     except (KeyError, TypeError, ValueError, OverflowError) as error:
         raise CodecError(f"not an answer: {error!r}") from None
@@ -247,9 +252,9 @@ def _summed(message: Message, request: Request) -> tuple[Any, Answer]:
         {k: (result["wrong"][0], result["wrong"][1]) for k, result in each if result["wrong"]},
         {k: result["large"] for k, result in each if result["large"]},
         {k: result["loss"] for k, result in each if result["loss"] is not None},
-        [Counter(result["up"]) for _, result in each],
     )
-    return message.parts["state"], Answer((), (), (), after=message.parts.get("after"), summed=summed)
+    up, after = [Counter[str](result["up"]) for _, result in each], message.parts.get("after", {})
+    return message.parts["state"], Answer((), (), (), after=after, summed=summed, up=up)
 
 
 def problem(error: Exception) -> dict[str, Any]:

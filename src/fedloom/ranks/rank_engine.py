@@ -108,7 +108,7 @@ class Ranks(Processes):
             population = replace(self.population, device=own_device(self.population.device))
             runtime = Runtime(
                 population, self.algorithm, stacked=opening["stacked"], compilation=opening["compilation"],
-                bf16=opening["bf16"], programs=self.runtime.programs,
+                bf16=opening["bf16"], programs=self.runtime.programs, encoders=self.options.encoders,
             )  # fmt: skip
             service = Service(runtime, trusted=True, bound=self.bound)
             with threads(1):
@@ -189,7 +189,8 @@ class Ranks(Processes):
     def _job_digest(self) -> str:
         """Return a digest of everything that must be the same at all ranks."""
         p = self.population
-        chosen = (self.algorithm, p.seed, str(p.dtype), p.assignment, p.task, p.measures, self.options.bound)
+        o = self.options
+        chosen = (self.algorithm, p.seed, str(p.dtype), p.assignment, p.task, p.measures, o.bound, o.encoders)
         digest = hashlib.sha256(_ADDRESS.sub("", repr(chosen)).encode())
         for name in p.models:
             digest.update(f"{name} {self.runtime.digest(name)}".encode())
@@ -230,6 +231,6 @@ def own_device(device: torch.device) -> torch.device:
 def _check_same_job(job: str, other_job: str) -> None:
     if other_job != job:
         raise SettingError(
-            "all ranks must run the same job, and two differ in algorithm, task, seed, data, networks, initial weights "
-            "or bound: launch them with the same arguments on the same files"
+            "all ranks must run the same job, and two differ in algorithm, task, seed, data, networks, initial "
+            "weights, encoders or bound: launch them with the same arguments on the same files"
         )

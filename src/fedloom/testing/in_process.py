@@ -124,9 +124,10 @@ class DevicesInProcess(Devices):
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", SettingWarning)  # as on a device
             algorithm = self.algorithm.bind(population.federation, population.models)
-        runtime = Runtime(population, algorithm, compilation=self.options.compilation, bf16=self.options.bf16)
+        o = self.options
+        runtime = Runtime(population, algorithm, compilation=o.compilation, bf16=o.bf16, encoders=o.encoders)
         where = folder or self.folder / str(client)
-        models = None if self.options.counts_states else ModelManager(where, runtime.fresh(0))
+        models = None if o.counts_states else ModelManager(where, runtime.fresh(0))
         return Controller(name, self.fleet.tokens[name], runtime, models)
 
     def all_states(self) -> dict[int, Any]:

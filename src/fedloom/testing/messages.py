@@ -30,7 +30,7 @@ class Messages(Engine):
     def __init__(self, *args: Any, **more: Any) -> None:
         super().__init__(*args, **more)
         self.child: Child | None = None
-        self.shapes = AnswerShapes(self.population, self.algorithm)
+        self.shapes = AnswerShapes(self.population, self.algorithm, self.options.encoders)
         self.num_broadcasts = 0
 
     def answers(self, call: Call, clients: Sequence[int], send: Send) -> Iterator[tuple[Request, Any, Answer]]:
@@ -71,9 +71,12 @@ class Messages(Engine):
         else:
             population = dataclasses.replace(self.population, federation=dataclasses.replace(federation, test=None))
         return Service(
-            Runtime(population, self.algorithm, compilation=self.options.compilation, bf16=self.options.bf16),
+            Runtime(
+                population, self.algorithm, compilation=self.options.compilation, bf16=self.options.bf16,
+                encoders=self.options.encoders,
+            ),
             limit=self.limit,
-        )
+        )  # fmt: skip
 
     def close(self) -> None:
         if self.child is not None:

@@ -76,7 +76,7 @@ class Devices(Engine):
 
     def __init__(self, *args: Any, **more: Any) -> None:
         super().__init__(*args, **more)
-        self.shapes = AnswerShapes(self.population, self.algorithm)
+        self.shapes = AnswerShapes(self.population, self.algorithm, self.options.encoders)
         self.limit = LIMIT
         self._numbers = itertools.count(1)
         self._final: dict[str, Any] | None = None  # what is said beside a model of the finished run
@@ -291,8 +291,8 @@ class Devices(Engine):
         nodes, spec = tree.flatten(answer.upload, is_leaf=lambda node: isinstance(node, Weighted | EvaluationResult))
         nodes = [self._check_plausible(request, node) for node in nodes]
         answer = Answer(tree.unflatten(nodes, spec), answer.losses, answer.steps, after=answer.after)
-        if answer.after is not None:
-            self._check_plausible(request, answer.after)
+        for found in answer.after.values():
+            self._check_plausible(request, found)
         if self._states_stay:
             start_digest, accepted_digest = message.head.get("began"), self._digest(request.clients[0])
             if start_digest != accepted_digest:
