@@ -24,7 +24,7 @@ _PURPOSE = derive(0, "encoder") & 0x7FFFFFFF  # of what encoders draw
 
 @state
 class Encoded:
-    """What travels in the place of named tensors."""
+    """Stand-in for named tensors on their way: what travels of them."""
 
     sent: Any
     like: Params  # [0, ...] each: their names, shapes and types, of which nothing travels

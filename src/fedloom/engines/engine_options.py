@@ -50,11 +50,11 @@ class Options:
     links: tuple[Link, ...] = ()
     """Links of parts on the way of uploads to their mean, after all others (`engines/chain.py`)."""
     encoders: tuple[Encoder, ...] = ()
-    """What clients do to their uploads before these travel (`Link.encoder`)."""
+    """Encoders of links, which act on uploads before these travel (`Link.encoder`)."""
     counts_states: bool = False
     """Let clients' states travel with the messages, and count their bytes."""
     works: tuple[str, ...] = ()
-    """What is computed on what a client has trained, where it was trained, by name (`Call.works`)."""
+    """Works on what a client has trained, done where it was trained, by name (`Call.works`)."""
 
     def __post_init__(self) -> None:
         for name in ("chunk", "workers"):

@@ -37,7 +37,7 @@ class Question:
 
 
 class Encoder:
-    """What each client makes of its upload before it travels, and how the server reads it (abstract).
+    """Client half of a link: what each client makes of its upload before it travels, and how it is read (abstract).
 
     A link brings one (`Link.encoder`). It is a frozen dataclass of settings, so that runs are described and compared by
     it. It is given each set of named tensors in an upload: the `params` of a `Weights`, less what was sent in their
@@ -46,7 +46,7 @@ class Encoder:
     """
 
     of_differences: ClassVar[bool] = True
-    """Whether it refuses a model in whose place nothing was sent, or no one knows what."""
+    """Refuse a model in whose place nothing was sent, or one of several."""
 
     def init(self, params: Params) -> Tree:
         """Return what a client keeps for one such set, at first: a pytree of tensors.
@@ -86,7 +86,7 @@ class Link:
     """
 
     encoder: Encoder | None = None
-    """What clients do to an upload before it travels. Links see it as the server has read it."""
+    """Client half of the link, on an upload before it travels. Links see uploads as the server has read them."""
     least = 0  # uploads, below which there is no mean
     state: Any = ()
     """State of the link between rounds: a pytree of tensors, of the same shapes at every moment."""
