@@ -6,6 +6,7 @@ import json
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -122,9 +123,20 @@ def test_which_rounds(trained: Any) -> None:
     folder = trained("fedntd", "--model", "lenet")
     assert (AnalysedRun.of(folder).single_round, AnalysedRun.of(folder).curve_rounds) == (3, [1, 2, 3])
     assert (AnalysedRun.of(folder, [2]).single_round, AnalysedRun.of(folder, [3, 1]).curve_rounds) == (2, [1, 3])
+    assert AnalysedRun.of(folder, [3, 1]).single_round == 3
     assert AnalysedRun.of(folder, []).curve_rounds == [1, 2, 3]
     with pytest.raises(SettingError, match="has the rounds 1 to 3, got 0, 4"):
         AnalysedRun.of(folder, [0, 2, 4])
+
+
+@pytest.mark.parametrize(
+    ("asked", "count", "first"), [(None, 10, 1), ([], 21, 1), ([7, 3, 7], 2, 3)], ids=["none", "all", "some"]
+)
+def test_a_curve_has_ten_rounds_unless_others_are_asked_for(asked: Any, count: int, first: int) -> None:
+    checkpoints = SimpleNamespace(rounds=lambda: [0, 5, 10])
+    past = SimpleNamespace(files=SimpleNamespace(checkpoints=checkpoints))
+    rounds = AnalysedRun.curve_rounds.fget(SimpleNamespace(rounds=asked, last_round=21, past=past))  # type: ignore[attr-defined]
+    assert (len(rounds), rounds[0], rounds) == (count, first, sorted(set(rounds)))
 
 
 @pytest.mark.slow

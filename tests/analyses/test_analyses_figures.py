@@ -104,6 +104,7 @@ def test_the_expansion_has_the_slope_that_it_is_given() -> None:
     for i, line in enumerate((lines[1], lines[3])):
         expected = 3 + slopes[i] * grid + values[i] * grid**2 / 2  # without the third order, which bends the loss alone
         np.testing.assert_allclose(line.get_ydata(), expected)
+        np.testing.assert_allclose(lines[2 * i].get_ydata(), (loss[:, 2], loss[2])[i])
 
 
 def legend(figure: Any, panel: int) -> list[str]:

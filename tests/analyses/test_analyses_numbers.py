@@ -177,7 +177,12 @@ def test_personalised(lenet_run: AnalysedRun, lenet_round: ReplayedRound, tmp_pa
 
 @pytest.mark.slow
 def test_landscape_noise(lenet_run: AnalysedRun, lenet_round: ReplayedRound, tmp_path: Path) -> None:
-    found = written(lenet_run, "landscape-noise", tmp_path)
+    summary = analyse(lenet_run, "landscape-noise", tmp_path)[0].summary.rows
+    found = rows(tmp_path / "landscape-noise.csv")
+    for i, (kind, _, *means) in enumerate(summary):
+        draws = found[5 * i : 5 * i + 5]
+        assert {r["noise"] for r in draws} == {kind}
+        assert means == pytest.approx([np.mean([r[what] for r in draws]) for what in ("loss", "accuracy")])
     assert {r["round"] for r in found} == {lenet_round.number}
     for kind, strength in (("relative", 0.5), ("absolute", 0.05)):
         row = [r for r in found if r["noise"] == kind and r["strength"] == strength][2]

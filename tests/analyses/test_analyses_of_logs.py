@@ -1,4 +1,4 @@
-"""The numbers of analyses that read a run's log alone, of a log that is made up."""
+"""The numbers of analyses, of a log and of rounds that are made up."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fedloom.analyses import class_accuracy, consistency, forgetting
+from fedloom.analyses import class_accuracy, consistency, forgetting, local_accuracy
 from fedloom.analyses.analysed_run import LoggedAccuracy
 from fedloom.analyses.analysis_result import AnalysisResult, csv_table, ratio
 from fedloom.report.number_table import Table
@@ -62,3 +62,22 @@ def test_forgetting_is_told_in_both_conventions_and_of_the_mean_peak() -> None:
 def test_a_table_holds_finite_numbers_and_zero_has_no_sign() -> None:
     assert csv_table("t", ["a"], [[np.float64(v)] for v in (np.inf, np.nan, 1)]).rows == [[None], [None], [1.0]]
     assert [ratio(-0.0), ratio(0.125)] == ["0.000", "0.125"]
+
+
+def test_local_accuracy_is_told_before_after_and_of_the_aggregated_model() -> None:
+    """Two clients of one class each, and one example of the third class."""
+    made: Any = SimpleNamespace(
+        number=3, clients=[4, 7], counts=np.array([[2, 0, 0], [0, 1, 1]]), start_accuracy=np.array([0.2, 0.4, 0.0]),
+        trained_accuracy=np.array([[1.0, 0.0, 0.0], [0.1, 0.6, 0.8]]), after_accuracy=np.array([0.8, 0.4, 0.4]),
+    )  # fmt: skip
+    run: Any = SimpleNamespace(replayed_rounds=lambda: iter([made]), left_out=lambda rounds: [f"seen {list(rounds)}"])
+    found = local_accuracy.measure(run)
+    rows = table(found, "local-accuracy").rows
+    assert rows[0] == pytest.approx([3, 4, 2, 0.2, 1.0, 0.2, 0.0])
+    assert rows[1] == pytest.approx([3, 7, 2, 0.2, 0.7, 0.2, 0.4])
+    means = dict(zip([c.name for c in table(found, "local-accuracy-rounds").columns],
+                     table(found, "local-accuracy-rounds").rows[0], strict=True))  # fmt: skip
+    assert (means["in_before_mean"], means["in_after_mean"], means["out_after_mean"]) == pytest.approx((0.2, 0.85, 0.2))
+    assert means["in_aggregated"] == pytest.approx(0.5 * 0.8 + 0.25 * 0.4 + 0.25 * 0.4)
+    assert means["out_aggregated"] == pytest.approx((0.5 * 0.8 + 0.75 * 0.4 + 0.75 * 0.4) / 2)
+    assert found.remarks[-1] == "seen [3]"

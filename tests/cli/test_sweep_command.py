@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,9 @@ import pytest
 
 from commands import call
 from fedloom.cli import main as cli
+from fedloom.cli.sweep import _show, _space
 from fedloom.coordinator import History, Job
+from fedloom.display.terminal import Terminal
 
 QUICK = "--model logistic --clients 6 --cohort 3 --rounds 2 --epochs 1 --partition iid --threads 1"
 
@@ -138,6 +141,33 @@ def test_values_that_hold_commas(sweep: Any, tmp_path: Path) -> None:
     assert sweep("fedavg --val-fraction 0.25 --over model=logistic,mlp|mlp")[0] == 0
     asked = json.loads((tmp_path / "s/sweep.json").read_text())
     assert asked["trials"] == {"trial-000": {"model": "logistic,mlp"}, "trial-001": {"model": "mlp"}}
+
+
+def test_values_are_parted_by_bars_where_they_hold_commas_and_ranges_stay() -> None:
+    over = ["model=mlp,lenet", "hidden=1,2|3", "local.lr=log:0.1:1"]
+    assert _space(over) == {"model": ["mlp", "lenet"], "hidden": ["1,2", "3"], "local.lr": "log:0.1:1"}
+
+
+@pytest.mark.parametrize(("ranked", "problems", "told"), [(20, (), None), (21, (), "1 more"), (2, ("data",), None)])
+def test_the_table_says_what_it_leaves_out_and_whether_there_is_a_best(
+    ranked: int, problems: tuple[str, ...], told: str | None, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def trial(i: int, score: float | None) -> Any:
+        return SimpleNamespace(name=f"trial-{i:03}", score=score, std=0.0, settings={"lr": 0.1 * i}, measures={})
+
+    trials = [trial(i, 1 / (i + 1)) for i in range(ranked)]
+    plan: Any = SimpleNamespace(
+        seeds=(0,), by="val_accuracy", problems=problems, space={"lr": []}, measures={"val_accuracy": 0},
+        count=ranked + 3, ranked=lambda found: [t for t in found if t.score is not None],
+    )  # fmt: skip
+    lost = [trial(i, None) for i in range(ranked, ranked + 3)]
+    _show(plan, [*trials, *lost], Path("s"), Terminal())
+    out = " ".join(capsys.readouterr().out.split())
+    assert "3 failed" in out
+    assert ("more are in sweep.csv" in out) is bool(told)
+    assert (told or "") in out
+    assert ("best first" in out, "best: trial-000" in out) == (not problems, not problems)
+    assert ("no best trial: trials differ in data" in out) is bool(problems)
 
 
 @pytest.mark.parametrize(

@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
+import argparse
 import csv
 import re
 import shutil
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
 
 from commands import call, error
 from fedloom import History
+from fedloom.cli import tune as cli_tune
 from fedloom.cli.main import main
+from fedloom.core.errors import SettingError
+from fedloom.display.terminal import Terminal
 from fedloom.experiments.experiment import Experiment
+from fedloom.experiments.tuning import Tuned
 from fedloom.report.order import ordered_runs, tuning_of
 
 FEW = [
@@ -143,3 +150,31 @@ def test_mistakes(
     given = [str(tmp_path / "runs") if flag == "OUT" else flag for flag in flags]
     assert message in error(capsys, *METHODS, "--data", data, *given)
     assert not (tmp_path / "runs").exists()
+
+
+def test_a_method_that_is_best_as_given_has_no_other_folder_and_what_tuning_said_before_stays(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    moved = {"fedavg": False, "fedprox": True}
+    found = {name: Tuned(name, {}, {"lr": 1}, 0.5, 0.5, Experiment(algorithm=name), moved[name]) for name in moved}
+    monkeypatch.setattr(Tuned, "of", lambda sweep, trials: found[sweep.name])
+    sweeps: Any = {
+        name: SimpleNamespace(name=name, count=3, by="val_accuracy", run=lambda *args, **more: []) for name in found
+    }
+    written: list[tuple[list[str], Any]] = []
+    monkeypatch.setattr(cli_tune, "write_order", lambda out, names, facts: written.append((names, {**facts})))
+    monkeypatch.setattr(cli_tune, "tuning_of", lambda out: {"of": "before"})
+    args = argparse.Namespace(out=str(tmp_path), tuned=3, tune_with="grid", resume=False)
+    out, facts = cli_tune.tune(sweeps, args, Terminal(), lambda *args, **more: None)  # type: ignore[arg-type,return-value]
+    assert list(out) == ["fedprox-tuned"]
+    assert [facts["methods"][name]["folder"] for name in found] == ["fedavg", "fedprox-tuned"]
+    assert written[0] == (["fedavg", "fedprox"], {"of": "before"})
+    assert written[1][0] == ["fedavg", "fedprox", "fedprox-tuned"]
+
+
+def test_tries_are_made_with_the_first_seed_on_validation_examples(tmp_path: Path) -> None:
+    given = Experiment(algorithm="fedavg").changed("data.val_fraction", 0.2)
+    args = argparse.Namespace(out=str(tmp_path), leave_one_site_out=False, seeds="4,1", tuned=3, tune_with="grid")
+    assert cli_tune.planned(args, [given])["fedavg"].base.run.seed == 4
+    with pytest.raises(SettingError, match=r"data.val_fraction is 0: hold some out with --val-fraction 0.2"):
+        cli_tune.planned(args, [Experiment(algorithm="fedavg")])

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
+from types import SimpleNamespace
 
 import pytest
 
+from fedloom.cli import demo
 from fedloom.cli.main import main
 from fedloom.experiments import demonstration
 from fedloom.experiments.demonstration import Expected
@@ -54,6 +56,24 @@ def test_the_status_follows_the_ranges(
     assert f"{low:.2f} to {high:.2f}" in out
     assert err == ("1 of 2 numbers are out of their range\n" if status else "")
     assert "…" not in out
+
+
+@pytest.mark.parametrize(("gain", "status"), [(0.24, 1), (0.25, 0), (0.5, 0), (0.51, 1)])
+def test_both_ends_are_within_a_range_also_of_a_difference(
+    gain: float, status: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    made = SimpleNamespace(federation=lambda: None, job=lambda f: SimpleNamespace(settings=None, population=population))
+    population = SimpleNamespace(models={})
+    monkeypatch.setattr(demonstration, "experiments", lambda seed: {"fedavg": made, "pfedsd": made})
+    accuracies = {"fedavg": 0.25, "pfedsd": 0.25 + gain}
+    trained = {name: SimpleNamespace(last=lambda metric, n, a=a: a) for name, a in accuracies.items()}
+    monkeypatch.setattr(demo, "train", lambda name, *args: trained[name])
+    for shown in ("print_setup", "comparison_table"):
+        monkeypatch.setattr(demo, shown, lambda *args: "")
+    expected = Expected("pfedsd", "personal_accuracy", 0.25, 0.5, minus="fedavg")
+    monkeypatch.setattr(demonstration, "EXPECTED", (Expected("fedavg", "personal_accuracy", 0.25, 0.25), expected))
+    assert main(["demo"]) == status
+    capsys.readouterr()
 
 
 @pytest.mark.slow

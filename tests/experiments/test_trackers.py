@@ -14,7 +14,17 @@ import pytest
 
 from fedloom import FedAvg, History, RunSettings, run
 from fedloom.core.errors import SettingError
-from fedloom.experiments.trackers import MLflow, TensorBoard, TrackerWarning, WandB, scalars, track, tracker
+from fedloom.experiments.trackers import (
+    MLflow,
+    TensorBoard,
+    TrackerWarning,
+    WandB,
+    _flat,
+    _parts,
+    scalars,
+    track,
+    tracker,
+)
 from tiny import LOCAL, federation, linear
 
 SETTINGS = {
@@ -117,13 +127,24 @@ def test_a_failed_run_is_marked() -> None:
 
 
 def test_a_tracker_that_breaks_warns_once_and_the_run_goes_on() -> None:
-    kept = Kept(breaks_in=1)
-    message = r"Kept failed and gets no further rounds: no route to host\. "
+    class Lost(Kept):
+        def finish(self, status: str) -> None:
+            super().finish(status)
+            raise ConnectionError("still no route to host")
+
+    kept = Lost(breaks_in=1)
+    message = r"Lost failed and gets no further rounds: no route to host\. "
     with pytest.warns(TrackerWarning, match=message) as seen, track(kept) as send:
         history = train(send)
     assert len(seen) == 1
     assert len(history.metrics) == 4
     assert [call[0] for call in kept.calls] == ["start", 0, 1, "finish"]
+
+
+def test_settings_bear_their_place_and_long_lists_come_in_parts() -> None:
+    told = {"a": {"b": {"c": 0.1}, "text": "x"}, "d": [1, None]}
+    assert dict(_flat(told)) == {"a.b.c": "0.1", "a.text": "x", "d": "[1, null]"}
+    assert [list(part) for part in _parts(range(5), 2)] == [[0, 1], [2, 3], [4]]
 
 
 def test_a_tracker_that_does_not_start_is_an_error_before_the_run() -> None:

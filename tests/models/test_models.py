@@ -31,7 +31,7 @@ from fedloom.models import (
     build,
 )
 from fedloom.models.ktpfl_networks import ShuffleUnit
-from fedloom.models.networks import relu_and_pool
+from fedloom.models.networks import UnitCircle, relu_and_pool
 
 KTPFL_SIZES = golden("ktpfl_dense/model_sizes.json")
 
@@ -315,3 +315,9 @@ def test_pooling_before_relu_gives_the_bits_of_relu_before_pooling() -> None:
         found.append((y, *torch.autograd.grad((y * torch.arange(y.numel()).view_as(y)).sum(), inputs)))
     for mine, theirs in zip(*found, strict=True):
         assert torch.equal(mine, theirs)
+
+
+def test_features_of_the_hypersphere_lie_on_the_unit_circle() -> None:
+    network, x = HypersphereCNN(1, 8, 3), torch.rand(5, 1, 8, 8)
+    torch.testing.assert_close(network.features(x).norm(dim=1), torch.ones(5))
+    assert not UnitCircle()(torch.zeros(1, 2)).any()  # zero has no direction

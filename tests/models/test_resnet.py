@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from fedloom.core.batch import Batch
 from fedloom.core.model import Model
 from fedloom.models import ResNet, ResNet10, ResNet18, ResNet56, build
-from fedloom.models.resnet import narrowed
+from fedloom.models.resnet import Residual, narrowed
 
 TINY = [[[(3, 16, 1), (3, 16, 1)]], [[(1, 8, 1), (3, 8, 2), (1, 32, 1)], [(1, 8, 1), (3, 8, 1), (1, 32, 1)]]]
 
@@ -122,7 +122,12 @@ def test_widths_are_multiples_of_eight() -> None:
     assert [narrowed(c, 0.25) for c in (16, 32, 64, 128, 256, 512)] == [8, 8, 16, 32, 64, 128]
     # 16 of 19.2 channels would lose too much
     assert (narrowed(64, 0.3), narrowed(128, 0.15), narrowed(32, 0.85)) == (24, 24, 32)
-    assert (narrowed(4, 0.25), narrowed(20, 0.5), narrowed(64, 1.0)) == (4, 16, 64)
+    assert (narrowed(4, 0.25), narrowed(20, 0.5), narrowed(64, 1.0), narrowed(100, 0.95)) == (4, 16, 64, 96)
+
+
+def test_a_stride_alone_needs_a_projection() -> None:
+    assert Residual(8, [(3, 8, 2)], "group")(torch.rand(2, 8, 6, 6)).shape == (2, 8, 3, 3)
+    assert Residual(8, [(3, 8, 1)], "group").projection is None
 
 
 @pytest.mark.parametrize("norm", ["batch", "batch_untracked", "group"])

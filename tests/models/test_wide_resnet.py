@@ -51,7 +51,7 @@ def test_convolutions_begin_with_the_variance_of_their_fan_out() -> None:
             )
 
 
-@pytest.mark.parametrize("depth", [4, 18])
+@pytest.mark.parametrize("depth", [4, 13, 18])
 def test_depths_that_there_are_not(depth: int) -> None:
     with pytest.raises(ValueError, match=rf"6 n \+ 4 layers deep, got {depth}: 10, 16"):
         WideResNet(depth)

@@ -20,6 +20,7 @@ DEEP = b'{"a": %s}'
         (b'{"a": "\xff"}', "text must be UTF-8"),
         (DEEP % (b"[" * 64 + b"]" * 64), "JSON is nested too deeply"),
         (DEEP % (b"[" * 100_000 + b"]" * 100_000), "JSON is nested too deeply"),
+        (b'{"a":' * 65 + b"1" + b"}" * 65, "JSON is nested too deeply"),
         (b'{"a": 1', "Expecting ',' delimiter"),
     ],
 )
