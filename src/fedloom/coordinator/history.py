@@ -18,7 +18,6 @@ from fedloom.coordinator.chosen_rounds import ClassRows, measures_of_task, newes
 from fedloom.coordinator.verification import unproved
 from fedloom.core.errors import SettingError
 from fedloom.core.task_measures import TaskMeasure
-from fedloom.display.line_plot import lines
 from fedloom.evaluate.measure import KNOWN, Measure, lower_is_better, measures_for
 from fedloom.storage import files
 from fedloom.wording import did_you_mean, install
@@ -198,6 +197,8 @@ class History:
         for name in shown or self._headlines[:1]:
             if not self._values(name):
                 raise self._unmeasured(name)
+        from fedloom.display.line_plot import lines  # when it is asked for, as what it draws with
+
         return lines({f"{self.algorithm}: {name.replace('_', ' ')}": self._values(name) for name in shown}, ax)
 
     def _unmeasured(self, name: str) -> SettingError:
