@@ -27,6 +27,7 @@ from pydantic import TypeAdapter
 
 from fedloom.algorithms import ALGORITHMS, FAMILIES
 from fedloom.analyses import ANALYSES
+from fedloom.coordinator.record_entries import measures_for
 from fedloom.coordinator.settings import RunSettings
 from fedloom.core.averaging import Averaging
 from fedloom.core.choices import field_types, grids, settable, without_none
@@ -35,7 +36,7 @@ from fedloom.core.local_training import Local
 from fedloom.core.optimiser import OPTIMISERS, Optimiser
 from fedloom.core.setting import flag_of, sentences
 from fedloom.engines.aggregators import AGGREGATORS
-from fedloom.evaluate.measure import MEASURES, TUNABLE, VALIDATION
+from fedloom.evaluate.measure import VALIDATION, Measure
 from fedloom.experiments import catalogue
 from fedloom.experiments.catalogue import ARRIVING, ATTACKS, PARTITIONS, SAMPLERS, TASKS
 from fedloom.experiments.catalogue.partitions import NamedPartition
@@ -47,6 +48,7 @@ from fedloom.models import MODELS
 from fedloom.models.registry import Network
 from fedloom.sources.sources_by_name import SOURCES
 from fedloom.tables.table_words import TableWords, kinds_of_words
+from fedloom.tasks import Classification
 
 ROOT = Path(__file__).parents[1]
 INDEX, SCHEMA = (ROOT / "src/fedloom/cli" / name for name in ("index.json", "settings.schema.json"))
@@ -96,6 +98,7 @@ def declared() -> Iterator[tuple[str, Declared]]:
 
 
 DECLARED = dict(declared())
+MEASURES = measures_for(*Classification().measures[:1])
 COSTS = json.loads(Path(__file__).with_name("costs.json").read_text())  # of `scripts/measure_costs.py`
 
 
@@ -112,7 +115,7 @@ def index() -> dict[str, Any]:
         "models": {name: _network(network) for name, network in MODELS.items()},
         "tasks": list(TASKS),
         "analyses": ["all", *ANALYSES],
-        "measures": TUNABLE,
+        "measures": [name for name, measure in MEASURES.items() if measure.tunable],
         "validation": VALIDATION,
     }
 
@@ -133,10 +136,16 @@ def page(text: str) -> str:
     return text
 
 
+def _range(measure: Measure) -> str:
+    """Return a range as tables have it."""
+    low, high = ("" if end is None else f"{end:g}" for end in measure.range)
+    return f"{low} to {high}" if low and high else f"from {low}" if low else ""
+
+
 def measures_page(text: str) -> str:
     """Return docs/measures.md with its table of measures made anew."""
-    measures = [(f"`{m.name}`", m.unit, m.better, m.meaning) for m in MEASURES.values()]
-    return _with_table(text, ("measure", "unit", "better", "meaning"), measures)
+    measures = [(f"`{m.name}`", m.unit, _range(m), m.better, m.meaning) for m in MEASURES.values()]
+    return _with_table(text, ("measure", "unit", "range", "better", "meaning"), measures)
 
 
 def readme(text: str) -> str:

@@ -61,6 +61,8 @@ def test_its_columns_are_numbers_of_the_run(tmp_path: Path) -> None:
     assert [m.get("loss_spread") is not None for m in history.metrics] == [False, True, True, True, True]
     assert history.series("total_spread")[-1] == pytest.approx(history.series("loss_spread").sum())
     assert float(part.state) == 0  # the run has parts of its own
+    made = job(Spread())
+    assert made.run().metrics == made.run().metrics == history.metrics
     read = fl.History.read(tmp_path)
     assert read.metrics == history.metrics
     assert read.measures["loss_spread"] == history.measures["loss_spread"] == Spread.columns[0]
@@ -181,7 +183,9 @@ def test_what_is_no_part_or_has_others_names_is_refused_before_work_starts() -> 
 def test_a_number_that_is_not_declared_ends_the_run() -> None:
     part = Spread()
     part.columns = Spread.columns[:1]
-    with pytest.raises(fl.SettingError, match=r"Spread.after returned \['total_spread'\].*declare each as a fedloom"):
+    with pytest.raises(
+        fl.SettingError, match=r"Spread.after returned total_spread, and its columns are loss_spread: declare it"
+    ):
         job(part).run()
 
 
@@ -248,3 +252,71 @@ def test_parts_that_a_setting_asks_for_are_found_by_its_declaration() -> None:
     names = {type(part).__name__ for part in Parts(job(keep_best=True, per_client=True, evaluate_training=True)).all}
     assert {"BestRound", "PerClient", "TrainingLoss"} <= names
     assert not {"BestRound", "PerClient", "TrainingLoss"} & {type(p).__name__ for p in Parts(job()).all}
+
+
+class Share(fl.Part):
+    """A share of the round, whichever it is given."""
+
+    columns = (fl.Measure("part_share", "Share", "share", "A share of the round.", range=(0.25, 1.0)),)
+
+    def __init__(self, value: Any) -> None:
+        self.value = value
+
+    def after(self, run: fl.Running) -> dict[str, Any]:
+        return {"part_share": self.value}
+
+
+@pytest.mark.parametrize("value", [25, 0.2, "much", True, [0.5], np.float32(0.5)])
+def test_a_value_beyond_its_declared_range_ends_the_run(value: Any) -> None:
+    with pytest.raises(fl.SettingError, match=r"Share.after returned part_share = .*a number in 0.25\.\.1 or null"):
+        job(Share(value), rounds=1).run()
+
+
+def test_a_value_within_its_range_is_recorded_and_read(tmp_path: Path) -> None:
+    for i, value in enumerate((0.25, 1, None, float("nan"))):
+        history = job(Share(value), rounds=1).run(tmp_path / str(i))
+        kept = None if value is None or value != value else value
+        assert [m["part_share"] for m in fl.History.read(tmp_path / str(i)).metrics] == [kept] * 2
+        assert history.measures["part_share"].range == (0.25, 1.0)
+    path = tmp_path / "0/metrics.jsonl"
+    path.write_bytes(path.read_bytes().replace(b'"part_share": 0.25', b'"part_share": 25.0', 1))
+    with pytest.raises(fl.SettingError, match=r"line 1: part_share must be a number in 0.25\.\.1 or null, got 25.0"):
+        fl.History.read(tmp_path / "0")
+
+
+def test_a_column_of_another_kind_is_refused_when_it_is_declared() -> None:
+    for wrong, message in (
+        ({"unit": "percent"}, "unit must be one of %, points, loss, , got 'percent'"),
+        ({"range": (1.0, 0.0)}, r"range of share is the least value before the greatest, got \(1.0, 0.0\): swap them"),
+        ({"range": ("0", 1.0)}, "range must be of type float, got '0'"),
+    ):
+        with pytest.raises(fl.SettingError, match=message):
+            fl.Measure("share", "Share", "share", "A share.", **wrong)  # type: ignore[arg-type]
+
+
+def test_a_manifest_without_ranges_has_those_of_units(tmp_path: Path) -> None:
+    job(Spread(), rounds=1).run(tmp_path)
+    path = tmp_path / "manifest.json"
+    manifest = json.loads(path.read_text(encoding="utf-8"))
+    del manifest["digest"]
+    for column in manifest["columns"]:
+        del column["range"]
+    path.write_bytes(reading.sealed(manifest))
+    assert fl.History.read(tmp_path).measures["loss_spread"] == Spread.columns[0]
+
+
+def test_what_a_part_finds_when_it_is_checked_is_of_its_job_alone() -> None:
+    class Cohort(fl.Part):
+        columns = (fl.Measure("cohort", "Cohort", "cohort", "Clients that were asked for.", unit=""),)
+        size = 0
+
+        def check(self, job: Any) -> None:
+            self.size = job.settings.cohort_size
+
+        def after(self, run: fl.Running) -> dict[str, Any]:
+            return {"cohort": self.size}
+
+    part = Cohort()
+    jobs = [job(part, cohort_size=size, rounds=1) for size in (2, 3)]
+    assert [made.run().metrics[-1]["cohort"] for made in jobs] == [2, 3]
+    assert part.size == 0

@@ -11,11 +11,13 @@ import torch
 from torch import nn
 
 from fedloom import Classification, Examples, FedAvg, Job, RunSettings, Uniform, Unreliable, federate, iid, run
+from fedloom.coordinator.record_entries import measures_for
 from fedloom.coordinator.sampler import Arriving, Available, BySize, FixedList
 from fedloom.core.errors import SettingError
 from fedloom.core.setting import Where, may_differ
-from fedloom.evaluate.measure import MEASURES
 from fedloom.experiments.settings_sections import ClientSettings, DataSettings
+
+MEASURES = measures_for(Classification().measures[0])
 
 
 @pytest.mark.parametrize(
@@ -158,20 +160,19 @@ def test_where_runs_may_differ() -> None:
 
 
 def test_a_value_that_is_as_good_as_the_best_is_no_improvement() -> None:
-    settings = RunSettings(monitor="global_accuracy", patience=2)
-    assert settings.reason_to_stop([0.5, 0.7, 0.7]) is None
-    stopped = settings.reason_to_stop([0.5, 0.7, 0.7, 0.7])
+    settings, (accuracy, loss) = RunSettings(patience=2), (MEASURES[f"global_{name}"] for name in ("accuracy", "loss"))
+    assert settings.reason_to_stop([0.5, 0.7, 0.7], accuracy) is None
+    stopped = settings.reason_to_stop([0.5, 0.7, 0.7, 0.7], accuracy)
     assert stopped == "global accuracy did not improve on 0.7 in 2 measurements"
-    losses = RunSettings(monitor="global_loss", patience=2)
-    assert losses.reason_to_stop([3.0, 1.0, 1.0, 1.0]) == "global loss did not improve on 1 in 2 measurements"
+    assert settings.reason_to_stop([3.0, 1.0, 1.0, 1.0], loss) == "global loss did not improve on 1 in 2 measurements"
 
 
 def test_a_target_is_reached_by_its_exact_value() -> None:
-    rising, falling = (RunSettings(monitor=f"global_{name}", target=0.7) for name in ("accuracy", "loss"))
+    settings, (rising, falling) = RunSettings(target=0.7), (MEASURES[f"global_{name}"] for name in ("accuracy", "loss"))
     below, above = math.nextafter(0.7, 0.0), math.nextafter(0.7, 1.0)
-    assert rising.reason_to_stop([0.5, below]) is falling.reason_to_stop([above]) is None
-    for settings in (rising, falling):
-        assert str(settings.reason_to_stop([0.7])).endswith("reached 0.7 (target 0.7)")
+    assert settings.reason_to_stop([0.5, below], rising) is settings.reason_to_stop([above], falling) is None
+    for measure in (rising, falling):
+        assert str(settings.reason_to_stop([0.7], measure)).endswith("reached 0.7 (target 0.7)")
 
 
 @pytest.mark.parametrize(

@@ -188,9 +188,9 @@ def test_no_number_is_the_best_round() -> None:
 
 def test_patience_counts_what_was_measured() -> None:
     """A number that is undefined is neither an improvement nor a measurement without one."""
-    settings = fl.RunSettings(monitor="val_accuracy", patience=2)
-    assert settings.reason_to_stop([0.5, 0.5]) is None
-    assert settings.reason_to_stop([0.5, 0.5, 0.5]) == "val accuracy did not improve on 0.5 in 2 measurements"
+    settings, watched = fl.RunSettings(patience=2), job(Bursting).measures["val_accuracy"]
+    assert settings.reason_to_stop([0.5, 0.5], watched) is None
+    assert settings.reason_to_stop([0.5, 0.5, 0.5], watched) == "val accuracy did not improve on 0.5 in 2 measurements"
     still = dataclasses.replace(LOCAL, optimiser=fl.SGD(lr=1e-12), epochs=1)  # so that nothing improves
     one = dataclasses.replace(
         job(Bursting, monitor="val_accuracy", patience=2, rounds=9), algorithm=Bursting(local=still)

@@ -15,14 +15,17 @@ import numpy as np
 import pytest
 
 from fedloom.coordinator import History, Job
+from fedloom.coordinator.record_entries import measures_for
 from fedloom.coordinator.rounds import OnHistory
 from fedloom.core.errors import SettingError, SettingWarning
-from fedloom.evaluate.measure import TUNABLE, VALIDATION
+from fedloom.evaluate.measure import VALIDATION
 from fedloom.experiments import catalogue
 from fedloom.experiments.experiment import Experiment
 from fedloom.experiments.settings_file import read_settings
 from fedloom.experiments.trials import LAST, Sweep, Trial
+from fedloom.tasks import Classification
 
+TUNABLE = [name for name, of in measures_for(Classification().measures[0]).items() if of.tunable]
 LR = {"local.lr": [0.01, 0.1, 0.5]}
 
 

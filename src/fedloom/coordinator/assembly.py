@@ -71,7 +71,7 @@ def assemble(job: Plan, stored: Mapping[str, Any], *, trains: bool = True) -> As
         SettingError: no engine can compute it.
     """
     population, settings, who = job.population, job.settings, job.trainees
-    fixed, parts = stored.get("fixed", {}), Parts(job)
+    fixed, parts = stored.get("fixed", {}), job.begun_parts.copied()
     algorithm, cohort_size, trained = who.algorithm, who.cohort_size, who.population(population)
     kind, reason = choose(stored.get("engine", settings.engine), trained, algorithm.training, cohort_size)
     count = fixed.get("threads", settings.threads)

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from fedloom.coordinator import run_documents as reading
+from fedloom.coordinator.record_entries import Entries, entries_of
 from fedloom.coordinator.run_documents import FORMAT
 from fedloom.coordinator.settings import RunSettings
 from fedloom.core.errors import CodecError, DamageError, StorageError
@@ -70,12 +71,14 @@ class Identity:
         rows: How many rows the server keeps of each, which have numbers after those of the clients; any number where
             it has pools.
         logs: Their names.
+        entries: The types of what records hold.
     """
 
     fingerprint: str = ""
     clients: int = 0
     rows: int = 0
     logs: tuple[str, ...] = LOGS
+    entries: Entries = field(default_factory=Entries)
 
 
 def identity(manifest: Mapping[str, Any]) -> Identity:
@@ -88,6 +91,7 @@ def identity(manifest: Mapping[str, Any]) -> Identity:
         clients=manifest["federation"]["clients"],
         logs=(*LOGS, PER_CLIENT) if manifest["run"].get("per_client") else LOGS,
         rows=_ANY if fixed.get("pools") else len(fixed.get("rows", ())),
+        entries=entries_of(manifest),
     )
 
 

@@ -325,7 +325,7 @@ class RunDirectory:
         remaining, others = self.checkpoints.split_at(checkpoint)
         for name in self.logs:
             records[name], starts[name], tail = self.log(name, checkpoint, remaining.values())
-            cut |= not left_by_a_kill(name, starts[name], tail, every)
+            cut |= not left_by_a_kill(name, starts[name], tail, every, self.checkpoints.identity.entries)
         cut |= any(t > checkpoint.round for t in others)
         aside = files.Quarantine(self.path)
         for name in self.logs:
@@ -341,7 +341,7 @@ class RunDirectory:
         self, name: str, checkpoint: Checkpoint, earlier: Iterable[Checkpoint] = ()
     ) -> tuple[list[Record], bytes, bytes]:
         """Return the records of a log up to a checkpoint, their bytes, and what comes after; see `read_log`."""
-        return read_log(self.path / name, checkpoint, earlier)
+        return read_log(self.path / name, checkpoint, earlier, self.checkpoints.identity.entries)
 
     def warn_unless_whole(self) -> None:
         """Warn of what `verify` finds wrong here, beside the checkpoint that is used."""

@@ -12,9 +12,32 @@ from fedloom.coordinator.evaluation import Evaluation, finite, mean
 from fedloom.coordinator.history import Record
 from fedloom.coordinator.part import Brief, Part, Running
 from fedloom.core.errors import SettingError
+from fedloom.core.json_types import JsonType, listed, mapped, within
+from fedloom.core.task_measures import TaskMeasure
 from fedloom.data import Examples
 from fedloom.engines.population import Population
 from fedloom.evaluate import by_class, evaluate_rows, forgetting, in_local, measured, out_local, rate_rows
+from fedloom.evaluate.measure import Column, Entry, Measure, range_of, title_of
+
+_BY_CLASS: tuple[Column, ...] = (
+    Measure(
+        "forgetting", "Forgetting", "forgetting",
+        "Drop of a class from its best earlier round, mean over classes.",
+        unit="points", better="low", tunable="test",
+    ),
+    Measure(
+        "in_local_accuracy", "In-local accuracy", "in-local",
+        "Accuracy of the global model on the classes that the round's clients hold.",
+        tunable="test",
+    ),
+    Measure(
+        "out_local_accuracy", "Out-local accuracy", "out-local",
+        "Accuracy of the global model on the classes that the round's clients do not hold: what their training "
+        "must not destroy.",
+        tunable="test",
+    ),
+    Entry("class_accuracy", JsonType(listed(within(0, 1) | None) | None, "a list of numbers in 0..1 or null")),
+)  # fmt: skip
 
 
 class GlobalModel(Part):
@@ -23,6 +46,31 @@ class GlobalModel(Part):
     @classmethod
     def of(cls, job: Brief) -> GlobalModel | None:
         return None if job.federation.test is None else cls()
+
+    @staticmethod
+    def columns_for(main: TaskMeasure, others: Sequence[TaskMeasure]) -> tuple[Column, ...]:
+        columns: tuple[Column, ...] = (
+            Measure(
+                f"global_{main.name}", f"Global {main.title}", "global",
+                f"{title_of(main)} of the global model on the global test set.",
+                main.unit, main.better, tunable="test",
+            ),
+            Measure(
+                "global_loss", "Test loss", "test",
+                "Loss of the global model on the global test set."
+                + " Where it rises while accuracy holds, wrong answers become surer." * (main.name == "accuracy"),
+                unit="loss", better="low", tunable="test",
+            ),
+            *(
+                Measure(
+                    f"global_{of.name}", f"Global {of.title}", f"global {of.title}",
+                    f"The global model on the global test set. {of.meaning}",
+                    of.unit, of.better, tunable="test", what=of.title,
+                )
+                for of in others
+            ),
+        )  # fmt: skip
+        return columns + _BY_CLASS * any(of.name == "accuracy" for of in (main, *others))
 
     def after(self, run: Running) -> Record:
         of, p = run.evaluation, run.population
@@ -63,6 +111,11 @@ class Predictions(Part):
     @classmethod
     def of(cls, job: Brief) -> Predictions | None:
         return None if job.federation.test is None else cls()
+
+    @staticmethod
+    def columns_for(main: TaskMeasure, others: Sequence[TaskMeasure]) -> tuple[Column, ...]:
+        value = within(*range_of(main)) | None
+        return (Entry(f"*_{main.name}", JsonType(value | mapped(value), "a number or null, or one for each client")),)
 
     def after(self, run: Running) -> Record:
         p, wanted, main, out = run.population, run.engine.traffic.to_judge, run.evaluation.main.name, Record()

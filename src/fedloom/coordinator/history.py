@@ -15,10 +15,11 @@ import numpy.typing as npt
 
 from fedloom.coordinator import run_documents as reading
 from fedloom.coordinator.chosen_rounds import ClassRows, measures_of_task, newest, validated_round
+from fedloom.coordinator.record_entries import columns_of, entries_of, known, lower_is_better, measures_for
 from fedloom.coordinator.verification import unproved
 from fedloom.core.errors import SettingError
 from fedloom.core.task_measures import TaskMeasure
-from fedloom.evaluate.measure import KNOWN, Measure, lower_is_better, measures_for
+from fedloom.evaluate.measure import Measure
 from fedloom.storage import files
 from fedloom.wording import did_you_mean, install
 
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
 
 Record = dict[str, Any]
 
+SUMS = ("bytes", "seconds")  # of all rounds so far, in `rows`
 EVALUATION = "evaluate"
 # the phases that are no part of training: models after a round, what clients receive (`per_client`), new clients
 MEASURING = frozenset({EVALUATION, "look", "new"})
@@ -104,7 +106,7 @@ class History:
     @property
     def columns(self) -> dict[str, Measure]:
         """Descriptions of those among them that parts of the run have declared, by name."""
-        return {one["name"]: Measure(**one) for one in self.manifest.get("columns", ())}
+        return columns_of(self.manifest)
 
     def lower_is_better(self, name: str) -> bool:
         """Return whether a measure of the records is good when it is low.
@@ -135,13 +137,19 @@ class History:
                 read.
         """
         folder = files.path_of(directory)
-        metrics, timing = reading.metrics(folder), reading.timing(folder)
+        reading.check_there(folder)
         settings, manifest = reading.mapping(folder / "settings.json"), reading.mapping(folder / "manifest.json")
         nothing = ""  # proves it, and nothing has to
         if of_a_run := "format" in manifest:
             manifest = reading.manifest(folder)
         elif not files.exists(folder / "manifest.json") and files.exists(folder / "checkpoints"):
             nothing = "its manifest.json, which names the digests of all else, is not here"
+
+        try:
+            entries = entries_of(manifest)
+        except ValueError as error:
+            raise SettingError(f"{folder / 'manifest.json'}: {error}; restore the file or remove it") from None
+        metrics = reading.log(folder / "metrics.jsonl", entries)
 
         def fact(name: str) -> str:
             return str(manifest.get(name) or settings.get(name) or "")
@@ -151,8 +159,8 @@ class History:
             engine=fact("engine"),
             engine_reason=fact("engine_reason"),
             metrics=metrics,
-            timing=timing,
-            per_client=reading.per_client(folder),
+            timing=reading.log(folder / "timing.jsonl", entries),
+            per_client=reading.log(folder / "clients.jsonl", entries),
             settings=settings,
             manifest=manifest,
             federation=reading.federation(folder / "federation.json"),
@@ -231,7 +239,7 @@ class History:
 
     def _records(self, name: str) -> list[Record]:
         """Return the records that may have a number: those of `rows`, where these derive it."""
-        derived = _many(name) or name in ("clients", "failed", "bytes", "seconds")
+        derived = _many(name) or name in ("clients", "failed", *SUMS)
         return self.rows() if derived else self.metrics
 
     def _known_values(self, name: str) -> list[tuple[int, float]]:
@@ -241,8 +249,8 @@ class History:
             SettingError: there is no such number, in these records or of any task.
         """
         there = self._values(name)
-        known = there or not self.metrics or name in KNOWN or name in self.measures or name.startswith(_NOTED)
-        if not known and not any(name in row for row in self.rows()):
+        of_some = not self.metrics or name in known() or name in self.measures or name.startswith(_NOTED)
+        if not (there or of_some) and not any(name in row for row in self.rows()):
             raise self._unmeasured(name)
         return there
 

@@ -12,20 +12,29 @@ import numpy as np
 from fedloom.coordinator.evaluation import finite
 from fedloom.coordinator.history import Record
 from fedloom.coordinator.part import Brief, Part, Running
+from fedloom.coordinator.round_record import REASONS
 from fedloom.core.averaging import Averaging
 from fedloom.core.choices import check, check_choices
 from fedloom.core.client import Client
 from fedloom.core.cohort import Cohort
 from fedloom.core.errors import SettingError
+from fedloom.core.json_types import COUNT, JsonType, in_words, mapped, within
 from fedloom.core.local_training import Local
+from fedloom.core.task_measures import TaskMeasure
 from fedloom.core.types import Weights
 from fedloom.data import Federation
 from fedloom.engines.engine import Engine
 from fedloom.engines.message import EvaluationResult
+from fedloom.evaluate.measure import Column, Entry, Measure, range_of, title_of
 from fedloom.storage.store import TrialStore
 
 Way = Literal["global", "fine_tuned", "personalised"]
 WAYS: tuple[Way, ...] = get_args(Way)
+_MODELS: tuple[tuple[Way, str, str], ...] = (
+    ("global", "global model", "the global model"),
+    ("fine_tuned", "fine-tuned", "the global model after fine-tuning"),
+    ("personalised", "personalised", "its personal model"),
+)
 
 
 @dataclass(frozen=True)
@@ -124,6 +133,42 @@ class Newcomers(Part):
     @classmethod
     def of(cls, job: Brief) -> Newcomers | None:
         return None if job.new is None else cls(job.new, job.federation.num_clients)
+
+    @staticmethod
+    def columns_for(main: TaskMeasure, others: Sequence[TaskMeasure]) -> tuple[Column, ...]:
+        value, numbers = within(*range_of(main)) | None, f"numbers{in_words(*range_of(main))} or null"
+        others_by_client = dict[str, dict[str, dict[str, float | None]]]
+        pooled = "All right answers over all held-out" if main.name == "accuracy" else f"{title_of(main)} over all"
+        return (
+            *(
+                Measure(
+                    f"new_{way}_{main.name}{'_by_samples' * weighted}",
+                    f"New clients, {whose}{', by samples' * weighted}",
+                    f"{label}{', by samples' * weighted}",
+                    f"{f'{pooled} examples' if weighted else f'Mean {main.title}'} of new clients, each evaluated by "
+                    f"{whose}.",
+                    main.unit, main.better,
+                )
+                for way, label, whose in _MODELS
+                for weighted in (False, True)
+            ),
+            *(
+                Measure(
+                    f"new_{way}_{of.name}", f"New clients, {whose}: {of.title}", f"{label}, {of.title}",
+                    f"Mean over new clients, each evaluated by {whose}. {of.meaning}",
+                    of.unit, of.better, what=of.title,
+                )
+                for of in others
+                for way, label, whose in _MODELS
+            ),
+            Entry("new_failed", REASONS),
+            Entry("new_by_client", JsonType(mapped(mapped(value)), f"a mapping of ways to clients to {numbers}")),
+            Entry(
+                "new_others_by_client",
+                JsonType(others_by_client, "a mapping of ways to measures to clients to numbers or null"),
+            ),
+            Entry("new_*_undefined", COUNT),
+        )  # fmt: skip
 
     def check(self, job: Brief) -> None:
         self.new.check(job.federation, job.settings.cohort_size)

@@ -4,26 +4,29 @@ from __future__ import annotations
 
 import copy
 import functools
+import itertools
 import operator
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, fields
-from importlib import import_module
 from typing import Any, ClassVar, Literal, Protocol
 
+from fedloom.coordinator.descriptions import plain
 from fedloom.coordinator.directory import RunDirectory
 from fedloom.coordinator.evaluation import Evaluation
-from fedloom.coordinator.history import History, Record
+from fedloom.coordinator.history import SUMS, History, Record
+from fedloom.coordinator.record_entries import Entries, chosen, columns_for, known, named
 from fedloom.coordinator.settings import RunSettings
 from fedloom.core import tree
 from fedloom.core.algorithm import Algorithm
 from fedloom.core.errors import SettingError
 from fedloom.core.task import Task
+from fedloom.core.task_measures import TaskMeasure
 from fedloom.data import Federation
 from fedloom.engines.engine import Engine
 from fedloom.engines.links import Encoder, Link
 from fedloom.engines.message import EVALUATION
 from fedloom.engines.population import Population
-from fedloom.evaluate.measure import KNOWN, Measure
+from fedloom.evaluate.measure import METRICS, Column, Measure
 
 
 class Brief(Protocol):
@@ -45,8 +48,6 @@ class Brief(Protocol):
     def trainees(self) -> Any: ...
     @property
     def measures(self) -> dict[str, Measure]: ...
-    @property
-    def task_measures(self) -> dict[str, Measure]: ...
 
 
 @dataclass(frozen=True)
@@ -120,7 +121,8 @@ class Part:
 
     wants: ClassVar[Wants] = Wants()
     columns: tuple[Measure, ...] = ()
-    """Numbers of a record that are one a round, and what they mean: for pages, tables, trackers and `monitor`."""
+    """Numbers of a record that are one a round, and what they mean: for pages, tables, trackers and `monitor`. Each is
+    checked by its range when it is recorded, and when the record is read."""
     held_out: Collection[int] = ()
     """Clients that are judged apart: no panel has them."""
     links: Sequence[Link] = ()
@@ -132,6 +134,10 @@ class Part:
     def encoders(cls, settings: RunSettings) -> tuple[Encoder, ...]:
         """Return the encoders of the part's links, where a setting asks for the part: a device knows settings alone."""
         return ()
+
+    def columns_for(self, main: TaskMeasure, others: Sequence[TaskMeasure]) -> Sequence[Column]:
+        """Return `columns`, or those for a task with this headline measure, and others that are computed too."""
+        return self.columns
 
     def check(self, job: Brief) -> None:
         """Raise SettingError where the part does not fit the run; nothing is computed yet."""
@@ -187,22 +193,28 @@ ALWAYS = (
 """Parts of every run that has what they are about; those that settings ask for (`setting(part=...)`) follow."""
 
 
-RECORDED = (
-    "round", "clients", "failed", "failed_at", "declined", "server_refused", "all_refused", "bytes_down", "bytes_up",
-    "threshold", "class_accuracy", "personal_by_client", "new_by_client", "new_failed", "new_others_by_client",
-    "without_personal", "seconds", "bytes",
-)  # fmt: skip
-"""Names in a record that are no measures."""
-
-
 class Parts:
     """The parts of a run in their order, the user's own last; each as it is before the first round."""
 
     def __init__(self, job: Brief) -> None:
-        _check_own(job.parts, job.task_measures)
-        found = (_class(where).of(job) for where in dict.fromkeys([*ALWAYS, *_asked(job.settings)]))
+        main, *others = chosen(job.task, job.settings.measures, job.settings.headline)
+        gathered = {column.name for column in columns_for(main, others)}
+        _check_own(job.parts, {*gathered, *known(), *SUMS})
+        found = (named(where).of(job) for where in dict.fromkeys([*ALWAYS, *_asked(job.settings)]))
         self.own: tuple[Part, ...] = copy.deepcopy(tuple(job.parts))
         self.all: list[Part] = [*(part for part in found if part is not None), *self.own]
+        declared = [part.columns_for(main, others) for part in self.all]
+        beside = (c for c in itertools.chain(*declared) if isinstance(c, Measure) and c.name not in gathered)
+        self.columns = {column.name: column for column in beside}
+        """The columns that a manifest names, because `columns_for` gathers them from no part of fedloom."""
+        self._entries = [Entries(columns) for columns in declared]
+
+    def copied(self) -> Parts:
+        """Return the same for a run, with what its parts keep."""
+        out = copy.copy(self)
+        out.all = copy.deepcopy(self.all)
+        out.own = tuple(out.all[len(out.all) - len(self.own) :])
+        return out
 
     def check(self, job: Brief) -> None:
         """Raise SettingError where a part does not fit the run."""
@@ -212,11 +224,6 @@ class Parts:
     @property
     def wants(self) -> Wants:
         return functools.reduce(operator.or_, (part.wants for part in self.all), Wants())
-
-    @property
-    def columns(self) -> dict[str, Measure]:
-        """The columns that parts declare, by name."""
-        return {column.name: column for part in self.all for column in part.columns}
 
     @property
     def links(self) -> tuple[Link, ...]:
@@ -252,16 +259,22 @@ class Parts:
         """Add to a record what the parts return of a moment.
 
         Raises:
-            SettingError: a user's part returns what is none of its columns.
+            SettingError: a part returns what is none of its columns, or what these cannot be.
         """
-        for part in self.all:
+        for part, entries in zip(self.all, self._entries, strict=True):
             found = getattr(part, stage)(run)
-            declared, own = [column.name for column in part.columns], any(part is mine for mine in self.own)
-            if own and (other := found.keys() - declared):
-                raise SettingError(
-                    f"{type(part).__name__}.{stage} returned {sorted(other)}, and its columns are {declared}: declare "
-                    "each as a fedloom.Measure in columns"
-                )
+            for name, value in plain(found).items():
+                kind, what = entries.kind(METRICS, name), f"{type(part).__name__}.{stage} returned {name}"
+                if kind is None:
+                    known = ", ".join(entries.names(METRICS))
+                    raise SettingError(
+                        f"{what}, and its columns are {known or 'none'}: declare it as a fedloom.Measure in columns"
+                    )
+                if not kind.fits(value):
+                    raise SettingError(
+                        f"{what} = {found[name]!r:.80}, and it is {kind.words} by its unit and range: return such a "
+                        "value, or declare another unit or range (fedloom.Measure(range=))"
+                    )
             record.update(found)
 
     def stop(self, run: Running, record: Record | None = None) -> str | None:
@@ -298,7 +311,7 @@ class Parts:
 
 def encoders_of(settings: RunSettings) -> tuple[Encoder, ...]:
     """Return what clients do to their uploads by a run's settings, as a device does it."""
-    return tuple(encoder for where in _asked(settings) for encoder in _class(where).encoders(settings))
+    return tuple(encoder for where in _asked(settings) for encoder in named(where).encoders(settings))
 
 
 def _asked(settings: RunSettings) -> list[str]:
@@ -306,14 +319,9 @@ def _asked(settings: RunSettings) -> list[str]:
     return [f.metadata["part"] for f in fields(settings) if f.metadata.get("part")]
 
 
-def _class(where: str) -> Any:
-    module, _, name = where.partition(":")
-    return getattr(import_module(module), name)
-
-
 def _check_own(parts: Sequence[Part], known: Collection[str]) -> None:
     """Raise SettingError for a user's part that is none, or whose columns have a name of another, such as `known`."""
-    taken = {*known, *KNOWN, *RECORDED}
+    taken = {*known}
     for part in parts:
         if not isinstance(part, Part):
             remedy = f"make one, {part.__name__}()" if isinstance(part, type) else "derive its class from fedloom.Part"

@@ -3,18 +3,77 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
+from fedloom.coordinator.checkpoint import PER_CLIENT
 from fedloom.coordinator.evaluation import Evaluation, finite, mean, per_row
 from fedloom.coordinator.history import Record
 from fedloom.coordinator.part import Brief, Part, Running, Wants
-from fedloom.core.task_measures import is_silent, sign
+from fedloom.coordinator.round_record import CLIENTS
+from fedloom.core.json_types import Index, JsonType
+from fedloom.core.task_measures import TaskMeasure, is_silent, sign
 from fedloom.engines.message import EVALUATION, EvaluationResult
+from fedloom.evaluate.measure import Column, Entry, Measure, added_up, difference
+
+_COUNTS, _WHICH = JsonType(list[Index | None], "a list of counts"), JsonType(list[bool], "a list of truths")
+_NUMBERS = JsonType(list[float | None], "a list of numbers or null")
+_LISTS = {
+    **{f"judged.{name}": _COUNTS for name in ("examples", "train_examples", "*_right")},
+    "judged.clients": CLIENTS,
+    "judged.own": _WHICH,
+    "judged.*": _NUMBERS,
+    "trained.clients": CLIENTS,
+    "trained.examples": _COUNTS,
+    "trained.*": _NUMBERS,
+}
 
 
 class PerClient(Part):
     """The numbers of each client in `clients.jsonl`: of its own and the global model, and around local training."""
 
     wants = Wants(trained=(EVALUATION,))
+
+    @staticmethod
+    def columns_for(main: TaskMeasure, others: Sequence[TaskMeasure]) -> tuple[Column, ...]:
+        what, unit, better = main.title, main.unit, main.better
+        return (
+            Measure(
+                "global_on_clients", "Global model on clients", "global, on clients",
+                f"Mean over clients of the {what} of the global model on each one's held-out examples.",
+                unit, better,
+            ),
+            Measure(
+                "global_on_clients_by_samples", "Global model on clients by samples", "global, by samples",
+                f"{added_up(main)} of the global model over all held-out examples of clients.",
+                unit, better,
+            ),
+            Measure(
+                "better_than_global", "Clients better off", "than with the global model",
+                "Share of clients whose personal model is better than the global one on their held-out examples.",
+            ),
+            Measure(
+                f"received_{main.name}", "Before local training", "received",
+                f"Mean over the clients of a round of the {what} of the model that each received, on its held-out "
+                "examples.",
+                unit, better,
+            ),
+            Measure(
+                f"trained_{main.name}", "After local training", "trained",
+                f"Mean over the clients of a round of the {what} of the model that each trained, on its held-out "
+                "examples.",
+                unit, better,
+            ),
+            Measure(
+                "drop", "Drop", "drop",
+                f"Mean over the clients of a round of the {what} after each one's last local training, minus that of "
+                "the model that it received now."
+                if better == "high"
+                else f"Mean over the clients of a round of the {what} of the model that each received now, minus that "
+                "after its last local training.",
+                unit=difference(main), better="low",
+            ),
+            *(Entry(name, kind, PER_CLIENT) for name, kind in _LISTS.items()),
+        )  # fmt: skip
 
     def __init__(self) -> None:
         self.previous: dict[int, float] = {}  # the headline of what each client had trained when it took part last

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import Literal
 
 import numpy as np
 
@@ -11,8 +12,15 @@ from fedloom.coordinator.evaluation import per_row
 from fedloom.coordinator.history import Record
 from fedloom.coordinator.part import Brief, Part, Running
 from fedloom.core.algorithm import Algorithm
+from fedloom.core.json_types import COUNT, JsonType, in_words, mapped, number, within
 from fedloom.core.task import ChoosesThreshold
-from fedloom.core.task_measures import sign
+from fedloom.core.task_measures import TaskMeasure, sign
+from fedloom.evaluate.measure import Column, Entry, Measure, added_up, difference, range_of
+
+_WHOSE: tuple[tuple[str, str, str, Literal["local_val", "local_test"]], ...] = (
+    ("val", "validation", "validation", "local_val"),
+    ("personal", "personal", "held-out", "local_test"),
+)
 
 
 class Threshold(Part):
@@ -24,6 +32,10 @@ class Threshold(Part):
     @classmethod
     def of(cls, job: Brief) -> Threshold | None:
         return cls() if isinstance(job.task, ChoosesThreshold) and job.task.chosen_by is not None else None
+
+    @staticmethod
+    def columns_for(main: TaskMeasure, others: Sequence[TaskMeasure]) -> tuple[Column, ...]:
+        return (Entry("threshold", number(0, 1)),)
 
     def after(self, run: Running) -> Record:
         of, task = run.evaluation, run.population.task
@@ -43,6 +55,52 @@ class PersonalModels(Part):
     @classmethod
     def of(cls, job: Brief) -> PersonalModels:
         return cls()
+
+    @staticmethod
+    def columns_for(main: TaskMeasure, others: Sequence[TaskMeasure]) -> tuple[Column, ...]:
+        what, unit, better = main.title, main.unit, main.better
+        values = range_of(main)
+        by_client = JsonType(mapped(within(*values)), f"a mapping of clients to numbers{in_words(*values)}")
+        return (
+            Measure(
+                f"val_{main.name}", f"Validation {what}", "validation",
+                f"Mean over clients of the {what} of each one's personal model on its validation examples.",
+                unit, better, tunable="local_val",
+            ),
+            Measure(
+                f"personal_{main.name}", f"Personal {what}", "personal",
+                f"Mean over clients of the {what} of each one's personal model on its own held-out examples.",
+                unit, better, tunable="local_test",
+            ),
+            Measure(
+                "personal_std", "Spread over clients", "spread",
+                f"Standard deviation of personal {what} over clients.",
+                unit=difference(main), better="low", tunable="local_test", range=(0.0, values[1]),
+            ),
+            Measure(
+                "personal_worst_tenth", f"Personal {what} of the worst decile", "worst decile",
+                f"Mean personal {what} of the 10 % of clients with the {'lowest' if better == 'high' else 'highest'} "
+                f"{what}.",
+                unit, better, tunable="local_test",
+            ),
+            Measure(
+                f"personal_{main.name}_by_samples", f"Personal {what} by samples", "personal, by samples",
+                f"{added_up(main)} of personal models over all held-out examples: large clients count for more.",
+                unit, better,
+            ),
+            *(
+                Measure(
+                    f"{whose}_{of.name}", f"{whose.capitalize()} {of.title}", f"{label} {of.title}",
+                    f"Mean over clients, personal models on {examples} examples. {of.meaning}",
+                    of.unit, of.better, tunable=part, what=of.title,
+                )
+                for of in others
+                for whose, label, examples, part in _WHOSE
+            ),
+            Entry("without_personal", COUNT),
+            Entry("personal_by_client", by_client),
+            *(Entry(f"{whose}_*_undefined", COUNT) for whose, *_ in _WHOSE),
+        )  # fmt: skip
 
     def due(self, run: Running) -> Record:
         out: Record = {}
@@ -81,6 +139,17 @@ class TrainingLoss(Part):
     @classmethod
     def of(cls, job: Brief) -> TrainingLoss | None:
         return cls() if job.settings.evaluate_training else None
+
+    @staticmethod
+    def columns_for(main: TaskMeasure, others: Sequence[TaskMeasure]) -> tuple[Column, ...]:
+        return (
+            Measure(
+                "personal_train_loss", "Training loss of all clients", "training, all clients",
+                "Mean loss of personal models over all training examples of their clients, without augmentation and "
+                "without the extra terms of an algorithm: it compares methods.",
+                unit="loss", better="low",
+            ),
+        )  # fmt: skip
 
     def due(self, run: Running) -> Record:
         holders = run.engine.population.holders(run.evaluation.panel)

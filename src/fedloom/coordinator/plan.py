@@ -12,6 +12,7 @@ from torch import nn
 
 from fedloom.coordinator.newcomers import NewClients, no_training_rows
 from fedloom.coordinator.part import Part, Parts
+from fedloom.coordinator.record_entries import chosen, measures_for
 from fedloom.coordinator.sampler import Arriving, DeviceSampler, FixedList
 from fedloom.coordinator.schedule import Schedule
 from fedloom.coordinator.settings import RunSettings
@@ -25,7 +26,7 @@ from fedloom.data import Federation
 from fedloom.engines.attacks import Attack
 from fedloom.engines.faults import Faults
 from fedloom.engines.population import Population
-from fedloom.evaluate.measure import Measure, task_measures_for
+from fedloom.evaluate.measure import Measure
 from fedloom.tasks import Classification
 
 Models = Model | nn.Module | Callable[[], nn.Module] | Mapping[str, Model | nn.Module | Callable[[], nn.Module]]
@@ -80,22 +81,18 @@ class Plan:
         self._check_list(new)
         if federation.changes:
             self._check_changes()
-        Parts(self).check(self)
-
-    @property
-    def measures(self) -> dict[str, Measure]:
-        """Descriptions of the numbers that the records of this run have one of a round, by name."""
-        return self.task_measures | self.columns
+        self.begun_parts.check(self)
 
     @functools.cached_property
-    def columns(self) -> dict[str, Measure]:
-        """Columns that the parts of the run declare."""
-        return Parts(self).columns
+    def begun_parts(self) -> Parts:
+        """The parts of the run, as each is before the first round."""
+        return Parts(self)
 
-    @property
-    def task_measures(self) -> dict[str, Measure]:
-        """The same without those of the user's parts."""
-        return task_measures_for(self.task, self.settings.measures, self.settings.headline)
+    @functools.cached_property
+    def measures(self) -> dict[str, Measure]:
+        """Descriptions of the numbers that the records of this run have one of a round, by name."""
+        main, *others = chosen(self.task, self.settings.measures, self.settings.headline)
+        return measures_for(main, others) | self.begun_parts.columns
 
     def _check_changes(self) -> None:
         """Raise SettingError where data change, and the run has something that needs the same data in every round."""

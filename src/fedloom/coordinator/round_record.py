@@ -5,10 +5,46 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Sequence
+from typing import Any
 
 from fedloom.coordinator.evaluation import mean
 from fedloom.coordinator.history import Record
+from fedloom.core.json_types import COUNT, TEXT, Index, JsonType, mapped, number, within
+from fedloom.core.task_measures import TaskMeasure
 from fedloom.engines.round_traffic import Traffic
+from fedloom.evaluate.measure import Column, Entry, Measure
+
+CLIENTS = JsonType(list[Index], "a list of client numbers")
+REASONS = JsonType(dict[str, str], "a mapping of clients to reasons")
+
+
+def columns_for(main: TaskMeasure, others: Sequence[TaskMeasure]) -> tuple[Column, ...]:
+    """Return what this module writes down of each round."""
+    return (
+        Entry("round", COUNT),
+        Entry("clients", CLIENTS),
+        Entry("failed", REASONS),
+        Entry("failed_at", JsonType(dict[str, list[Index]], "a mapping of clients to lists of exchanges")),
+        Entry("server_refused", TEXT),
+        Entry("all_refused", COUNT),
+        Measure(
+            "train_loss", "Training loss", "training",
+            "Mean over the clients of a round of the mean loss over the batches of their last local training. Extra "
+            "terms of an algorithm count, so it compares rounds rather than methods.",
+            unit="loss", better="low", tunable="partition",
+        ),
+        Measure(
+            "server_loss", "Server loss", "server",
+            "Mean loss over the steps of the server's last own training, in rounds with one.",
+            unit="loss", better="low",
+        ),
+        Entry("server_*", JsonType(float | bool | list[Any] | None, "a number that an algorithm notes, or a list")),
+        Entry("bytes_down", COUNT),
+        Entry("bytes_up", COUNT),
+        Entry("bytes_*", COUNT),
+        Entry("seconds", JsonType(mapped(within(0, None)), "a mapping of phases to numbers >= 0"), "timing.jsonl"),
+        Entry("peak_rss_mib", number(), "timing.jsonl"),
+    )  # fmt: skip
 
 
 def of_traffic(traffic: Traffic, clients: Sequence[int]) -> Record:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from fedloom.coordinator import run_documents as reading
 from fedloom.coordinator.checkpoint import LOGS, PER_CLIENT, Checkpoint, Checkpoints, Prefix
+from fedloom.coordinator.record_entries import Entries
 from fedloom.core.errors import DamageError
 from fedloom.storage import files
 from fedloom.storage.strict_json import Object
@@ -44,10 +45,13 @@ def check_beginning(folder: Path, checkpoints: Checkpoints) -> None:
         )
 
 
-def read_log(path: Path, checkpoint: Checkpoint, earlier: Iterable[Checkpoint]) -> tuple[list[Object], bytes, bytes]:
+def read_log(
+    path: Path, checkpoint: Checkpoint, earlier: Iterable[Checkpoint], entries: Entries
+) -> tuple[list[Object], bytes, bytes]:
     """Return the records of a log up to a checkpoint, their bytes, and what comes after.
 
     `earlier`: checkpoints of rounds up to this one, in order, of which each must have the digest of the log's start.
+    `entries`: the types of what records hold.
 
     Raises:
         DamageError: the log is not what it was when one of the checkpoints was made.
@@ -56,7 +60,7 @@ def read_log(path: Path, checkpoint: Checkpoint, earlier: Iterable[Checkpoint]) 
     size, data = checkpoint.logs[path.name].size, files.load(path)
     start = data[:size]
     try:
-        lines = list(reading.records(path.name, start.splitlines(keepends=True)))
+        lines = list(reading.records(path.name, start.splitlines(keepends=True), entries))
     except ValueError as error:
         raise DamageError(f"{path}, {error}; {BRING_BACK}") from None
     if len(start) < size or [r["round"] for r in lines] != list(range(checkpoint.round + 1)):
@@ -101,10 +105,10 @@ class Log:
         return Prefix(self.file.tell(), self._running.digest)
 
 
-def left_by_a_kill(name: str, start: bytes, tail: bytes, every: int) -> bool:
+def left_by_a_kill(name: str, start: bytes, tail: bytes, every: int, entries: Entries) -> bool:
     """Return whether the end of a log is what a process may have written since its newest checkpoint."""
     try:
-        rounds = [r["round"] for r in reading.records(name, tail.splitlines(keepends=True))]
+        rounds = [r["round"] for r in reading.records(name, tail.splitlines(keepends=True), entries)]
     except ValueError:
         return False
     first = start.count(b"\n")

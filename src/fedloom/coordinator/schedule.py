@@ -9,8 +9,11 @@ import numpy as np
 
 from fedloom.coordinator.history import Record
 from fedloom.coordinator.part import Running
+from fedloom.coordinator.round_record import REASONS
 from fedloom.coordinator.sampler import SYMMETRIC, DeviceSampler
+from fedloom.core.task_measures import TaskMeasure
 from fedloom.engines.engine import Engine
+from fedloom.evaluate.measure import Column, Entry
 
 
 class Schedule:
@@ -23,6 +26,11 @@ class Schedule:
 
     state: Any = ()
     """State of the schedule between rounds: a pytree of tensors, of the same shapes at every moment."""
+
+    @staticmethod
+    def columns_for(main: TaskMeasure, others: Sequence[TaskMeasure]) -> tuple[Column, ...]:
+        """Return what `asked` says of others."""
+        return (Entry("declined", REASONS),)
 
     def begin(self, run: Running) -> None:
         """Make the `state` of before the first round: the run is assembled, and nothing is computed yet."""

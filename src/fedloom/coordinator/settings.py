@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import InitVar, dataclass, replace
 from typing import Annotated, Literal
 
@@ -15,7 +16,7 @@ from fedloom.core.setting import Where, setting
 from fedloom.engines.aggregators import aggregator
 from fedloom.engines.by_name import EngineName
 from fedloom.engines.upload_bounds import bound
-from fedloom.evaluate.measure import HEADLINE, Measure, lower_is_better
+from fedloom.evaluate.measure import HEADLINE, Measure
 
 Processes = Annotated[int, Ge(1), Le(4096)]  # or threads: beyond what any machine has, so a slip
 _DEVICES = "device must be 'cpu', 'cuda' or 'cuda:0', ..."
@@ -181,19 +182,20 @@ class RunSettings(StrictSettings):
 
     def check_target(self, measure: Measure) -> None:
         """Raise SettingError where the measure that is monitored never has the value of `target`."""
-        if self.target is not None and measure.unit == "%" and not 0 <= self.target <= 1:
-            share = f": write {self.target / 100:g} for {self.target:g} %" if 1 < self.target <= 100 else ""
-            raise SettingError(f"target of {measure.name} is a share in [0, 1], got {self.target:g}{share}")
-        if self.target is not None and measure.unit == "points" and not -1 <= self.target <= 1:
-            raise SettingError(f"target of {measure.name} is a difference of shares in [-1, 1], got {self.target:g}")
+        low, high = (at if end is None else end for at, end in zip((-math.inf, math.inf), measure.range, strict=True))
+        if self.target is not None and not low <= self.target <= high:
+            what = {"%": "a share", "points": "a difference of shares"}.get(measure.unit, "a number")
+            share = f": write {self.target / 100:g} for {self.target:g} %"
+            raise SettingError(
+                f"target of {measure.name} is {what} in [{low:g}, {high:g}], got {self.target:g}"
+                + share * (measure.unit == "%" and 1 < self.target <= 100)
+            )
 
-    def reason_to_stop(self, values: list[float], measure: Measure | None = None) -> str | None:
-        """Return why to stop after these measurements, None to go on. `measure`: what they are of, if not `monitor`."""
+    def reason_to_stop(self, values: list[float], measure: Measure) -> str | None:
+        """Return why to stop after these measurements of a number, None to go on."""
         if not values:
             return None
-        lower = lower_is_better(self.monitor) if measure is None else measure.better == "low"
-        sign = -1.0 if lower else 1.0
-        name = (self.monitor if measure is None else measure.name).replace("_", " ")
+        sign, name = -1.0 if measure.better == "low" else 1.0, measure.name.replace("_", " ")
         if self.target is not None and sign * values[-1] >= sign * self.target:
             return f"{name} reached {values[-1]:.4g} (target {self.target:g})"
         if self.patience is not None:

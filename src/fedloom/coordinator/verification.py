@@ -277,7 +277,7 @@ def _check_logs(
         path = folder / name
         with verdict.attempt(shown=files.exists(path)):  # what is missing shows nothing
             if records is None:
-                lines, start, tail = read_log(path, newest, earlier)
+                lines, start, tail = read_log(path, newest, earlier, kept.identity.entries)
                 out = lines if name == LOGS[0] else out
             else:
                 data, size = files.load(path), newest.logs[name].size
@@ -285,7 +285,8 @@ def _check_logs(
                 start, tail = data[:size], data[size:]
             surplus = max(surplus, len(tail))
             with verdict.attempt():
-                if not left_by_a_kill(name, start, tail, every) and kept.rounds()[-1:] == [newest.round]:
+                by_a_kill = left_by_a_kill(name, start, tail, every, kept.identity.entries)
+                if not by_a_kill and kept.rounds()[-1:] == [newest.round]:
                     raise DamageError(
                         f"{path} does not end as a run does that was killed in the {every} round(s) after "
                         f"{newest.round}, that of the newest checkpoint: it was changed, or checkpoints are missing"

@@ -1,20 +1,25 @@
-"""Measures of a round: each number is declared here once, with its unit, its direction and its meaning."""
+"""Numbers and other entries of a round's record, as whoever computes them declares them."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Literal
 
+from fedloom.core.choices import check_choices
 from fedloom.core.errors import SettingError
-from fedloom.core.task_measures import TaskMeasure, chosen_measures, measures_of
-from fedloom.tasks import Binary, Classification, MultiLabel, Regression
+from fedloom.core.json_types import JsonType, number
+from fedloom.core.task_measures import TaskMeasure
 from fedloom.wording import did_you_mean
+
+METRICS = "metrics.jsonl"  # the log of what the seed determines
+Range = tuple[float | None, float | None]
+_RANGES: dict[str, Range] = {"%": (0.0, 1.0), "points": (-1.0, 1.0)}
 
 
 @dataclass(frozen=True)
 class Measure:
-    """Description of a number of a round's record."""
+    """A number of a round's record."""
 
     name: str
     """Its key in `metrics.jsonl`."""
@@ -31,6 +36,23 @@ class Measure:
     """The part of a federation with the examples that it is measured on, where a sweep can choose settings by it."""
     what: str = ""
     """The measure of the task that is taken of each model."""
+    range: Range = (None, None)
+    """Least and greatest value, None: any. Of shares it is (0, 1) and of their differences (-1, 1) unless it is said.
+    Values beyond it are refused when they are recorded and when records are read."""
+
+    def __post_init__(self) -> None:
+        low, high = self.range if self.range != (None, None) else _RANGES.get(self.unit, (None, None))
+        object.__setattr__(self, "range", (low, high))
+        check_choices(self)
+        if low is not None and high is not None and low > high:
+            raise SettingError(
+                f"range of {self.name} is the least value before the greatest, got {(low, high)}: swap them"
+            )
+
+    @property
+    def kind(self) -> JsonType:
+        """The type of its values, null where it is undefined."""
+        return number(*self.range)
 
     @property
     def caption(self) -> str:
@@ -44,206 +66,43 @@ class Measure:
         return names.get(self.unit, self.title)
 
 
-def measures_for(headline: TaskMeasure, others: Sequence[TaskMeasure] = ()) -> dict[str, Measure]:
-    """Return all numbers of a record that are one a round, by name, for a task with this headline measure.
+@dataclass(frozen=True)
+class Entry:
+    """An entry of a record that is no measure, such as who was asked."""
 
-    `others`: measures of the task that are computed beside it.
-    """
-    what, unit, better = headline.title, headline.unit, headline.better
-    title, worst = what[:1].upper() + what[1:], "lowest" if better == "high" else "highest"
-    spread: Literal["points", ""] = "points" if unit == "%" else ""
-    measures = (
-        Measure(
-            f"val_{headline.name}", f"Validation {what}", "validation",
-            f"Mean over clients of the {what} of each one's personal model on its validation examples.",
-            unit, better, tunable="local_val",
-        ),
-        Measure(
-            "train_loss", "Training loss", "training",
-            "Mean over the clients of a round of the mean loss over the batches of their last local training. Extra "
-            "terms of an algorithm count, so it compares rounds rather than methods.",
-            unit="loss", better="low", tunable="partition",
-        ),
-        Measure(
-            f"global_{headline.name}", f"Global {what}", "global",
-            f"{title} of the global model on the global test set.",
-            unit, better, tunable="test",
-        ),
-        Measure(
-            "global_loss", "Test loss", "test",
-            "Loss of the global model on the global test set."
-            + " Where it rises while accuracy holds, wrong answers become surer." * (headline.name == "accuracy"),
-            unit="loss", better="low", tunable="test",
-        ),
-        Measure(
-            "forgetting", "Forgetting", "forgetting",
-            "Drop of a class from its best earlier round, mean over classes.",
-            unit="points", better="low", tunable="test",
-        ),
-        Measure(
-            "in_local_accuracy", "In-local accuracy", "in-local",
-            "Accuracy of the global model on the classes that the round's clients hold.",
-            tunable="test",
-        ),
-        Measure(
-            "out_local_accuracy", "Out-local accuracy", "out-local",
-            "Accuracy of the global model on the classes that the round's clients do not hold: what their training "
-            "must not destroy.",
-            tunable="test",
-        ),
-        Measure(
-            f"personal_{headline.name}", f"Personal {what}", "personal",
-            f"Mean over clients of the {what} of each one's personal model on its own held-out examples.",
-            unit, better, tunable="local_test",
-        ),
-        Measure(
-            "personal_std", "Spread over clients", "spread",
-            f"Standard deviation of personal {what} over clients.",
-            unit=spread, better="low", tunable="local_test",
-        ),
-        Measure(
-            "personal_worst_tenth", f"Personal {what} of the worst decile", "worst decile",
-            f"Mean personal {what} of the 10 % of clients with the {worst} {what}.",
-            unit, better, tunable="local_test",
-        ),
-        Measure(
-            f"personal_{headline.name}_by_samples", f"Personal {what} by samples", "personal, by samples",
-            "All right answers of personal models over all held-out examples: large clients count for more."
-            if headline.name == "accuracy"
-            else f"{title} of personal models over all held-out examples: large clients count for more.",
-            unit, better,
-        ),
-        Measure(
-            "personal_train_loss", "Training loss of all clients", "training, all clients",
-            "Mean loss of personal models over all training examples of their clients, without augmentation and "
-            "without the extra terms of an algorithm: it compares methods.",
-            unit="loss", better="low",
-        ),
-        Measure(
-            "server_loss", "Server loss", "server",
-            "Mean loss over the steps of the server's last own training, in rounds with one.",
-            unit="loss", better="low",
-        ),
-        Measure(
-            "global_on_clients", "Global model on clients", "global, on clients",
-            f"Mean over clients of the {what} of the global model on each one's held-out examples.",
-            unit, better,
-        ),
-        Measure(
-            "global_on_clients_by_samples", "Global model on clients by samples", "global, by samples",
-            "All right answers of the global model over all held-out examples of clients."
-            if headline.name == "accuracy"
-            else f"{title} of the global model over all held-out examples of clients.",
-            unit, better,
-        ),
-        Measure(
-            "better_than_global", "Clients better off", "than with the global model",
-            "Share of clients whose personal model is better than the global one on their held-out examples.",
-        ),
-        Measure(
-            f"received_{headline.name}", "Before local training", "received",
-            f"Mean over the clients of a round of the {what} of the model that each received, on its held-out "
-            "examples.",
-            unit, better,
-        ),
-        Measure(
-            f"trained_{headline.name}", "After local training", "trained",
-            f"Mean over the clients of a round of the {what} of the model that each trained, on its held-out "
-            "examples.",
-            unit, better,
-        ),
-        Measure(
-            "drop", "Drop", "drop",
-            f"Mean over the clients of a round of the {what} after each one's last local training, minus that of "
-            "the model that it received now."
-            if better == "high"
-            else f"Mean over the clients of a round of the {what} of the model that each received now, minus that "
-            "after its last local training.",
-            unit=spread, better="low",
-        ),
-        *(
-            Measure(
-                f"new_{way}_{headline.name}{'_by_samples' * weighted}",
-                f"New clients, {whose}{', by samples' * weighted}",
-                f"{label}{', by samples' * weighted}",
-                f"{_pooled(headline) if weighted else f'Mean {what}'} of new clients, each evaluated by {whose}.",
-                unit, better,
-            )
-            for way, label, whose in _NEW
-            for weighted in (False, True)
-        ),
-        *(
-            Measure(
-                f"{whose}_{other.name}", f"{whose.capitalize()} {other.title}", f"{label}{other.title}",
-                f"{meaning} {other.meaning}", other.unit, other.better, tunable=part, what=other.title,
-            )
-            for other in others
-            for whose, label, part, meaning in _WHOSE
-        ),
-        *(
-            Measure(
-                f"new_{way}_{other.name}", f"New clients, {whose}: {other.title}", f"{label}, {other.title}",
-                f"Mean over new clients, each evaluated by {whose}. {other.meaning}",
-                other.unit, other.better, what=other.title,
-            )
-            for other in others
-            for way, label, whose in _NEW
-        ),
-    )  # fmt: skip
-    by_class = any(measure.name == "accuracy" for measure in (headline, *others))
-    kept = (m for m in measures if by_class or m.name not in _BY_CLASS)
-    return {m.name: m if m.what else replace(m, what=what) for m in kept}
+    name: str
+    """Its key; `*` stands for any text. In `clients.jsonl` it is `judged.own` and the like."""
+    kind: JsonType
+    log: str = METRICS
 
 
-def task_measures_for(task: object, names: Sequence[str], main: str = "") -> dict[str, Measure]:
-    """Return all numbers of a record that are one a round, by name. `names`, `main`: as of `chosen_measures`.
-
-    Raises:
-        SettingError: the task has no measure of such a name.
-    """
-    known = measures_of(task)
-    first, *others = (known[name] for name in chosen_measures(task, names, main))
-    return measures_for(first, others)
+Column = Measure | Entry
 
 
-_BY_CLASS = ("forgetting", "in_local_accuracy", "out_local_accuracy")
+def title_of(measure: TaskMeasure) -> str:
+    """Return what begins a sentence about a measure of a task."""
+    return measure.title[:1].upper() + measure.title[1:]
 
 
-_NEW = (
-    ("global", "global model", "the global model"),
-    ("fine_tuned", "fine-tuned", "the global model after fine-tuning"),
-    ("personalised", "personalised", "its personal model"),
-)
-_WHOSE: tuple[tuple[str, str, Literal["local_val", "test", "local_test"], str], ...] = (
-    ("val", "validation ", "local_val", "Mean over clients, personal models on validation examples."),
-    ("global", "global ", "test", "The global model on the global test set."),
-    ("personal", "personal ", "local_test", "Mean over clients, personal models on held-out examples."),
-)
+def added_up(measure: TaskMeasure) -> str:
+    """Return what begins a sentence about a measure over the examples of all clients together."""
+    return "All right answers" if measure.name == "accuracy" else title_of(measure)
 
 
-def _pooled(headline: TaskMeasure) -> str:
-    title = headline.title[:1].upper() + headline.title[1:]
-    return (
-        "All right answers over all held-out examples" if headline.name == "accuracy" else f"{title} over all examples"
-    )
+def range_of(measure: TaskMeasure) -> Range:
+    """Return the range of a measure of a task."""
+    return _RANGES.get(measure.unit, (None, None))
 
 
-def _all_known() -> dict[str, Measure]:
-    """Return the numbers of the records of all built-in tasks."""
-    out: dict[str, Measure] = {}
-    for task in (Binary(), MultiLabel(), Regression(), Classification()):  # what they share is as classification has it
-        first, *others = task.measures
-        out |= measures_for(first, others)
-    return out
+def difference(measure: TaskMeasure) -> Literal["points", ""]:
+    """Return the unit of differences of a measure of a task."""
+    return "points" if measure.unit == "%" else ""
 
-
-MEASURES = measures_for(Classification().measures[0])
-"""All numbers of a record that are one a round, by name, of a task whose headline is accuracy."""
-KNOWN = {**_all_known(), **MEASURES}
-"""The same, and the numbers of all other measures of the built-in tasks."""
 
 HEADLINE = "global_accuracy"
 """The measure that is watched where nothing is said; where the headline is another one it stands for that."""
+VALIDATION = "val_accuracy"
+"""The measure that spares the test examples, by which to choose settings."""
 
 
 def monitored(name: str, measures: Mapping[str, Measure]) -> Measure:
@@ -261,16 +120,3 @@ def monitored(name: str, measures: Mapping[str, Measure]) -> Measure:
             f"{did_you_mean(name, known)}: choose one of them, or compute it too (--measures)"
         )
     return measures[name]
-
-
-TUNABLE = [name for name, measure in MEASURES.items() if measure.tunable]
-VALIDATION = "val_accuracy"
-"""The measure that spares the test examples, by which to choose settings."""
-
-
-def lower_is_better(name: str) -> bool:
-    """Return whether a measure is good when it is low.
-
-    A number that an algorithm notes itself is good when it is low if it is a loss.
-    """
-    return KNOWN[name].better == "low" if name in KNOWN else name.endswith("loss")

@@ -17,9 +17,10 @@ from typing import Any, Protocol
 from fedloom.coordinator.descriptions import plain
 from fedloom.coordinator.history import History
 from fedloom.coordinator.job import Job
+from fedloom.coordinator.record_entries import chosen, measures_for
 from fedloom.coordinator.rounds import OnHistory
 from fedloom.core.errors import ClientError, FedloomError, SettingError, SettingWarning, warn
-from fedloom.evaluate.measure import VALIDATION, Measure, task_measures_for
+from fedloom.evaluate.measure import VALIDATION, Measure
 from fedloom.experiments import catalogue
 from fedloom.experiments.catalogue import label
 from fedloom.experiments.experiment import Experiment
@@ -135,8 +136,8 @@ class Sweep:
     def measures(self) -> dict[str, Measure]:
         """The measures that a sweep of this task can choose by, that of validation examples first."""
         run = self.base.run
-        found = task_measures_for(catalogue.task(self.base.task), run.measures, run.headline)
-        return {name: measure for name, measure in found.items() if measure.tunable}
+        main, *others = chosen(catalogue.task(self.base.task), run.measures, run.headline)
+        return {name: measure for name, measure in measures_for(main, others).items() if measure.tunable}
 
     @property
     def measure(self) -> Measure:

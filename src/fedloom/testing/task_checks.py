@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from fedloom.algorithms.fedavg import FedAvg
+from fedloom.coordinator.record_entries import measures_for
 from fedloom.core.errors import EngineWarning, SettingError
 from fedloom.core.fold.execution import Compilation
 from fedloom.core.local_training import Local
@@ -28,7 +29,6 @@ from fedloom.engines.message import EvaluationResult
 from fedloom.engines.population import Population
 from fedloom.engines.stacked import Stacked
 from fedloom.evaluate.accuracy import measured
-from fedloom.evaluate.measure import measures_for
 from fedloom.testing.small_networks import FEATURES
 from fedloom.testing.subject import COHORTS
 from fedloom.testing.task_subject import ROWS, Case, TaskSubject

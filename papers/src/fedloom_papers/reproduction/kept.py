@@ -24,6 +24,7 @@ from typing import Any
 
 from fedloom.coordinator import History, run_documents as reading
 from fedloom.coordinator.history import Record
+from fedloom.coordinator.record_entries import entries_of
 from fedloom.core.errors import DamageError
 from fedloom.storage import files
 from fedloom.storage.strict_json import parse
@@ -146,10 +147,10 @@ def _unpacked(packed: Mapping[str, Any]) -> Kept:
         values = series["values"]
         for i, value in zip(series.get("at", range(len(metrics))), values, strict=True):
             metrics[i][name] = value
-    check = reading.checker("metrics.jsonl")
+    settings, manifest = dict(packed["settings"]), dict(packed["manifest"])
+    check = reading.checker("metrics.jsonl", entries_of(manifest))
     for record in metrics:
         check(record)
-    settings, manifest = dict(packed["settings"]), dict(packed["manifest"])
     algorithm = str(manifest.get("algorithm") or settings.get("algorithm") or "")
     history = History(
         algorithm=algorithm, engine=str(manifest.get("engine") or ""), metrics=metrics, settings=settings,
