@@ -18,6 +18,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 import pytest
 import torch
 
+import fedloom as fl
 from fedloom.algorithms import Scaffold
 from fedloom.core.errors import SettingError
 from fedloom.core.local_training import Local
@@ -38,6 +39,22 @@ from test_battery import ALGORITHMS, VARIANTS
 FULL = Local(epochs=1, batch_size=32, optimiser=SGD(lr=0.05))
 MODELS = {"conv": Model(Convolutional, name="conv"), "mlp": Model(MLP, name="mlp")}
 FROZEN = {"hidden": Model(Normalised, name="hidden", frozen="hidden"), "norm": Model(MLP, name="norm", frozen="head")}
+
+
+@dataclasses.dataclass(frozen=True)
+class Halves(fl.Encoder):
+    """Uploads in float16; what rounding loses waits for the next one."""
+
+    def init(self, params: fl.Params) -> fl.Params:
+        return 0.0 * params
+
+    def encode(self, client: Any, values: fl.Params, kept: fl.Params) -> tuple[fl.Params, fl.Params]:
+        whole = values + kept
+        sent = fl.Params({name: t.half() for name, t in whole.items()})
+        return sent, whole - self.decode(sent, whole)
+
+    def decode(self, sent: Any, like: fl.Params) -> fl.Params:
+        return fl.Params({name: t.to(like[name].dtype) for name, t in sent.items()})
 
 
 def compare(kind: type[Ranks], subject: Subject, **settings: Any) -> None:
@@ -80,7 +97,7 @@ def other_backbones(kind: type[Ranks]) -> None:
         engine.serve()
         return
     with (
-        pytest.raises(SettingError, match=r"differ in .* networks, initial weights or bound"),
+        pytest.raises(SettingError, match=r"differ in .* networks, initial weights, encoders or bound"),
         contextlib.closing(engine),
     ):
         engine.serve() if rank else engine.open()
@@ -159,6 +176,7 @@ if __name__ == "__main__":
     compare(kind, Subject.of(ALGORITHMS["fedntd"], MODELS), works=(EVALUATION,), counts_states=True)
     compare(kind, Subject.of(ALGORITHMS["scaffold"], MODELS), partial_sums=2, works=(EVALUATION,))
     compare(kind, Subject.of(ALGORITHMS["pfedsd"], {"mlp": MODELS["mlp"]}), chunk=2)
+    compare(kind, Subject.of(ALGORITHMS["scaffold"], MODELS), encoders=(Halves(),))
     compare(kind, Subject.of(ALGORITHMS["kt_pfl"], {"mlp": MODELS["mlp"], "conv": MODELS["conv"]}), chunk=3)
     compare(kind, Subject.of(ALGORITHMS["scaffold"], FROZEN), works=(EVALUATION,))
     late(kind)

@@ -78,6 +78,24 @@ def log(folder: Path) -> list[dict[str, Any]]:
 # ---- joining
 
 
+def test_a_device_does_to_its_uploads_what_the_settings_say(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Keeps(fedloom.Encoder):
+        def init(self, params: fedloom.Params) -> fedloom.Params:
+            return 0.0 * params
+
+    told = []
+    monkeypatch.setattr(membership, "encoders_of", lambda run: told.append(run.rounds) or (Keeps(),))
+    (one,) = members(tmp_path, 1)
+    register_devices(fleet_of([one], tmp_path), tmp_path / "d.json", settings(**{"run.rounds": 7}), ["logistic"])
+    assert one.controller is not None
+    assert one.controller.models is not None
+    assert one.controller.runtime.encoders is not None
+    assert told == [7]
+    assert one.controller.models.has_state  # of which FedAvg has none
+    (kept,) = one.controller.models.first.kept["local_update"]
+    assert kept[0].keys() == one.controller.runtime.initial("logistic").params.keys()
+
+
 def test_devices_join_once_by_their_own_ids(tmp_path: Path) -> None:
     ours = members(tmp_path)
     fleet = fleet_of([*ours], tmp_path)
