@@ -61,6 +61,13 @@ def test_a_new_paper_is_a_folder_and_a_line(capsys: pytest.CaptureFixture[str]) 
         find("another-table2")
 
 
+def test_a_table_and_a_title_are_of_their_own_study() -> None:
+    titles = dict(zip(STUDIES, ("FedNTD", "pFedSD", "DENSE", "APFL", "KT-pFL"), strict=True))
+    assert all(papers.title(source).startswith(name) for source, name in titles.items())
+    for table in papers.tables():
+        assert papers.study(table).title == papers.title(table.partition("-")[0])
+
+
 def test_every_folder_is_a_study_with_a_line() -> None:
     assert {*STUDIES, "commands", "reproduction"} == {p.name for p in ROOMS.iterdir() if (p / "__init__.py").exists()}
 

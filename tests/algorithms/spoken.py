@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import torch
 import torch.nn.functional as F
+from conftest import golden
 from torch import nn
 
 from fedloom.core.algorithm import Algorithm
@@ -16,8 +17,12 @@ from fedloom.core.model import Model
 from fedloom.core.optimiser import SGD
 from fedloom.core.types import Weights, replace
 from fedloom.data import Federation, Partition, from_arrays
+from fedloom.engines.loop import Loop
 from fedloom.engines.population import Population
+from fedloom.engines.stacked import Stacked
+from fedloom.testing.messages import Messages
 
+ENGINES = [Loop, Stacked, Messages]
 LOCAL = Local(epochs=1, batch_size=64, optimiser=SGD(lr=0.1))
 
 
@@ -66,3 +71,12 @@ def taught(before: Any, after: Any, tau: float = 1.0) -> Any:
     """
     soft = F.softmax(torch.as_tensor(before, dtype=torch.float64) / tau, -1).numpy()
     return soft + tau * before.shape[1] * (after - before)
+
+
+def mixed(algorithm: Any, case: str, engine: Any) -> tuple[Any, Any]:
+    """What clients learn in a round of a method of KT-pFL's released code, and the golden numbers of that case."""
+    g = golden("ktpfl_dense/ktpfl_official_topk_sim")
+    logits = np.log(g[f"{case}/soft"].astype(np.float64))
+    count = logits.shape[1]
+    after, _ = after_a_round(algorithm(local=LOCAL, distill=whole(count), num_public=count), logits, engine)
+    return taught(logits, after), g

@@ -8,25 +8,19 @@ import numpy as np
 import pytest
 import torch
 from conftest import golden
-from spoken import LOCAL, after_a_round, taught, whole
+from spoken import ENGINES, mixed
 
 from fedloom.algorithms.topk_pfl import TopKPFL, nearest
-from fedloom.engines.loop import Loop
-from fedloom.engines.stacked import Stacked
-from fedloom.testing.messages import Messages
 
 CLOSE = {"rtol": 1e-5, "atol": 1e-6}
 
 
 @pytest.mark.some(2)
-@pytest.mark.parametrize("engine", [Loop, Stacked, Messages])
+@pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize("case", ["N4", "N6", "N20"])
 def test_what_clients_learn_is_what_the_authors_mix(case: str, engine: Any) -> None:
-    g = golden("ktpfl_dense/ktpfl_official_topk_sim")
-    logits = np.log(g[f"{case}/soft"].astype(np.float64))
-    count = logits.shape[1]
-    after, _ = after_a_round(TopKPFL(local=LOCAL, distill=whole(count), num_public=count), logits, engine)
-    np.testing.assert_allclose(taught(logits, after), g[f"{case}/topk_personal"], **CLOSE)
+    learnt, g = mixed(TopKPFL, case, engine)
+    np.testing.assert_allclose(learnt, g[f"{case}/topk_personal"], **CLOSE)
 
 
 @pytest.mark.parametrize("case", ["N4", "N6", "N20"])

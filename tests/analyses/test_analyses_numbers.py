@@ -76,7 +76,12 @@ def test_local_accuracy_by_round(lenet_run: AnalysedRun, lenet_round: ReplayedRo
 
 @pytest.mark.slow
 def test_weight_divergence(lenet_run: AnalysedRun, lenet_round: ReplayedRound, tmp_path: Path) -> None:
-    row = written(lenet_run, "weight-divergence", tmp_path)[-1]
+    summary = analyse(lenet_run, "weight-divergence", tmp_path)[0].summary.rows
+    found = rows(tmp_path / "weight-divergence.csv")
+    for name, pearson, *_ in summary:
+        distances, weights = ([r[f"{what}_{name.lower()}"] for r in found] for what in ("distribution", "weights"))
+        assert pearson == pytest.approx(np.corrcoef(distances, weights)[0, 1])
+    row = found[-1]
     p = distribution_distance(lenet_round.start_accuracy, shares(lenet_round.counts[-1]))
     w = weight_divergence(lenet_round.start, lenet_round.trained[-1])
     close(row, round=3, client=lenet_round.clients[-1], distribution_l1=p.l1, distribution_l2=p.l2)

@@ -268,16 +268,6 @@ def test_partition_refuses_a_broken_indptr(indptr: list[int]) -> None:
         Partition(np.array(indptr), np.array([0, 1]))
 
 
-def test_partition_refuses_foreign_clients_and_labels() -> None:
-    partition = by_lists([[0], [7]])
-    with pytest.raises(ValueError, match=r"client must be in 0\.\.1, got -1"):
-        partition.rows(-1)
-    with pytest.raises(ValueError, match="got 5 labels for row 7"):
-        partition.counts(np.zeros(5, np.int64), 1)
-    with pytest.raises(ValueError, match=r"labels must be in 0\.\.1, got 0\.\.3"):
-        partition.counts(LABELS, 2)
-
-
 # ---- what the functions refuse
 
 
@@ -296,21 +286,40 @@ def test_number_of_clients_out_of_range(make: Callable[[int], Partition], num_cl
         make(num_clients)
 
 
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: by_lists([[0], [7]]).rows(-1), r"client must be in 0\.\.1, got -1"),
+        (lambda: by_lists([[0], [7]]).counts(np.zeros(5, np.int64), 1), "got 5 labels for row 7"),
+        (lambda: by_lists([[0], [7]]).counts(LABELS, 2), r"labels must be in 0\.\.1, got 0\.\.3"),
+        (lambda: shards([0] * 9 + [1] * 2, 4, 2, 0), "for each of its 4 shards, got 2 of class 1"),
+        (lambda: shards([0, 0, 0, 1, 1, 1], 3, 1, 0, num_classes=3), "got 0 of class 2"),
+        (lambda: shards(LABELS, 4, 0, 0), "shards_per_client must be at least 1, got 0"),
+        (
+            lambda: dirichlet(LABELS, 5, 1e-300, 0, min_size=1, max_attempts=3),
+            "each found only full clients for a class",
+        ),
+        (lambda: dirichlet(LABELS, 7, 1.0, 0, min_size=15), r"min_size must be in 0\.\.14, .* got 15"),
+        (lambda: dirichlet(LABELS, 7, 1.0, 0, max_attempts=0), "max_attempts must be at least 1, got 0"),
+        (lambda: iid(LABELS, 2, -1), "got -1: choose one"),
+        (lambda: iid(LABELS, 2, 2**32), f"got {2**32}: choose one"),
+        (lambda: split(pooled(4), [0] * 4, 0.5, 2**32), f"got {2**32}: choose one"),
+        (lambda: dirichlet([0.0, 1.0], 1, 1.0, 0), "labels must"),
+        (lambda: dirichlet([[0], [1]], 1, 1.0, 0), "labels must"),
+        (lambda: dirichlet([-1, 0], 1, 1.0, 0), "labels must"),
+    ],
+)
+def test_what_cannot_be_divided_is_refused(make: Callable[[], object], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        make()
+
+
 def test_shards_names_the_nearest_numbers_that_divide() -> None:
     with pytest.raises(ValueError, match=r"number of classes, 4, got 3 \* 7 = 21: use num_clients = 4 or 8 or") as info:
         shards(LABELS, 7, 3, 0)
     assert str(info.value).endswith("shards_per_client = 4")
     assert shards(LABELS, 8, 3, 0).num_clients == shards(LABELS, 4, 3, 0).num_clients * 2
     assert shards(LABELS, 7, 4, 0).num_clients == 7
-
-
-def test_shards_names_the_class_that_is_too_small() -> None:
-    with pytest.raises(ValueError, match="for each of its 4 shards, got 2 of class 1"):
-        shards([0] * 9 + [1] * 2, 4, 2, 0)
-    with pytest.raises(ValueError, match="got 0 of class 2"):
-        shards([0, 0, 0, 1, 1, 1], 3, 1, 0, num_classes=3)
-    with pytest.raises(ValueError, match="shards_per_client must be at least 1, got 0"):
-        shards(LABELS, 4, 0, 0)
 
 
 @pytest.mark.parametrize("alpha", [0.0, -1.0, float("nan"), float("inf")])
@@ -341,32 +350,6 @@ def test_dirichlet_says_that_it_takes_long() -> None:
         pytest.raises(ValueError, match="none of 2001 attempts"),
     ):
         dirichlet(LABELS, 5, 0.01, 3, min_size=20, max_attempts=2001)
-
-
-def test_dirichlet_survives_an_alpha_that_underflows() -> None:
-    with pytest.raises(ValueError, match="each found only full clients for a class"):
-        dirichlet(LABELS, 5, 1e-300, 0, min_size=1, max_attempts=3)
-
-
-def test_dirichlet_refuses_the_impossible_before_drawing() -> None:
-    with pytest.raises(ValueError, match=r"min_size must be in 0\.\.14, .* got 15"):
-        dirichlet(LABELS, 7, 1.0, 0, min_size=15)
-    with pytest.raises(ValueError, match="max_attempts must be at least 1, got 0"):
-        dirichlet(LABELS, 7, 1.0, 0, max_attempts=0)
-
-
-@pytest.mark.parametrize("seed", [-1, 2**32])
-def test_seed_out_of_range(seed: int) -> None:
-    with pytest.raises(ValueError, match=f"got {seed}: choose one"):
-        iid(LABELS, 2, seed)
-    with pytest.raises(ValueError, match=f"got {seed}: choose one"):
-        split(pooled(4), [0] * 4, 0.5, seed)
-
-
-@pytest.mark.parametrize("labels", [[0.0, 1.0], [[0], [1]], [-1, 0]])
-def test_labels_must_be_classes(labels: list[int]) -> None:
-    with pytest.raises(ValueError, match="labels must"):
-        dirichlet(labels, 1, 1.0, 0)
 
 
 # ---- split

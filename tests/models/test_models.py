@@ -271,37 +271,26 @@ def test_build_takes_feature_vectors_where_it_can() -> None:
         build("lenet", (100,), 2)
 
 
-def test_build_lists_the_known_names() -> None:
-    with pytest.raises(ValueError, match=", ".join(MODELS) + ", got 'resnet'"):
-        build("resnet", (1, 28, 28), 10)
-
-
-def test_shapes_that_networks_refuse() -> None:
-    with pytest.raises(ValueError, match=r"square images .* got shape \(1, 28, 20\)"):
-        build("fedntd_cnn", (1, 28, 20), 10)
-    with pytest.raises(ValueError, match=r"at least 4 x 4 pixels, got shape \(1, 3, 8\)"):
-        build("small_bn", (1, 3, 8), 10)
-    with pytest.raises(ValueError, match="at least 16 pixels, got 14"):
-        LeNet(1, 14)
-    with pytest.raises(ValueError, match="PFedSDFashionCNN needs images of at least 16 pixels, got 15"):
-        PFedSDFashionCNN(1, 15)
-    with pytest.raises(ValueError, match="PFedSDCifar100CNN needs images of at least 16 pixels, got 15"):
-        PFedSDCifar100CNN(3, 15)
-    with pytest.raises(ValueError, match="at least 4 pixels, got 3"):
-        FedNTDCNN(1, 3)
-    with pytest.raises(ValueError, match="DenseMnistCNN needs images of at least 4 pixels, got 3"):
-        DenseMnistCNN(1, 3)
-    with pytest.raises(ValueError, match="DenseCNN needs images of at least 18 pixels, got 17"):
-        DenseCNN(image_size=17)
-
-
-def test_arguments_that_networks_refuse() -> None:
-    with pytest.raises(ValueError, match="got 'layer'"):
-        SmallConvNet(norm="layer")  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match=r"dropout must be in \[0, 1\), got 1\.0"):
-        SmallConvNet(dropout=1.0)
-    with pytest.raises(ValueError, match="use LogisticRegression"):
-        MLP(4, 2, hidden=())
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: build("fedntd_cnn", (1, 28, 20), 10), r"square images .* got shape \(1, 28, 20\)"),
+        (lambda: build("small_bn", (1, 3, 8), 10), r"at least 4 x 4 pixels, got shape \(1, 3, 8\)"),
+        (lambda: LeNet(1, 14), "at least 16 pixels, got 14"),
+        (lambda: PFedSDFashionCNN(1, 15), "PFedSDFashionCNN needs images of at least 16 pixels, got 15"),
+        (lambda: PFedSDCifar100CNN(3, 15), "PFedSDCifar100CNN needs images of at least 16 pixels, got 15"),
+        (lambda: FedNTDCNN(1, 3), "at least 4 pixels, got 3"),
+        (lambda: DenseMnistCNN(1, 3), "DenseMnistCNN needs images of at least 4 pixels, got 3"),
+        (lambda: DenseCNN(image_size=17), "DenseCNN needs images of at least 18 pixels, got 17"),
+        (lambda: build("resnet", (1, 28, 28), 10), ", ".join(MODELS) + ", got 'resnet'"),
+        (lambda: SmallConvNet(norm="layer"), "got 'layer'"),  # type: ignore[arg-type]
+        (lambda: SmallConvNet(dropout=1.0), r"dropout must be in \[0, 1\), got 1\.0"),
+        (lambda: MLP(4, 2, hidden=()), "use LogisticRegression"),
+    ],
+)
+def test_shapes_that_networks_refuse(make: Callable[[], object], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        make()
 
 
 def test_pooling_before_relu_gives_the_bits_of_relu_before_pooling() -> None:

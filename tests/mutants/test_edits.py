@@ -19,7 +19,7 @@ PARTS = (
     *("tasks", "predict", "statistics", "tuning", "task_checks", "threshold", "rare", "onnx", "robust", "texts"),
     *("flower", "nats", "new_method", "tokens", "threads", "commands", "parts"),
     *("table_words", "grammar", "schema", "requires", "transport", "edge"),
-    *("analyses", "command_line", "words", "networks"),
+    *("analyses", "command_line", "words", "networks", "papers", "published", "reports"),
 )
 
 

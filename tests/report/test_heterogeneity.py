@@ -64,6 +64,7 @@ def test_a_small_federation_shows_every_number() -> None:
     assert lines[1].split() == ["0", "12", "·", "3", "15"]
     assert lines[2].split() == ["1", "·", "1,200", "4", "1,204"]
     assert "2 clients, 1,219 examples, 3 classes" in lines
+    assert "more clients" not in shown(np.ones((2, 3), np.int64), shown=2)
     assert "examples a client: 15 to 1,204, median 609.5" in lines
 
 

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import base64
+import hashlib
 import re
 from xml.etree import ElementTree
 
 import numpy as np
 import pytest
+from jinja2 import UndefinedError
 
 from fedloom import History
 from fedloom.report import figures
 from fedloom.report.methods import Method, Run
 from fedloom.report.number_table import Column, Table
-from fedloom.report.page import Page
+from fedloom.report.page import Page, _templates
 from fedloom.report.style import ink, inline, rendered
 
 SVG = "{http://www.w3.org/2000/svg}"
@@ -134,3 +137,26 @@ def test_a_table_on_the_page() -> None:
     assert f'<td class="group">1.0</td><td class="text group long">{"w" * 50}</td>' in html.replace("> <", "><")
     assert '<td class="group"><b>2.0</b></td><td class="text group">–</td>' in html.replace("> <", "><")
     assert page.files["tables/t.csv"].startswith(b"m,a,w\n")
+
+
+def test_parts_of_a_page_have_names_of_their_own() -> None:
+    page = Page("title", {}, "lead")
+    for prefix in ("p1-", "p2-"):
+        page.part(prefix, "A problem")
+        page.section("summary", "Summary")
+        page.table(Table("t", [Column("m", "method")], [["a"]]), "caption")
+        page.grid()  # of no figure
+    assert [section.name for section in page.sections] == ["p1-part", "p1-summary", "p2-part", "p2-summary"]
+    assert set(page.files) == {"tables/p1-t.csv", "tables/p2-t.csv"}
+    assert [len(section.blocks) for section in page.sections] == [0, 1, 0, 1]
+
+
+def test_the_policy_names_the_digests_of_style_and_script_and_a_missing_name_is_an_error() -> None:
+    html = Page("title", {}, "lead").html()
+    for tag in ("style", "script"):
+        text = re.search(rf"<{tag}>(.*?)</{tag}>", html, re.DOTALL)
+        assert text
+        digest = base64.b64encode(hashlib.sha256(text[1].encode()).digest()).decode()
+        assert f"'sha256-{digest}'" in html or f"&#39;sha256-{digest}&#39;" in html
+    with pytest.raises(UndefinedError):
+        _templates().from_string("{{ nothing }}").render()

@@ -287,3 +287,13 @@ def test_what_is_not_offered(tmp_path: Path, name: str) -> None:
         ValueError, match=r"a data set with a published checksum, got .* use one of mnist, fashion_mnist"
     ):
         download(name, tmp_path)
+
+
+def test_a_checksum_is_that_of_its_own_file() -> None:
+    """Of MNIST, as its mirrors publish them."""
+    found = SOURCES["mnist"].download
+    assert found is not None
+    assert {file.path.rpartition("/")[2]: file.sha256[:4] for file in found.files} == {
+        "train-images-idx3-ubyte.gz": "440f", "train-labels-idx1-ubyte.gz": "3552",
+        "t10k-images-idx3-ubyte.gz": "8d42", "t10k-labels-idx1-ubyte.gz": "f7ae",
+    }  # fmt: skip

@@ -55,6 +55,7 @@ def test_runs_of_ones_own_are_judged(capsys: pytest.CaptureFixture[str], tmp_pat
     status, out, _ = call(capsys, "claims", "ktpfl", "--known", str(tmp_path))
     assert (status, f"Judged by the runs below {tmp_path}." in out.replace("\n", "")) == (0, True)
     assert "80.00" in out
+    assert "x 1 seeds" in out
     assert call(capsys, "claims", "ktpfl", "--known", str(tmp_path / "no"))[0] == 2
     assert error(capsys, "claims", "ktpfl", "--known", str(tmp_path / "no")).startswith("--known ")
 

@@ -68,6 +68,13 @@ def test_numbers_are_the_published_ones(table: str, column: str, row: str, accur
     assert one(table, column, row).accuracy == accuracy
 
 
+def test_a_lost_number_is_none_and_a_note_stands_behind_its_number() -> None:
+    found = {(c.row, c.column): c for table in ("dense-readme", "dense-clients") for c in cells(table)}
+    assert found["dense", "cifar10-a0.5-m5"][2:] == (62.19, None)
+    assert [c.accuracy for c in cells("dense-readme")] == [30.93, None, 71.81]
+    assert found["ensemble", "svhn-a0.5-m50"][2:] == (54.96, "b")
+
+
 def test_what_is_lost_or_contradicted_is_no_target() -> None:
     for r in EVERY:
         lost = r.accuracy is None

@@ -31,6 +31,7 @@ def test_the_student_is_drawn_by_epoch_beside_every_model(tmp_path: Path) -> Non
     assert axes.get_title(loc="left") == "fmnist-a0.1-m5-cnn, seed 0\n2 of 200 epochs"
     drawn = {line.get_label(): list(line.get_ydata()) for line in axes.lines}
     assert drawn["student"] == [25.0, 50.0]
+    assert [row[2:] for row in found.tables[0].rows if row[1] == "student"] == [[1, 0.25], [2, 0.5]]
     assert drawn["ensemble"] == [60.0, 60.0]
     assert drawn["mean of weights"] == [40.0, 40.0]
     assert [line.get_ydata()[0] for line in axes.lines if line.get_linewidth() == 0.8] == pytest.approx([20.0, 30.0])

@@ -11,6 +11,7 @@ import pytest
 
 from fedloom_papers import claims, recipes
 from fedloom_papers.fedntd import STUDY, proposition_1, proposition_2, proposition_3
+from fedloom_papers.fedntd.recipes import BETAS, cells
 from fedloom_papers.reproduction.claim_verdicts import ClaimVerdict, verdicts
 from fedloom_papers.reproduction.claims import FAILS, HOLDS, NOISE, NOT_RUN, Claim
 from published_runs import cell, made
@@ -46,6 +47,18 @@ def test_orders_are_those_of_print() -> None:
     assert (("cifar10-s2", "fedcurv"), ("cifar10-s2", "fedprox")) in pairs
     assert (("cifar10-s2", "scaffold"), ("cifar10-s2", "fedcurv")) not in pairs  # 0.08 points apart
     assert not any("fednova" in row or row == "fedntd" for pair in pairs for _, row in pair)
+
+
+def test_which_values_of_beta_and_tau_are_compared() -> None:
+    level = {cell.row for part in claim("FedNTD is not sensitive to beta").parts for cell in part.cells}
+    assert level == {f"fedntd-beta{beta:g}" for beta in BETAS if beta >= 0.3}
+    hurts = {tuple(cell.row for cell in part.cells) for part in claim("A small tau hurts").parts}
+    assert hurts == {("fedntd-tau1", "fedntd-tau0.3")}
+    printed = {c.key for part in claim("The printed accuracies themselves").parts for c in part.cells}
+    failed = {(TABLE, c.column, c.row) for c in cells(TABLE) if c.note}
+    assert failed
+    assert not failed & printed
+    assert (TABLE, "cifar10-s2", "fedntd") in printed
 
 
 def test_the_method_that_forgets_less_is_the_better_one(tmp_path: Path) -> None:

@@ -64,6 +64,16 @@ def test_the_density_of_few_equal_or_uniform_angles() -> None:
         angle_density([], GRID)
 
 
+@pytest.mark.parametrize(
+    ("angle", "spread"), [([-0.5, 0.5] * 16, np.sqrt(-2 * np.log(np.cos(0.5)))), ([0, np.pi] * 16, np.pi / np.sqrt(3))]
+)
+def test_the_width_is_by_scotts_rule_and_at_most_that_of_uniform_angles(angle: list[float], spread: float) -> None:
+    at, width = np.array([0.0, 0.8, 2.0]), spread / 2  # of 32 angles: 32^(-1/5)
+    away = (at[:, None] - np.array(angle))[..., None] + 2 * np.pi * np.arange(-2, 3)
+    expected = np.exp(-0.5 * (away / width) ** 2).sum(-1).mean(1) / (width * np.sqrt(2 * np.pi))
+    np.testing.assert_allclose(angle_density(angle, at), expected, rtol=1e-6)
+
+
 def test_the_density_in_the_plane() -> None:
     points = np.random.default_rng(0).normal(size=(500, 2)) * [1.0, 0.5]
     side = np.linspace(-4, 4, 81)

@@ -66,3 +66,10 @@ def test_lines_that_may_coincide_can_be_told_apart() -> None:
     lines = {"a class": steps, "two classes": steps, "a client": steps}
     drawn = proposition_3.draw(steps, lines, steps).axes[0].get_lines()
     assert [line.get_linestyle() for line in drawn] == ["-", "-", "--"]
+
+
+def test_the_bound_is_the_loss_of_class_losses_that_are_quadratic() -> None:
+    share, optima, least = [0.25, 0.75], np.array([[0.0, 1.0], [2.0, 1.0]]), [1.0, 2.0]
+    w = np.array([1.0, 0.0])
+    losses = [v + 3 / 2 * np.square(w - at).sum() for v, at in zip(least, optima, strict=True)]
+    assert smooth_bound(w, share, optima, least, smoothness=3) == pytest.approx(np.dot(share, losses))

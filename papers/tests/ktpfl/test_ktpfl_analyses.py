@@ -113,6 +113,17 @@ def test_accuracy_by_architecture(run: AnalysedRun, tmp_path: Path) -> None:
     assert by_architecture(History("X", metrics=[{"round": 0}])) == ([], {})
 
 
+def test_clients_have_the_models_in_turn_and_one_without_a_client_is_left_out() -> None:
+    metrics = [
+        {"round": 0, "personal_by_client": {"0": 0.9}},
+        {"round": 2, "personal_by_client": {"0": 0.1, "1": 0.2, "2": None, "3": 0.3, "4": 0.6}},
+        {"round": 4, "personal_by_client": {"0": 0.3, "1": 0.2, "3": 0.5, "4": 0.4}},
+    ]
+    found = by_architecture(History("X", metrics=metrics, manifest={"models": ["a", "b", "c"]}))
+    assert found[0] == [2, 4]
+    assert found[1] == {"a": [(2, 0.2, 0.1), (2, 0.4, 0.3)], "b": [(2, 0.4, 0.2), (2, pytest.approx(0.3), 0.2)]}
+
+
 @pytest.mark.slow
 def test_accuracy_before_and_after_distillation(trained: Callable[..., Path], tmp_path: Path) -> None:
     run = AnalysedRun.of(trained(*KT, "--per-client", "--set", "distill.optimiser.lr=3.0"))
@@ -156,6 +167,10 @@ def test_bytes_beside_those_of_models(run: AnalysedRun, tmp_path: Path) -> None:
         assert row["up"] == 3 * 10 * 3 * 4  # three clients, P = 10, three classes
         assert row["down"] == 3 * (10 * 3 * 4 + 2 * 10 * 8)
         assert row["models_each_way"] == sum(sizes[("lenet", "mlp")[k % 2]] for k in record["clients"])
+    told = dict(found.summary.rows)
+    for way in ("down", "up"):
+        assert told[f"{way}, this run"] == pytest.approx(sum(row[way] for row in rows) / 2**20)
+        assert told[f"{way}, models"] == pytest.approx(sum(row["models_each_way"] for row in rows) / 2**20)
     ratio = 2 * sum(row["models_each_way"] for row in rows) / sum(row["up"] + row["down"] for row in rows)
     assert found.remarks == [f"To send the models both ways takes {ratio:,.1f} times the bytes of this run of KTpFL."]
 

@@ -58,6 +58,13 @@ def test_settings_of_the_paper() -> None:
     assert (letters.data.public_source, letters.local.optimiser.lr) == ("mnist", 0.01)
 
 
+def test_clients_are_the_same_with_every_seed_and_the_server_takes_ten_thousand_steps() -> None:
+    assert {r.experiment.data.partition_seed for r in EVERY} == {1}
+    for row in ("feddf", "pfeddf"):
+        (recipe,) = find("ktpfl-mixed", ["cifar10-two"], [row])
+        assert recipe.experiment.settings[row]["steps"] == 10_000
+
+
 def test_settings_of_our_own_protocol() -> None:
     letters = find("ktpfl-small", ["emnist20k-two"], ["kt_pfl"])[0].experiment.data
     assert (letters.source, letters.classes, letters.examples) == ("emnist_letters", 10, 20_000)
