@@ -10,7 +10,6 @@ from fedloom.core.cohort import Total
 from fedloom.engines.accounting import of_new_states, of_states
 from fedloom.engines.aggregators import aggregator
 from fedloom.engines.attacks import Lies
-from fedloom.engines.encoding import Decoded
 from fedloom.engines.engine_options import Options
 from fedloom.engines.faults import Lost
 from fedloom.engines.links import Asked, Chain, Link, Question
@@ -48,6 +47,12 @@ class StatesCounted(Link):
             yield request, states, answer
 
 
+def _decoded() -> Link:
+    from fedloom.engines.encoding import Decoded  # most runs have none
+
+    return Decoded()
+
+
 def chain_of(options: Options) -> Chain:
     """Return the way of uploads to their mean.
 
@@ -58,7 +63,7 @@ def chain_of(options: Options) -> Chain:
     limit = bound(options.bound)
     links: list[Link | None] = [
         None if options.faults is None else Lost(options.faults),
-        Decoded() if options.encoders else None,
+        _decoded() if options.encoders else None,
         None if options.attack is None else Lies(options.attack),
         StatesCounted() if options.counts_states else None,
         None if limit is None else Bounded(limit),

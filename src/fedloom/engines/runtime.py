@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -24,12 +24,14 @@ from fedloom.core.network_makers import own_defaults
 from fedloom.core.random import derive
 from fedloom.core.task_measures import Score, added, measures_of, scores_of, sums_of
 from fedloom.core.types import Weights, replace
-from fedloom.engines.encoding import Encoders, WithKept
 from fedloom.engines.links import Encoder
 from fedloom.engines.message import EVALUATING, EVALUATION, GIVEN, Answer, Request, Rows
 from fedloom.engines.personal import Predictions, given, models_in, personal
 from fedloom.engines.population import Population
 from fedloom.storage import codec
+
+if TYPE_CHECKING:
+    from fedloom.engines.encoding import Encoders
 
 STACKED = (
     "Clients run stacked: instead of a Python branch or .item() write torch.where, instead of torch.randn "
@@ -60,7 +62,11 @@ class Runtime:
         encoders: Sequence[Encoder] = (),
     ) -> None:
         self.population, self.algorithm, self.stacked = population, algorithm, stacked
-        self.encoders = Encoders(encoders, algorithm) if encoders else None
+        self.encoders: Encoders | None = None
+        if encoders:
+            from fedloom.engines.encoding import Encoders  # most runs have none
+
+            self.encoders = Encoders(encoders, algorithm)
         self._works: dict[str, Callable[..., Any]] = {}
         self.compilation, self.bf16, self.between = compilation, bf16, between
         self.programs = Programs() if programs is None else programs
@@ -174,13 +180,13 @@ class Runtime:
         """Return (new state, what travels) of one client; one that is evaluated keeps its state."""
         if self.encoders is None:
             return self._computed(method, client, *sent)
-        state: WithKept = client.state
+        state = client.state
         client = replace(client, state=state.own)
         own, upload = self._computed(method, client, *sent)
         if method not in self.encoders.sets:
             return state, upload
         upload, kept = self.encoders.encode(method, client, sent, upload, state.kept)
-        return WithKept(own=own, kept=kept), upload
+        return replace(state, own=own, kept=kept), upload
 
     def _computed(self, method: str, client: Client[Any], *sent: Any) -> tuple[Any, Any]:
         """Return (new state, upload) of one client, as the method says."""
