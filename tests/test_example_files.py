@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from fedloom.cli.main import main
 
@@ -23,7 +24,7 @@ def _in_the_folder(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(ROOT / "examples")
     monkeypatch.setattr(sys, "path", [str(ROOT / "examples"), *sys.path])
     monkeypatch.setattr(sys, "dont_write_bytecode", True)
-    for name in ("own", "own_algorithm"):
+    for name in ("own", "own_algorithm", "own_clusters", "own_twins"):
         monkeypatch.setitem(sys.modules, name, None)  # what is imported under these names goes when the test ends
         del sys.modules[name]
 
@@ -54,12 +55,31 @@ def test_own_py(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.
 
 
 @pytest.mark.slow
-def test_own_algorithm_py(capsys: pytest.CaptureFixture[str]) -> None:
-    runpy.run_path("own_algorithm.py", run_name="__main__")
+@pytest.mark.parametrize(
+    ("file", "method", "gain"),
+    [("own_algorithm", "Ditto", 0.0), ("own_clusters", "Halved", 0.3), ("own_twins", "Twins", 0.1)],
+)
+def test_a_method_of_ones_own_is_checked_and_beats_fedavg(
+    file: str, method: str, gain: float, capsys: pytest.CaptureFixture[str]
+) -> None:
+    runpy.run_path(f"{file}.py", run_name="__main__")
     out = capsys.readouterr().out
     assert out.startswith("checks that do not apply: {'neutral_is_fedavg': 'declares no neutral settings'}\n")
     reached = {line.split()[0]: float(line.split()[-1]) for line in out.splitlines()[1:]}
-    assert reached["Ditto"] > reached["FedAvg"] > 0.6
+    assert reached[method] > reached["FedAvg"] + gain
+
+
+@pytest.mark.parametrize(
+    ("directions", "chosen"),
+    [
+        ([[1.0, 0.0], [0.6, 0.8], [-1.0, 0.0]], [[1.0, 0.0], [-1.0, 0.0]]),
+        ([[1.0, 0.0]], [[1.0, 0.0], [1.0, 0.0]]),
+        ([], [[0.0, 0.0], [0.0, 0.0]]),
+    ],
+)
+def test_the_two_clients_least_alike(directions: list[list[float]], chosen: list[list[float]]) -> None:
+    least_alike = runpy.run_path("own_clusters.py")["least_alike"]
+    assert [row.tolist() for row in least_alike(torch.tensor(directions).reshape(-1, 2))] == chosen
 
 
 @pytest.mark.parametrize("file", FILES, ids=lambda p: p.name)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import runpy
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 import fedloom as fl
 from commands import call, error
+from fedloom.cli.parser import parser
 
 
 @pytest.mark.slow
@@ -40,20 +41,35 @@ def test_a_new_method_keeps_its_promises_and_runs(
     status, out, _ = call(capsys, "new", "method", "my_pull")
     assert status == 0
     lines = [line.strip() for line in out.splitlines()]
-    assert lines[:4] == ["my_pull.py", "test_my_pull.py", "pip install pytest", "python -m pytest test_my_pull.py"]
-    assert lines[4] == "fedloom compare fedavg my_pull:MyPull --partition dirichlet:0.1 --out runs/my_pull"
+    assert lines[:3] == ["my_pull.py", "test_my_pull.py", "python test_my_pull.py"]
+    assert lines[3] == "fedloom compare fedavg my_pull:MyPull --partition dirichlet:0.1 --out runs/my_pull"
     monkeypatch.syspath_prepend(tmp_path)
-    space: dict[str, Any] = {}
-    test = Path("test_my_pull.py").read_text(encoding="utf-8")
-    exec(compile(test, "test_my_pull.py", "exec", dont_inherit=True), space)
-    space["test_promises"]()
-    space["test_the_pull_holds_clients_back"]()
+    space = runpy.run_path("test_my_pull.py", run_name="__main__")
+    assert capsys.readouterr().out == "MyPull keeps its promises\n"
+    assert [name for name in space if name.startswith("test_")] == ["test_promises", "test_the_pull_holds_clients_back"]
     small = ["--set", "data.examples=300", "--clients", "5", "--cohort", "2", "--rounds", "1", "--model", "logistic"]
     status, _, err = call(capsys, "run", "my_pull:MyPull", *small, "--threads", "1", "--set", "mu=0.5")
     assert status == 0, err
     assert error(capsys, "new", "method", "my_pull") == (
         "fedloom new overwrites no file, and . has my_pull.py, test_my_pull.py: name the method otherwise"
     )
+
+
+@pytest.mark.parametrize("words", [["mine"], ["method", "mine"]])
+def test_each_printed_command_is_one(
+    words: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    status, out, _ = call(capsys, "new", *words)
+    assert status == 0
+    commands = [line.split() for line in out.splitlines() if line.startswith("  ")]
+    assert len(commands) >= 2
+    for program, *rest in commands:
+        if program == "fedloom":
+            parser().parse_args(rest)  # which ends the test where it refuses
+        else:
+            assert program in ("cd", "python")
+            assert all(Path(word).exists() for word in rest)
 
 
 def test_a_class_keeps_the_name_that_a_person_gives(

@@ -161,6 +161,12 @@ def test_the_pull_holds_clients_back() -> None:
     start = trained(mu=1.0, lr=1e-12)
     moved = [float((trained(mu, lr=0.1) - start).sq_norm()) for mu in (0.01, 1.0)]
     assert moved[1] < 0.9 * moved[0]
+
+
+if __name__ == "__main__":  # or by pytest, with all other tests
+    test_promises()
+    test_the_pull_holds_clients_back()
+    print("CLASS keeps its promises")
 '''
 
 
@@ -202,8 +208,7 @@ def _write_method(name: str | None, console: Terminal) -> int:
     texts = {f"{module}.py": _METHOD, f"test_{module}.py": _TEST}
     files = {file: text.replace("CLASS", kind).replace("MODULE", module) for file, text in texts.items()}
     lines = (
-        "pip install pytest",
-        f"python -m pytest test_{module}.py",
+        f"python test_{module}.py",
         f"fedloom compare fedavg {module}:{kind} --partition dirichlet:0.1 --out runs/{module}",
     )
     _publish(Path(), files, lines, "name the method otherwise", console)
