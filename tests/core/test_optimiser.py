@@ -122,7 +122,8 @@ def test_a_rate_for_each_client(optimiser: Optimiser) -> None:
     optimiser.step_(stack, [g.clone()], optimiser.init(stack, 1), rates, lead=1)
     for k in range(3):
         one = [start[k].clone()]
-        optimiser.step_(one, [g[k].clone()], optimiser.init(one), rates[k])
+        alone = dataclasses.replace(optimiser, lr=float(rates[k]))  # `lr` itself is nobody's rate here
+        alone.step_(one, [g[k].clone()], alone.init(one), rates[k])
         np.testing.assert_allclose(stack[0][k], one[0], rtol=0, atol=1e-12)
 
 
