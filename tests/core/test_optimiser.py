@@ -113,7 +113,9 @@ def test_fused_step_takes_gradients_of_any_layout(momentum: float) -> None:
         assert torch.allclose(one[0], two[0], rtol=1e-6)
 
 
-@pytest.mark.parametrize("optimiser", [SGD(lr=1.0, momentum=0.9), SGD(lr=1.0, clip=1.0), Adam(lr=1.0), AdamW(lr=1.0, weight_decay=0.5)])
+@pytest.mark.parametrize(
+    "optimiser", [SGD(lr=1.0, momentum=0.9), SGD(lr=1.0, clip=1.0), Adam(lr=1.0), AdamW(lr=1.0, weight_decay=0.5)]
+)
 def test_a_rate_for_each_client(optimiser: Optimiser) -> None:
     """As many clients as the last axis is long: a rate that broadcast over it would go unnoticed."""
     rates = torch.tensor([0.1, 0.2, 0.3], dtype=torch.float64)

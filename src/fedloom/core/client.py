@@ -11,6 +11,7 @@ from torch import Tensor
 
 from fedloom.core.batches import Batches, plan
 from fedloom.core.errors import SettingError, StackingError
+from fedloom.core.fold.execution import current
 from fedloom.core.losses import Loss, task_loss
 from fedloom.core.model import Model
 from fedloom.core.task import Task
@@ -128,6 +129,34 @@ class Client(Generic[S]):
             )
         counts = self.num_examples if aggregation == "samples" else torch.ones_like(self.num_examples)
         return Weighted(value=value, weight=counts)
+
+    def note(self, **numbers: Tensor | float) -> None:
+        """Note numbers of this client for the round's record.
+
+        The record has their mean over the round's clients (`client_NAME`), their standard deviation (`client_NAME_std`)
+        and each client's (`client_NAME_by_client`). Of a name that is noted twice the last number counts; one that is
+        not finite counts as none.
+
+        Args:
+            **numbers: one number each, [].
+
+        Raises:
+            StackingError: a number is no single one, or a step of `fold` or `minimise` notes it.
+        """
+        run = current()
+        if run.step is not None:
+            raise StackingError(
+                "a step of fold or minimise cannot note, since its tensors end with it: return the number in the carry "
+                "and call client.note after the fold"
+            )
+        for name, number in numbers.items():
+            value = number if isinstance(number, Tensor) else torch.tensor(number, device=self.key.device)
+            if value.ndim:
+                raise StackingError(
+                    f"client.note takes one number for each name, got {name} of shape {list(value.shape)}: note a "
+                    "mean, or each by a name of its own"
+                )
+            run.notes[name] = value.detach().to(torch.float64)
 
 
 def on_client(method: F) -> F:

@@ -290,7 +290,7 @@ class AskedCohort:
         summed = answer.summed
         engine.traffic.losses.update(mean_losses(request, answer) if summed is None else summed.losses)
         for work, found in answer.after.items():
-            engine.traffic.after.setdefault(work, {}).update({ids[i]: tree.take(found, i) for i in good})
+            engine.traffic.found(work, {ids[i]: tree.take(found, i) for i in good})
         bill = engine.bill(request.call.method)
         engine.traffic.count("down", ids, bill.of_request(request.call.broadcast, request.scatter, n))
         engine.traffic.count("up", ids, bill.of_uploads(answer.upload, n) if answer.up is None else answer.up)

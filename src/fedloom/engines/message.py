@@ -26,6 +26,7 @@ Rows = Literal["val", "test", "train"]
 Split = Literal["val", "test", "all"]  # by which rows; all: those held out to test on, and training rows
 GIVEN = "given"  # in the place of the method: a client is evaluated by the model that it is sent
 EVALUATION = "evaluation"  # the work on what a client has trained that is fedloom's own: how good it is
+NOTES = "notes"  # in the place of a work: what a client notes of itself
 EVALUATING = "evaluate"  # in the place of the exchange, where a client is looked at and no state moves
 
 
@@ -116,7 +117,7 @@ class Answer:
     steps: tuple[tuple[int, ...], ...]  # of each client
     problem: str | None = None
     batch: int | None = None
-    after: Mapping[str, Any] = field(default_factory=dict)  # of each work on what it has trained; leaves [K]
+    after: Mapping[str, Any] = field(default_factory=dict)  # of each work on what it has trained, and `NOTES`; [K]
     trained: tuple[int, Any] | None = None  # what a replay looks at: (client axes 0 or 1, carry); never travels
     summed: Summed | None = None  # then there are neither upload nor losses
     up: Sequence[Counter[str]] | None = None  # bytes by kind of each upload, where it no longer is as it travelled

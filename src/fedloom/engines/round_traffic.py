@@ -11,6 +11,7 @@ from torch import Tensor
 
 from fedloom.core.cohort import Predict
 from fedloom.core.types import Failure, Weights
+from fedloom.engines.message import NOTES
 
 
 @dataclass
@@ -26,12 +27,21 @@ class Traffic:
     accepted: int = 0  # answers
     refused: int = 0  # answers that came, and may not be
     after: dict[str, dict[int, Any]] = field(default_factory=dict)  # by work and client, of what it has trained last
+    notes: dict[int, dict[str, float]] = field(default_factory=dict)  # of clients, by name
     losses: dict[int, float] = field(default_factory=dict)  # mean local training loss by client, last minimise
     server_losses: dict[str, float] = field(default_factory=dict)  # mean over the steps of its last own training
     noted: dict[str, Any] = field(default_factory=dict)  # numbers for the record, as the server has named them
     to_judge: dict[str, Predict | Mapping[int, Predict]] = field(default_factory=dict)  # on the test set, by name
     unanswered: dict[str, str] = field(default_factory=dict)  # why a round ended early, by architecture
     server_refused: dict[str, str] = field(default_factory=dict)  # why a server state stayed, by architecture
+
+    def found(self, work: str, by_client: Mapping[int, Any]) -> None:
+        """Keep what a work has found of some clients, or what these have noted."""
+        if work != NOTES:
+            self.after.setdefault(work, {}).update(by_client)
+            return
+        for k, notes in by_client.items():
+            self.notes.setdefault(k, {}).update({name: float(value) for name, value in notes.items()})
 
     def count(self, way: Literal["down", "up"], clients: Sequence[int], each: Sequence[Counter[str]]) -> None:
         """Add what each of some clients was sent or has sent, by kind."""

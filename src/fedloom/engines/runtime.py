@@ -16,7 +16,7 @@ from fedloom.core.algorithm import Algorithm
 from fedloom.core.batches import Batches
 from fedloom.core.client import Client, NotPlanned
 from fedloom.core.errors import ClientError, FedloomError, StackingError, quiet_vmap
-from fedloom.core.fold.execution import Compilation, Execution, Programs, executing
+from fedloom.core.fold.execution import Compilation, Execution, Programs, current, executing
 from fedloom.core.local_training import Local
 from fedloom.core.model import Model
 from fedloom.core.naming import by_python_name
@@ -25,7 +25,7 @@ from fedloom.core.random import derive
 from fedloom.core.task_measures import Score, added, measures_of, scores_of, sums_of
 from fedloom.core.types import Weights, replace
 from fedloom.engines.links import Encoder
-from fedloom.engines.message import EVALUATING, EVALUATION, GIVEN, Answer, Request, Rows
+from fedloom.engines.message import EVALUATING, EVALUATION, GIVEN, NOTES, Answer, Request, Rows
 from fedloom.engines.personal import Predictions, given, models_in, personal
 from fedloom.engines.population import Population
 from fedloom.storage import codec
@@ -89,7 +89,7 @@ class Runtime:
         with executing(execution):
             try:
                 compute = self._together if self.stacked else self._alone
-                new, upload = compute(request, self.clients(request, states))
+                new, upload, notes = compute(request, self.clients(request, states))
             except (FedloomError, KeyboardInterrupt):
                 raise
             except Exception as error:
@@ -101,9 +101,10 @@ class Runtime:
                 "keeps: compute new tensors, p * 0.5 and not p.mul_(0.5), or clone first",
             )
         answer = _answer(self._scored(upload), execution, len(request.clients))
-        if watched or not works or execution.trained is None:
-            return new, answer
-        return new, dataclasses.replace(answer, after=self._after(request, states, execution.trained))
+        after = {NOTES: notes} if notes else {}
+        if works and not watched and execution.trained is not None:
+            after |= self._after(request, states, execution.trained)
+        return new, dataclasses.replace(answer, after=after) if after else answer
 
     @own_defaults()
     def fresh(self, client: int) -> Any:
@@ -175,6 +176,14 @@ class Runtime:
         """
         if name != EVALUATION and name not in self._works:
             self._works[name] = by_python_name(name, "a work on trained models")
+
+    def _noting(self, method: str, client: Client[Any], *sent: Any) -> tuple[Any, Any, dict[str, Tensor]]:
+        """Return (new state, what travels, what was noted) of one client."""
+        run = current()
+        run.notes = {}  # of a stack these belong to its `vmap`, and must leave with what it returns
+        state, upload = self._one(method, client, *sent)
+        notes, run.notes = run.notes, {}
+        return state, upload, notes
 
     def _one(self, method: str, client: Client[Any], *sent: Any) -> tuple[Any, Any]:
         """Return (new state, what travels) of one client; one that is evaluated keeps its state."""
@@ -273,13 +282,13 @@ class Runtime:
         task = self.population.task
         return replace(upload.result, scores=scores_of(task, upload.outputs, upload.y, upload.mask))
 
-    def _alone(self, request: Request, stacked: Client[Any]) -> tuple[Any, Any]:
+    def _alone(self, request: Request, stacked: Client[Any]) -> tuple[Any, Any, dict[str, Tensor]]:
         call, mine = request.call, tree.take(self._arguments(request), 0)
-        out = self._one(call.method, _only(stacked), *call.broadcast, *mine)
-        state, upload = tree.map_tree(lambda t: t[None], out)
-        return state, upload
+        out = self._noting(call.method, _only(stacked), *call.broadcast, *mine)
+        state, upload, notes = tree.map_tree(lambda t: t[None], out)
+        return state, upload, notes
 
-    def _together(self, request: Request, client: Client[Any]) -> tuple[Any, Any]:
+    def _together(self, request: Request, client: Client[Any]) -> tuple[Any, Any, dict[str, Tensor]]:
         """Compute under `vmap`.
 
         It takes and gives flat lists of tensors: [K, ...] where they belong to one client.
@@ -293,14 +302,14 @@ class Runtime:
 
         def one(*leaves: Tensor) -> list[Tensor]:
             client, broadcast, mine = tree.unflatten(list(leaves), spec)
-            answer, out = tree.flatten(self._one(call.method, client, *broadcast, *mine))
+            answer, out = tree.flatten(self._noting(call.method, client, *broadcast, *mine))
             structure.append(out)
             return answer
 
         with quiet_vmap():
             answer = vmap(one, in_dims=tuple(axes), randomness="error")(*flat)
-        state, upload = tree.unflatten(list(answer), structure[-1])
-        return state, upload
+        state, upload, notes = tree.unflatten(list(answer), structure[-1])
+        return state, upload, notes
 
 
 def _failure(request: Request, batch: int | None, error: Exception, stacked: bool) -> ClientError:

@@ -18,7 +18,7 @@ from fedloom.core.local_training import Local
 from fedloom.core.types import replace
 from fedloom.data import by_lists
 from fedloom.engines.links import Encoder
-from fedloom.engines.message import EVALUATING, Request, Rows
+from fedloom.engines.message import EVALUATING, NOTES, Request, Rows
 from fedloom.engines.message_bytes import same_shapes, shapes_of, short
 from fedloom.engines.population import Population
 from fedloom.engines.runtime import Runtime
@@ -69,6 +69,9 @@ class AnswerShapes:
             if (count := sum(max(1, entry.shape[1]) for entry in like)) > planned:
                 raise CodecError(f"losses are of at most the {planned} steps that were asked for, got {count}")
             return
+        if name == "after" and isinstance(like, dict) and isinstance(noted := like.get(NOTES, {}), dict):
+            known = expected[name].get(NOTES)  # a branch may leave some out, and none may come that nobody knows
+            like = like if known is None else {**like, NOTES: {**known, **noted}}
         same_shapes(expected[name], name, like)
 
     def size(self, request: Request) -> int:
@@ -93,6 +96,7 @@ class AnswerShapes:
                 first, model = tree.stack([runtime.fresh(0)]), tree.stack([runtime.initial(architecture)])
                 states, answer = runtime.answer(alone, first)
                 after = {work: runtime.look(work, alone, first, model) for work in call.works}
+                after |= {NOTES: answer.after[NOTES]} if NOTES in answer.after else {}
             parts = {"upload": answer.upload, "losses": list(answer.losses), "state": states}
             parts |= {"after": after} if after else {}
             self._expectations[key] = {name: shapes_of(value) for name, value in parts.items()}, answer.planned
