@@ -15,7 +15,14 @@ import numpy.typing as npt
 
 from fedloom.coordinator import run_documents as reading
 from fedloom.coordinator.chosen_rounds import ClassRows, measures_of_task, newest, validated_round
-from fedloom.coordinator.record_entries import columns_of, entries_of, known, lower_is_better, measures_for
+from fedloom.coordinator.record_entries import (
+    columns_of,
+    entries_of,
+    known,
+    lower_is_better,
+    measures_for,
+    noted_measures,
+)
 from fedloom.coordinator.verification import unproved
 from fedloom.core.errors import SettingError
 from fedloom.core.task_measures import TaskMeasure
@@ -105,8 +112,8 @@ class History:
 
     @property
     def columns(self) -> dict[str, Measure]:
-        """Descriptions of those among them that parts of the run have declared, by name."""
-        return columns_of(self.manifest)
+        """Descriptions of those among them that parts of the run have declared, or its code has noted, by name."""
+        return columns_of(self.manifest) | noted_measures(self.metrics)
 
     def lower_is_better(self, name: str) -> bool:
         """Return whether a measure of the records is good when it is low.
@@ -398,7 +405,8 @@ class History:
         return None
 
 
-_NOTED = ("server_", "bytes_", "new_", "class_accuracy_", "seconds_")  # numbers that a run may lack where others do not
+# Numbers that a run may lack where others do not.
+_NOTED = ("client_", "server_", "bytes_", "new_", "class_accuracy_", "seconds_")
 
 
 def _many(name: str) -> bool:

@@ -128,6 +128,10 @@ class PerClient(Part):
             f"trained_{of.main.name}": mean(new[k] / n for k, n in size.items()),
             "drop": mean(up * (self.previous[k] - received[k]) / n for k, n in size.items() if k in self.previous),
         }
+        if notes := {k: run.engine.traffic.notes[k] for k in sorted(run.engine.traffic.notes)}:
+            names = dict.fromkeys(name for of_one in notes.values() for name in of_one)
+            lists = {n: [finite(of_one.get(n, math.nan)) for of_one in notes.values()] for n in names}
+            run.by_client["noted"] = {"clients": [*notes], **lists}
         self.previous.update({k: amount if math.isfinite(amount) else math.nan for k, amount in new.items()})
         return means
 

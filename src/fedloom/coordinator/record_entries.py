@@ -132,3 +132,21 @@ def columns_of(manifest: Mapping[str, Any]) -> dict[str, Measure]:
     """Return the columns that a run's parts from outside have declared, by name."""
     said = ({**one, "range": tuple(one.get("range", (None, None)))} for one in manifest.get("columns", ()))
     return {one["name"]: Measure(**one) for one in said}
+
+
+def noted_measures(records: Sequence[Mapping[str, Any]]) -> dict[str, Measure]:
+    """Return descriptions of the numbers that clients (`client.note`) and a server (`cohort.note`) have noted."""
+    found = {name: None for record in records for name, value in record.items() if not isinstance(value, list | dict)}
+    out = dict[str, Measure]()
+    for name in found:
+        whose, _, what = name.partition("_")
+        if whose == "client" and what.endswith("_std") and name.removesuffix("_std") in found:
+            word, of = what.removesuffix("_std"), "Standard deviation over the clients of a round of what each noted as"
+            out[name] = Measure(name, f"Spread of {word} over clients", name, f"{of} {word}.", unit="", better=None)
+        elif whose == "client":
+            of = "Mean over the clients of a round of what each noted as"
+            out[name] = Measure(name, f"Clients' {what}", name, f"{of} {what}.", unit="", better=None)
+        elif whose == "server" and name not in ("server_loss", "server_refused"):
+            of = "Number that the server noted as"
+            out[name] = Measure(name, f"Server's {what}", name, f"{of} {what}.", unit="", better=None)
+    return out

@@ -7,9 +7,11 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-from fedloom.coordinator.evaluation import mean
+import numpy as np
+
+from fedloom.coordinator.evaluation import finite, mean
 from fedloom.coordinator.history import Record
-from fedloom.core.json_types import COUNT, TEXT, Index, JsonType, mapped, number, within
+from fedloom.core.json_types import COUNT, TEXT, Index, JsonType, listed, mapped, number, within
 from fedloom.core.task_measures import TaskMeasure
 from fedloom.engines.round_traffic import Traffic
 from fedloom.evaluate.measure import Column, Entry, Measure
@@ -38,6 +40,8 @@ def columns_for(main: TaskMeasure, others: Sequence[TaskMeasure]) -> tuple[Colum
             "Mean loss over the steps of the server's last own training, in rounds with one.",
             unit="loss", better="low",
         ),
+        Entry("client_*_by_client", JsonType(listed(float | None), "a list of numbers or null, as of clients")),
+        Entry("client_*", number()),
         Entry("server_*", JsonType(float | bool | list[Any] | None, "a number that an algorithm notes, or a list")),
         Entry("bytes_down", COUNT),
         Entry("bytes_up", COUNT),
@@ -45,6 +49,21 @@ def columns_for(main: TaskMeasure, others: Sequence[TaskMeasure]) -> tuple[Colum
         Entry("seconds", JsonType(mapped(within(0, None)), "a mapping of phases to numbers >= 0"), "timing.jsonl"),
         Entry("peak_rss_mib", number(), "timing.jsonl"),
     )  # fmt: skip
+
+
+def _of_notes(of_each: Sequence[dict[str, float]]) -> Record:
+    """Return the means of what clients have noted, its spread, and the number of each; null where one has none.
+
+    `of_each`: the notes of each client of the round. Numbers that are not finite are none.
+    """
+    out: Record = {}
+    for name in dict.fromkeys(name for notes in of_each for name in notes):
+        values = [finite(notes[name]) if name in notes else None for notes in of_each]
+        there = [value for value in values if value is not None]
+        out[f"client_{name}"] = mean(there)
+        out[f"client_{name}_std"] = float(np.std(there)) if there else None
+        out[f"client_{name}_by_client"] = values
+    return out
 
 
 def of_traffic(traffic: Traffic, clients: Sequence[int]) -> Record:
@@ -65,6 +84,7 @@ def of_traffic(traffic: Traffic, clients: Sequence[int]) -> Record:
         "train_loss": mean(losses),
         **({"server_loss": mean(traffic.server_losses.values())} if traffic.server_losses else {}),
         **traffic.noted,
+        **_of_notes([{} if str(k) in failed else traffic.notes.get(k, {}) for k in clients if k in traffic.asked]),
         "bytes_down": sum(traffic.down.values()),
         "bytes_up": sum(traffic.up.values()),
         **{f"bytes_{k}": n for k, n in sorted(traffic.kinds.items()) if n},

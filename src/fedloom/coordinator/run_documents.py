@@ -109,9 +109,9 @@ def checker(name: str, entries: Entries) -> Callable[[Object], None]:
 
 def _check_clients(record: Object, entries: Entries) -> None:
     """Raise ValueError unless the columns of a record of clients are what they are, and as long as its clients."""
-    for part in ("judged", "trained"):
+    for part in ("judged", "trained", "noted"):
         columns = record.get(part, {"clients": [], "trained": []})
-        needed = {"clients"} if part == "judged" else {"clients", "trained"}
+        needed = {"clients", "trained"} if part == "trained" else {"clients"}
         ok = isinstance(columns, dict) and needed <= columns.keys()
         _need(ok, part, f"a mapping of names to lists, {' and '.join(sorted(needed))} among them", columns)
         for name, values in columns.items():

@@ -184,7 +184,7 @@ def targets(methods: Sequence[Method], metric: str) -> Table | None:
     if not measured:
         return None
     measure = methods[0].measures[metric]
-    up, share = sign(measure.better), measure.unit == "%"
+    up, share = sign(measure.better or "high"), measure.unit == "%"
     best = [min(float((up * run.history.series(metric)).max()) for run in m.counted_runs) for m in measured]
     start = max(float(up * run.history.series(metric)[0]) for m in measured for run in m.counted_runs)
     levels: list[float] = []
