@@ -23,7 +23,8 @@ TORCH = "which keeps its state in parameters and so cannot train many clients"
         (None, "None"),
         (SGD, "SGD, a class: write SGD(lr=0.01)"),
         (torch.optim.Adam, f"the class torch.optim.Adam, {TORCH}: write fedloom.Adam(lr=...)"),
-        (torch.optim.RMSprop, f"the class torch.optim.RMSprop, {TORCH}: take one of these"),
+        (torch.optim.RMSprop, f"the class torch.optim.RMSprop, {TORCH}: write fedloom.RMSprop(lr=...)"),
+        (torch.optim.Rprop, f"the class torch.optim.Rprop, {TORCH}: take one of these"),
         (
             torch.optim.SGD.__new__(torch.optim.SGD),  # not made, which imports a compiler for seconds
             f"a torch.optim.SGD, {TORCH}: write fedloom.SGD(lr=...)",

@@ -29,7 +29,6 @@ from fedloom.core.errors import SettingError, SettingWarning, enough_memory, war
 from fedloom.core.task import Task
 from fedloom.core.types import Weights
 from fedloom.data import Federation
-from fedloom.display.progress import optional_progress
 from fedloom.engines.attacks import Attack
 from fedloom.engines.by_name import engine_named, only_computes
 from fedloom.engines.engine import Engine
@@ -312,6 +311,8 @@ def run(
         ClientError: the code of a client failed; names the client, the round and the batch.
         NonFiniteError: a loss or an upload is not finite (a ClientError), unless `on_nonfinite` is "refuse".
     """
+    from fedloom.display.progress import optional_progress  # which a job that is run by itself does without
+
     settings = RunSettings() if settings is None else settings
     if debug:
         settings, progress = settings.for_debugging(), bool(progress)
