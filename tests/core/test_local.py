@@ -10,7 +10,10 @@ import torch
 from fedloom import SGD, Adam, FedProx, KTpFL, Local
 from fedloom.core.errors import SettingError
 
-REMEDY = "optimiser must be one of fedloom's, such as SGD(lr=0.01, momentum=0.9) or Adam(lr=0.001), or derived from fedloom.Optimiser, got "
+REMEDY = (
+    "optimiser must be one of fedloom's, such as SGD(lr=0.01, momentum=0.9) or Adam(lr=0.001), or derived from "
+    "fedloom.Optimiser, got "
+)
 
 
 TORCH = "which keeps its state in parameters and so cannot train many clients"
