@@ -121,3 +121,8 @@ def test_every_public_package_says_what_it_is_for() -> None:
         assert len((module.__doc__ or "").strip()) > 20, f"{name} has no docstring"
         for public in module.__all__:
             assert hasattr(module, public), f"{name} has no {public}"
+
+
+def test_names_are_listed_before_they_are_imported(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delitem(vars(fedloom), "FedAvg", raising=False)
+    assert "FedAvg" in dir(fedloom)

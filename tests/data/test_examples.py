@@ -297,3 +297,9 @@ def test_a_data_set_selects_rows_with_all_that_belongs_to_them() -> None:
     assert (chosen.owners.tolist(), chosen.held_out.tolist()) == ([3, 1], [True, False])
     assert chosen.test is not None
     assert len(chosen.test) == 3
+
+
+def test_a_mean_alone_is_taken_off() -> None:
+    x = torch.tensor([[1.0, 2.0]])
+    assert Normalise((2.0,))(x, torch.float32).tolist() == [[-1.0, 0.0]]
+    assert Normalise()(x, torch.float32) is x

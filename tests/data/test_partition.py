@@ -304,6 +304,8 @@ def test_number_of_clients_out_of_range(make: Callable[[int], Partition], num_cl
         (lambda: iid(LABELS, 2, -1), "got -1: choose one"),
         (lambda: iid(LABELS, 2, 2**32), f"got {2**32}: choose one"),
         (lambda: split(pooled(4), [0] * 4, 0.5, 2**32), f"got {2**32}: choose one"),
+        (lambda: shards([0, 1, 2, 3], 2, 2, 0, num_classes=3), r"labels must be in 0\.\.2, got 0\.\.3"),
+        (lambda: dirichlet([0.0, 0.5], 1, 1.0, 0), "targets that are no classes, such as 0: divide them by iid"),
         (lambda: dirichlet([0.0, 1.0], 1, 1.0, 0), "labels must"),
         (lambda: dirichlet([[0], [1]], 1, 1.0, 0), "labels must"),
         (lambda: dirichlet([-1, 0], 1, 1.0, 0), "labels must"),

@@ -94,7 +94,11 @@ def test_a_notebook_shows_the_figure(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("fedloom.display.line_plot.Console", lambda: Console(force_jupyter=True))
     monkeypatch.setitem(sys.modules, "matplotlib.pyplot", SimpleNamespace(subplots=subplots))
     monkeypatch.setattr("matplotlib.pyplot", sys.modules["matplotlib.pyplot"], raising=False)
-    assert [run(progress=False).plot()] == made
+    history = run(progress=False)
+    assert [history.plot()] == made
+    assert made[0].get_legend() is not None
+    own = Figure().add_subplot()
+    assert (history.plot(ax=own), len(made)) == (own, 1)
 
 
 def test_the_newest_number_is_that_of_the_global_model_if_there_is_one() -> None:

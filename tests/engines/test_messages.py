@@ -395,3 +395,24 @@ def test_judging_is_a_request_like_any_other() -> None:
     assert answer.upload.params["weight"].shape == (1, 3, 4)
     assert request.clients == (3,)
     engine.close()
+
+
+def test_a_broadcast_is_sent_once_and_clients_have_no_test_set() -> None:
+    f = federation()
+    run = Messages(population(dataclasses.replace(f, test=f.train)), FedAvg(local=LOCAL))
+    seen: list[bool] = []
+    exchange = run.exchange
+
+    def watched(request: Request, broadcast: Any) -> memoryview:
+        seen.append(broadcast is not None)
+        return exchange(request, broadcast)
+
+    run.exchange = watched  # type: ignore[method-assign]
+    server = run.init()
+    for t in range(2):
+        server = run.round(server, (0, 1, 2), t)
+    assert seen == [True, False, False] * 2
+    assert run.num_broadcasts == 2
+    assert run.population.federation.test is not None
+    assert run.service().runtime.population.federation.test is None
+    run.close()

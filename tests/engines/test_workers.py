@@ -10,6 +10,7 @@ import time
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, ClassVar
 
 import numpy as np
@@ -268,3 +269,25 @@ def test_a_run_ends_its_processes_and_resumes_with_any_number_of_them(tmp_path: 
 def test_a_number_of_workers_is_at_least_one(workers: int) -> None:
     with pytest.raises(SettingError, match=rf"workers must be .*1.* got {workers}"):
         run(FedAvg(local=LOCAL), federation(), mlp, RunSettings(rounds=1, cohort_size=2, workers=workers))
+
+
+def test_there_are_no_more_processes_than_clients_and_none_for_one_client() -> None:
+    run = Workers(Population(federation(), {"mlp": Model(mlp)}), FedAvg(local=LOCAL), Options(workers=3))
+    killed: list[int] = []
+
+    def fork() -> int:
+        number = next(run._numbers_made)
+        process = SimpleNamespace(kill=lambda: killed.append(number))
+        run.children[number] = SimpleNamespace(process=process, close=lambda: None, exit_reason="gone")  # type: ignore[assignment]
+        return number
+
+    run._fork = fork  # type: ignore[method-assign]
+    assert run.idle_processes(1) is None
+    assert (run.idle_processes(2), run.idle_processes(9), run.idle_processes(2)) == ([0, 1], [0, 1, 2], [0, 1])
+    run._newest_broadcast.update({0: 5, 1: 5})
+    assert run.replace_process(0) == ("gone", [3])
+    assert (run._newest_broadcast, [*run.children], killed) == ({1: 5}, [1, 2, 3], [])
+    assert run.abandon(1) is False
+    assert (run._newest_broadcast, killed) == ({}, [1])
+    run.close()
+    assert not run.children

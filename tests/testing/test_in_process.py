@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 import torch
 
@@ -13,6 +15,8 @@ from fedloom.testing.subject import Subject
 
 def test_a_device_has_its_clients_rows_and_no_test_set() -> None:
     whole = Subject.of(FedAvg).population()
+    with_test = dataclasses.replace(whole.federation, test=whole.federation.public)
+    whole = dataclasses.replace(whole, federation=with_test)
     for k in (1, 4):
         own, f = population_of(whole, k).federation, whole.federation
         assert own.test is None

@@ -11,6 +11,7 @@ import sys
 import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -252,6 +253,21 @@ def test_bytes_are_records_and_records_bytes() -> None:
     for record in (flwr.RecordDict(), flwr.RecordDict({"fedloom": flwr.ConfigRecord({"fedloom": b"x"})}),
                    flwr.RecordDict({"fedloom": flwr.ArrayRecord()})):  # fmt: skip
         assert bytes_of(record) == b""
+
+
+def test_flowers_grid_is_one_of_bytes() -> None:
+    pytest.importorskip("flwr.app", reason="Flower is not installed")
+    from fedloom.deploy.flower.flower_app import FlowerGrid, record_of
+
+    def reply(to: str, error: Any = None) -> Any:
+        told = SimpleNamespace(reply_to_message_id=to, message_id=f"answer to {to}")
+        return SimpleNamespace(metadata=told, has_error=lambda: error is not None, error=error, content=record_of(b"x"))
+
+    gone = SimpleNamespace(reason="gone", code=3)
+    replies = [reply("a"), reply("b", gone)]
+    grid: Any = SimpleNamespace(get_node_ids=lambda: {7}, pull_messages=lambda ids: replies)
+    assert FlowerGrid(grid).nodes() == [7]
+    assert FlowerGrid(grid).pull(["a", "b"]) == {"a": b"x", "b": "Flower says: gone (3)"}
 
 
 def test_a_port_is_free() -> None:
