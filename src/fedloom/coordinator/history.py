@@ -15,14 +15,7 @@ import numpy.typing as npt
 
 from fedloom.coordinator import run_documents as reading
 from fedloom.coordinator.chosen_rounds import ClassRows, measures_of_task, newest, validated_round
-from fedloom.coordinator.record_entries import (
-    columns_of,
-    entries_of,
-    known,
-    lower_is_better,
-    measures_for,
-    noted_measures,
-)
+from fedloom.coordinator.record_entries import columns_of, known, lower_is_better, measures_for, noted_measures
 from fedloom.coordinator.verification import unproved
 from fedloom.core.errors import SettingError
 from fedloom.core.task_measures import TaskMeasure
@@ -107,8 +100,7 @@ class History:
     @functools.cached_property
     def measures(self) -> dict[str, Measure]:
         """Descriptions of all numbers of a record that are one a round, by name."""
-        first, *others = self.task_measures
-        return measures_for(first, others) | self.columns
+        return measures_for(self.headline, self.task_measures[1:]) | self.columns
 
     @property
     def columns(self) -> dict[str, Measure]:
@@ -151,12 +143,7 @@ class History:
             manifest = reading.manifest(folder)
         elif not files.exists(folder / "manifest.json") and files.exists(folder / "checkpoints"):
             nothing = "its manifest.json, which names the digests of all else, is not here"
-
-        try:
-            entries = entries_of(manifest)
-        except ValueError as error:
-            raise SettingError(f"{folder / 'manifest.json'}: {error}; restore the file or remove it") from None
-        metrics = reading.log(folder / "metrics.jsonl", entries)
+        metrics, timing, per_client = reading.logs(folder, manifest)
 
         def fact(name: str) -> str:
             return str(manifest.get(name) or settings.get(name) or "")
@@ -166,8 +153,8 @@ class History:
             engine=fact("engine"),
             engine_reason=fact("engine_reason"),
             metrics=metrics,
-            timing=reading.log(folder / "timing.jsonl", entries),
-            per_client=reading.log(folder / "clients.jsonl", entries),
+            timing=timing,
+            per_client=per_client,
             settings=settings,
             manifest=manifest,
             federation=reading.federation(folder / "federation.json"),

@@ -6,6 +6,7 @@ import json
 import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args
 
@@ -46,8 +47,17 @@ def check_there(folder: Path) -> None:
         )
 
 
-def log(path: Path, entries: Entries) -> list[Object]:
-    """Return the records of a log, rounds in order; none where there is no such file. `entries`: what they may be."""
+def logs(folder: Path, facts: Object) -> list[list[Object]]:
+    """Return the records of metrics.jsonl, timing.jsonl and clients.jsonl, rounds in order; none of a log that is not.
+
+    `facts`: those of the manifest, which says what records may hold; somebody may have made it by hand.
+    """
+    with _blaming(folder / "manifest.json"):
+        entries = entries_of(facts)
+    return [_log(folder / name, entries) for name in ("metrics.jsonl", "timing.jsonl", "clients.jsonl")]
+
+
+def _log(path: Path, entries: Entries) -> list[Object]:
     if not path.is_file():
         return []
     with path.open("rb") as file:
@@ -222,8 +232,15 @@ def _document(path: Path, understood: Callable[[bytes], Object]) -> Object:
         return {}
     with path.open("rb") as file:
         data = file.read(min(os.fstat(file.fileno()).st_size, MOST) + 1)  # memory is taken for all that is asked for
-    try:
+    with _blaming(path):
         return understood(data)
+
+
+@contextmanager
+def _blaming(path: Path) -> Iterator[None]:
+    """Name a document that is not what a run writes."""
+    try:
+        yield
     except ValueError as error:
         raise SettingError(f"{path}: {error}; restore the file or remove it") from None
 
@@ -233,7 +250,7 @@ def federation(path: Path) -> Object:
     facts = mapping(path)
     if not facts:
         return {}
-    try:
+    with _blaming(path):
         for name, kind in _FEDERATION.items():
             _check(kind, facts.get(name, {} if name == "sizes" else None), name)
         shown, classes = len(facts["shown"]), facts["classes"]
@@ -250,8 +267,6 @@ def federation(path: Path) -> Object:
         for name, count in (("class_names", classes), ("client_names", shown)):
             if facts.get(name, []) != []:
                 _check(_listed(str, count, "texts", "a list of "), facts[name], name)
-    except ValueError as error:
-        raise SettingError(f"{path}: {error}; restore the file or remove it") from None
     return facts
 
 
