@@ -41,6 +41,18 @@ class Notes(fl.PFedSD):
 
 
 @dataclass(frozen=True, kw_only=True)
+class Tells(fl.FedAvg):
+    """FedAvg whose clients note how many examples they have."""
+
+    @fl.on_client
+    def local_update(
+        self, client: fl.Client[fl.Weights], sent: fl.Weights
+    ) -> tuple[fl.Weights, fl.Weighted[fl.Weights]]:
+        client.note(rows=client.num_examples)
+        return super().local_update(client, sent)
+
+
+@dataclass(frozen=True, kw_only=True)
 class OfMany(fl.PFedSD):
     """Let no round of fewer than three clients count."""
 
@@ -74,6 +86,7 @@ def runs() -> Iterator[fl.History]:
     """Runs that have together all that records may hold."""
     new, data, plain = fl.NewClients(1), federation(val_fraction=0.2), fl.FedAvg(local=LOCAL)
     yield fl.run(plain, data, linear, EVERYTHING, new=new)
+    yield fl.run(Tells(local=LOCAL), data, linear, EVERYTHING)
     yield fl.run(Notes(local=LOCAL), data, linear, replace(EVERYTHING, cohort_size=2, spares=3), new=new, faults=faults)
     yield fl.run(OfMany(local=LOCAL), data, linear, SETTINGS, new=new)
     yield fl.run(plain, data, linear, SETTINGS, parts=[Refuses()])
@@ -97,7 +110,7 @@ def test_what_is_recorded_is_declared_and_what_is_declared_is_recorded() -> None
         for log, records in zip(LOGS, (history.metrics, history.timing, history.per_client), strict=True):
             names = {name for record in records for name in record}
             inner = {
-                f"{part}.{name}" for one in records for part in ("judged", "trained") for name in one.get(part, ())
+                f"{part}.{name}" for one in records for part, of in one.items() if isinstance(of, dict) for name in of
             }
             recorded |= {(log, name) for name in (names if log != LOGS[2] else inner)}
         main, *others = history.task_measures

@@ -36,6 +36,7 @@ LISTS = {"clients": [0, 2], "examples": [3, None], "own": [True, False], "person
         ("clients", {"judged": {**LISTS, "personal_right": [0.5, 1]}}, r"judged\.personal_right must be a list of co"),
         ("clients", {"judged": {**LISTS, "personal_loss": ["0", 1]}}, r"judged\.personal_loss must be a list of num"),
         ("clients", {"judged": {**LISTS, "examples": [3]}}, r"judged\.examples must be as long as clients, got \[3\]"),
+        ("clients", {"noted": {"clients": [0], "rows": ["3"]}}, r"noted\.rows must be a list of numbers or null"),
         ("clients", {"judged": {"own": []}}, "judged must be a mapping of names to lists, clients among them"),
         ("clients", {"trained": {"clients": []}}, "trained must be a mapping of names to lists, clients and trained"),
     ],

@@ -392,8 +392,7 @@ class History:
         return None
 
 
-# Numbers that a run may lack where others do not.
-_NOTED = ("client_", "server_", "bytes_", "new_", "class_accuracy_", "seconds_")
+_NOTED = ("client_", "server_", "bytes_", "new_", "class_accuracy_", "seconds_")  # that only some runs have
 
 
 def _many(name: str) -> bool:

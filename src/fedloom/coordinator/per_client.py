@@ -25,6 +25,8 @@ _LISTS = {
     "trained.clients": CLIENTS,
     "trained.examples": _COUNTS,
     "trained.*": _NUMBERS,
+    "noted.clients": CLIENTS,
+    "noted.*": _NUMBERS,
 }
 
 
