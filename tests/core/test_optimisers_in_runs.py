@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 import fedloom as fl
+from fedloom.core.batch import piece_of, probe
 from tiny import federation, mlp
 
 
@@ -40,12 +41,15 @@ OPTIMISERS: dict[str, fl.Optimiser] = {
 }
 
 
-def weights(optimiser: fl.Optimiser, engine: str, compilation: str = "none", **more: Any) -> dict[str, Tensor]:
+def weights(
+    optimiser: fl.Optimiser, engine: str, compilation: str = "none", *, method: Any = fl.FedAvg, **more: Any
+) -> dict[str, Tensor]:
     settings = fl.RunSettings(
-        rounds=3, cohort_size=4, engine=engine, threads=1, dtype="float64", compilation=compilation,  # type: ignore[arg-type]
+        rounds=3, cohort_size=4, engine=engine, threads=1, dtype="float64", compilation=compilation,
     )  # fmt: skip
-    method = fl.FedAvg(local=fl.Local(epochs=2, batch_size=5, optimiser=optimiser))
-    return dict(fl.run(method, federation(), mlp, settings, **more).server["Sequential"].params)
+    made = method(local=fl.Local(epochs=2, batch_size=5, optimiser=optimiser))
+    server = fl.run(made, federation(), mlp, settings, **more).server["Sequential"]
+    return dict(getattr(server, "x", server).params)
 
 
 @pytest.mark.parametrize("name", OPTIMISERS)
@@ -79,6 +83,43 @@ def test_another_schedule_is_another_run() -> None:
     assert any(not torch.equal(a, b) for a, b in zip(
         weights(plain, "loop").values(), weights(falling, "loop").values(), strict=True
     ))  # fmt: skip
+
+
+@pytest.mark.parametrize(("engine", "compilation"), [("loop", "none"), ("stacked", "none"), ("stacked", "trace")])
+@pytest.mark.parametrize("method", [fl.FedAvg, fl.FedProx, fl.Scaffold])
+def test_a_batch_in_parts_is_the_batch(method: Any, engine: str, compilation: str) -> None:
+    """Of batches of 5, the last one of 2 with 3 rows of padding, in parts of 2: 2 + 2 + 1 rows, and 2 + 0 + 0."""
+    whole, parts = (
+        weights(fl.SGD(lr=0.1, momentum=0.9, clip=0.5, micro_batch=rows), engine, compilation, method=method)
+        for rows in (None, 2)
+    )
+    for key, value in whole.items():
+        np.testing.assert_allclose(parts[key], value, rtol=1e-9, atol=1e-11)
+
+
+def test_parts_of_a_batch_draw_by_keys_of_their_own() -> None:
+    batch = probe(torch.zeros(4, 2), notes={"teacher": torch.arange(4.0)})
+    first, second = (piece_of(batch, 2 * n, 2 * n + 2, n) for n in (0, 1))
+    assert int(first.key) != int(second.key)
+    assert second.teacher.tolist() == [2.0, 3.0]
+    assert len(first.x) == len(first.y) == len(first.mask) == 2
+
+
+def test_a_part_that_all_others_leave_out_is_moved_by_it() -> None:
+    """Of a network that chooses by its inputs what it uses, each part of a batch may use another tensor."""
+    params = {"a": torch.ones(()), "b": torch.ones(())}
+
+    def loss(w: dict[str, Tensor], batch: fl.Batch) -> Tensor:
+        return batch.mean(batch.x[:, 0] * w["a" if float(batch.x[0, 0]) == 1 else "b"])
+
+    x = torch.tensor([[1.0], [1.0], [3.0], [3.0]])
+    one, rows = torch.tensor(1), torch.arange(4)
+    batches = fl.Batches(
+        x=x, y=rows * 0, examples=rows, order=rows[None], mask=torch.ones(1, 4, dtype=torch.bool), num_steps=one,
+        num_examples=one * 4, key=one * 0,
+    )  # fmt: skip
+    moved = fl.minimise(loss, params, batches, fl.SGD(lr=1.0, micro_batch=2), lr=torch.tensor(1.0))
+    assert (float(moved["a"]), float(moved["b"])) == (1 - 0.5 * 1, 1 - 0.5 * 3)
 
 
 def test_cut_numbers_move_less() -> None:

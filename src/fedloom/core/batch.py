@@ -10,6 +10,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
+from fedloom.core.random import fold_in
 from fedloom.core.types import replace, state, static
 
 # (inputs, mask) of the batch at hand; None where it has no padding
@@ -115,6 +116,14 @@ def probe(x: Tensor, y: Tensor | None = None, notes: Notes | None = None) -> Bat
 def outside_training(batch: Batch) -> Batch:
     """Return the same batch for an evaluation, whose passes are no training: its `progress` is 0."""
     return replace(batch, progress=torch.zeros_like(batch.progress))
+
+
+def piece_of(batch: Batch, start: int, end: int, number: int) -> Batch:
+    """Return some rows of a batch, as the piece of this number, which draws by a key of its own."""
+    rows = slice(start, end)
+    notes = {name: table[rows] for name, table in batch.notes.items()}
+    key = fold_in(batch.key, number)
+    return replace(batch, x=batch.x[rows], y=batch.y[rows], mask=batch.mask[rows], key=key, notes=notes)
 
 
 @state

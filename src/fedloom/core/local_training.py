@@ -53,7 +53,7 @@ class Local(StrictSettings):
     batches."""
     optimiser: Optimiser = setting(SGD(lr=0.01, momentum=0.9, weight_decay=1e-5), "--optimiser NAME")
     """[Optimiser of local training](settings.md#optimisers): `sgd`, `adam`, `adamw`, `rmsprop`, `adagrad`, or
-    `module:Class`. Another one keeps `lr`, `schedule`, `clip`, `clip_value` and `weight_decay`."""
+    `module:Class`. Another one keeps what all have, and `weight_decay`."""
     decay: Annotated[float, Gt(0), Le(1)] = setting(1.0, "--decay F")
     """The learning rate of round t, from 0, is `decay**t` times what `lr` and `schedule` say."""
     steps: Count | None = None

@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.optim.sgd import sgd
 
 from fedloom.core import tree
-from fedloom.core.choices import NonNegative, Positive, StrictSettings, check_choices
+from fedloom.core.choices import Count, NonNegative, Positive, StrictSettings, check_choices
 from fedloom.core.errors import SettingError
 from fedloom.core.rate_schedules import factor_at, rate_schedule
 from fedloom.core.setting import setting
@@ -48,6 +48,9 @@ class Optimiser(StrictSettings):
     """Maximum norm of the gradient over all parameters; a longer one is scaled down to it."""
     clip_value: Positive | None = None
     """Maximum size of each number of the gradient; what is beyond is cut, before `clip` looks at the norm."""
+    micro_batch: Count | None = None
+    """Rows of a batch whose gradient is computed at once (gradient accumulation): the step is that of the whole batch,
+    in less memory. BatchNorm sees each such part as a batch; none: all rows."""
     schedule: str = setting("constant", "--lr-schedule S")
     """[Schedule of the learning rate](settings.md#schedules): `constant`, `cosine:OVER` (to 0, or `cosine:OVER:END`),
     `step:EVERY` (a tenth, or `step:EVERY:FACTOR`), `exponential:FACTOR`; by rounds, or with `?by=step` by the steps of

@@ -100,13 +100,8 @@ def _of_kind(before: Optimiser, owner: str, given: Mapping[str, Any]) -> Optimis
     if "kind" not in given or given["kind"] == word_of(before):
         return before
     kind = _named(given["kind"], owner)
-    common = {field.name for field in dataclasses.fields(kind)} & {
-        "lr",
-        "schedule",
-        "clip",
-        "clip_value",
-        "weight_decay",
-    }
+    alike = {field.name for field in dataclasses.fields(Optimiser)} | {"weight_decay"}
+    common = alike & {field.name for field in dataclasses.fields(kind)}
     return kind(**{name: getattr(before, name) for name in common if hasattr(before, name)})
 
 

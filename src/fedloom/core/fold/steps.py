@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.func import grad_and_value, vmap
 
 from fedloom.core import tree
-from fedloom.core.batch import Batch, at_batch
+from fedloom.core.batch import Batch, at_batch, piece_of
 from fedloom.core.errors import StackingError
 from fedloom.core.fold.execution import Compilation, current
 from fedloom.core.fold.purity import identity
@@ -96,12 +96,16 @@ class Descent:
         lr, context, lead = context[0], context[1:], 0 if dims is None else 1
         grads: Sequence[Tensor | None]
 
-        def gradient(trained: Sequence[Tensor], rest: Sequence[Tensor], batch: Batch, context: Any) -> Any:
+        def once(trained: Sequence[Tensor], rest: Sequence[Tensor], batch: Batch, context: Any) -> Any:
             objective = functools.partial(self._objective, rebuild)
             grads, (value, moved) = grad_and_value(objective, has_aux=True)(list(trained), rest, batch, context)
+            return grads, value.detach(), [m.detach() for m in moved]
+
+        def gradient(trained: Sequence[Tensor], rest: Sequence[Tensor], batch: Batch, context: Any) -> Any:
+            grads, value, moved = self._in_pieces(once, trained, rest, batch, context)
             if self.correct is not None:
-                grads = self._corrected(grads, rebuild, rest, context)
-            return list(grads), value.detach(), [m.detach() for m in moved]
+                grads = self._corrected([g for g in grads if g is not None], rebuild, rest, context)
+            return list(grads), value, moved
 
         if dims is None:
             grads, value, moved = self._gradient(trained, rest, rebuild, batch, context)
@@ -141,10 +145,39 @@ class Descent:
     ) -> tuple[Sequence[Tensor | None], Tensor, list[Tensor]]:
         """Return one client's gradient, None where there is none, the loss and what has moved."""
         leaves = [t.detach().requires_grad_() for t in trained]
-        with torch.enable_grad():
-            value, moved = self._objective(rebuild, leaves, rest, batch, context)
-            grads = torch.autograd.grad(value, leaves, allow_unused=True)
-        return grads, value.detach(), [m.detach() for m in moved]
+
+        def once(trained: Sequence[Tensor], rest: Sequence[Tensor], batch: Batch, context: Any) -> Any:
+            with torch.enable_grad():
+                value, moved = self._objective(rebuild, trained, rest, batch, context)
+                grads = torch.autograd.grad(value, trained, allow_unused=True)
+            return grads, value.detach(), [m.detach() for m in moved]
+
+        return self._in_pieces(once, leaves, rest, batch, context)
+
+    def _in_pieces(
+        self, once: Callable[..., Any], trained: Sequence[Tensor], rest: Sequence[Tensor], batch: Batch, context: Any
+    ) -> tuple[Sequence[Tensor | None], Tensor, list[Tensor]]:
+        """Return what `once` returns of a batch, computed on at most `micro_batch` rows at a time.
+
+        Of 10 rows in pieces of 4, the gradient is 0.4 g(rows 0 to 3) + 0.4 g(4 to 7) + 0.2 g(8, 9); rows of padding do
+        not count. What moves untrained, such as statistics of BatchNorm, moves piece by piece.
+        """
+        size = self.optimiser.micro_batch
+        if size is None or size >= batch.mask.shape[0]:
+            return once(trained, rest, batch, context)  # type: ignore[no-any-return]
+        real = batch.mask.sum().clamp(min=1)
+        total: list[Tensor | None] = [None] * len(trained)
+        loss = torch.zeros((), dtype=torch.float64, device=batch.mask.device)
+        for number, start in enumerate(range(0, batch.mask.shape[0], size)):
+            piece = piece_of(batch, start, start + size, number)
+            grads, value, rest = once(trained, rest, piece, context)
+            share = piece.mask.sum().double() / real
+            loss = loss + share * value
+            parts = (None if g is None else share.to(g.dtype) * g for g in grads)
+            total = [
+                old if new is None else new if old is None else old + new for old, new in zip(total, parts, strict=True)
+            ]
+        return total, loss.to(value.dtype), list(rest)
 
     def _corrected(self, grads: Sequence[Tensor], rebuild: Any, rest: Sequence[Tensor], context: Any) -> list[Tensor]:
         assert self.correct is not None
