@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -131,6 +132,21 @@ def test_several_rounds_are_picked_of_what_was_logged(trained: Any, tmp_path: Pa
         picked = [row for row in rows(tmp_path / "all" / f"{name}.csv") if row["round"] in expected]
         for row, of_all in zip(rows(tmp_path / f"{name}.csv"), picked, strict=True):
             assert row == pytest.approx(of_all, nan_ok=True)  # measured against all rounds before it
+
+
+class Thin(AnalysedRun):
+    """A run in whose last rounds nobody trained."""
+
+    last_round, model_name = 3, "mlp"  # type: ignore[assignment]
+
+    def _computed(self, number: int) -> Any:
+        return SimpleNamespace(number=number, clients=[4] if number == 1 else [])
+
+
+def test_the_first_round_is_looked_at_too() -> None:
+    assert Thin(Path()).replayed().number == 1
+    with pytest.raises(SettingError, match="no client with the model mlp trained in round 2; name another round"):
+        Thin(Path(), [2]).replayed()
 
 
 def test_the_aggregated_model_is_that_after_the_round(lossy: Path) -> None:

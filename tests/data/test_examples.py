@@ -138,7 +138,12 @@ def test_float_targets_have_no_classes() -> None:
 @pytest.mark.parametrize(
     ("x", "y", "num_classes", "message"),
     [
-        (features(), torch.zeros(5, dtype=torch.int64), 2, r"got shapes \(6, 3\) and \(5,\)"),
+        (
+            features(),
+            torch.zeros(5, dtype=torch.int64),
+            2,
+            r"shapes \(6, 3\) and \(5,\): give the labels of the examples",
+        ),
         (torch.zeros(6), torch.zeros(6, dtype=torch.int64), 2, r"single features as \(N, 1\)"),
         (features().long(), torch.zeros(6, dtype=torch.int64), 2, r"got torch\.int64"),
         (features() / 0, torch.zeros(6, dtype=torch.int64), 2, "got 6 examples with NaN"),

@@ -9,7 +9,9 @@ import numpy as np
 import pytest
 from made import made_run, methods
 
+from fedloom import History
 from fedloom.report.grouping import read_methods
+from fedloom.report.methods import evaluation_seconds, training_seconds
 
 
 def test_unfinished_runs_are_told_and_left_out_of_means(tmp_path: Path) -> None:
@@ -92,3 +94,15 @@ def test_a_curve_ends_where_the_shortest_run_ends(tmp_path: Path) -> None:
     curve = method.curve("train_loss")
     assert curve is not None
     assert curve.x.tolist() == [1, 2, 3]
+
+
+def test_seconds_of_a_round_are_means_over_rounds_and_parted_by_what_they_measure() -> None:
+    timing = [{"round": t, "seconds": {"train": 3.0 * (t > 0), "evaluate": float(t)}} for t in range(3)]
+    metrics = [{"round": t, "bytes_down": 0, "bytes_up": 0} for t in range(3)]
+    run = History(algorithm="X", metrics=metrics, timing=timing)
+    assert (training_seconds(run), evaluation_seconds(run)) == (3.0, 1.5)
+    for begun in (
+        History(algorithm="X", metrics=metrics[:1], timing=timing[:1]),
+        History(algorithm="X", metrics=metrics),
+    ):
+        assert np.isnan([training_seconds(begun), evaluation_seconds(begun)]).all()

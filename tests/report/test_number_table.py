@@ -51,3 +51,20 @@ def test_a_csv_gives_every_number_back_in_full() -> None:
     assert [row["m"] for row in found] == ['a, "b"\nc', "'=x"]  # no formula
     assert (float(found[0]["a"]), float(found[0]["a_std"]), found[0]["a_runs"]) == (1 / 3, math.sqrt(2), "3")
     assert (found[0]["b"], found[1]["a"], float(found[1]["b"])) == ("", "", 0.1 + 0.2)
+
+
+def test_a_table_in_latex_has_its_heads_above_its_rows() -> None:
+    columns = [Column("m", "method"), Column("a", "accuracy", str, "high")]
+    lines = Table("t", columns, [["a_b", 1.0], ["c", 2.0]], [0, 1]).latex("Title %").splitlines()
+    assert lines[lines.index(r"\toprule") :] == [
+        r"\toprule",
+        r"\shortstack[r]{method} & \shortstack[r]{accuracy} \\",
+        r"\midrule",
+        r"a\_b & 1.0 \\",
+        r"c & \textbf{2.0} \\",
+        r"\bottomrule",
+        r"\end{tabular}",
+        r"\end{table}",
+    ]
+    assert r"\begin{tabular}{lr}" in lines
+    assert r"\caption{Title \% Bold: the best of each column; no test of significance.}" in lines

@@ -13,7 +13,20 @@ from made import made_run
 
 from fedloom.report import style
 from fedloom.report.grouping import read_methods
-from fedloom.report.style import COLOURS, FAINT, INK, colour, contrast, dark_colour, dashes, even_step, ink
+from fedloom.report.style import (
+    COLOURS,
+    FAINT,
+    INK,
+    canvas,
+    colour,
+    contrast,
+    dark_colour,
+    dashes,
+    drawing,
+    even_step,
+    ink,
+    label_ends,
+)
 
 LIGHT, DARK = "#ffffff", "#1c2027"  # the grounds of figures
 
@@ -80,3 +93,16 @@ def test_a_method_has_its_place_in_the_comparison_as_number_on_all_problems(tmp_
 @pytest.mark.parametrize(("span", "step"), [(0, 1), (2, 1), (7, 1), (8, 2), (29, 5), (198, 50), (1000, 200)])
 def test_steps_between_ticks(span: int, step: int) -> None:
     assert even_step(span) == step
+
+
+def test_names_of_lines_stand_beside_their_ends_in_order_and_apart() -> None:
+    with drawing():
+        _, axes = canvas()
+        axes.set_ylim(0, 1)
+        label_ends(axes, [(1, 0.5, 0, "a"), (1, 0.9, 1, "x" * 30), (1, 0.5, 2, "b"), (1, 0.0, None, "c")])
+    at = {text.get_text(): text.xy[1] for text in axes.texts}  # type: ignore[attr-defined]
+    assert list(at) == ["c", "a", "b", "x" * 21 + "…"]
+    assert (np.diff(list(at.values())) > 0.03).all()
+    assert at["c"] == pytest.approx(0, abs=0.03)
+    assert at["x" * 21 + "…"] == pytest.approx(0.9, abs=0.01)
+    assert (at["a"] + at["b"]) / 2 == pytest.approx(0.5, abs=0.04)

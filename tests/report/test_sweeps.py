@@ -122,6 +122,8 @@ def test_the_figure_has_a_dot_for_each_trial_where_it_belongs(tmp_path: Path) ->
         x, y = dots[f"dots.{m.number}"]
         assert abs(x - ["0.01", "0.1"].index(own["mu"])) <= 0.1
         assert y == pytest.approx(100 * result.mean)
+        half = [line for line in axes.lines if line.get_gid() == f"half.{m.number}"]
+        assert [np.ptp(line.get_ydata()) for line in half] == pytest.approx([200 * result.std] * bool(result.std >= 0))
     joined = [line for line in axes.lines if str(line.get_gid()).startswith("_") or line.get_gid() is None]
     assert sorted(np.round(line.get_ydata()).tolist() for line in joined) == [[31, 51], [41, 61]]
     assert {t.get_text() for t in axes.texts} == {"lr=0.1", "lr=1.0"}
