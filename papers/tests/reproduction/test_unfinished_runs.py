@@ -6,6 +6,7 @@ import dataclasses
 import gzip
 import io
 import json
+import shutil
 import tarfile
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ import pytest
 
 from fedloom.coordinator import run_documents as reading
 from fedloom.coordinator.directory import RunDirectory
-from fedloom.core.errors import DamageError, SettingWarning
+from fedloom.core.errors import DamageError, SettingWarning, StorageWarning
 from fedloom_papers.reproduction import unfinished_runs
 from fedloom_papers.reproduction.copies import export
 from fedloom_papers.reproduction.results import FAILED
@@ -109,6 +110,13 @@ def test_archives_have_a_bounded_size_together(killed: Path, tmp_path: Path, mon
         with pytest.warns(SettingWarning, match=r"seed-0 is not exported .*: copy the directory itself$"):
             assert export_unfinished([RECIPE], killed, tmp_path / limit) == []
         monkeypatch.undo()
+
+
+def test_a_damaged_run_is_named_and_stops_no_other(killed: Path, tmp_path: Path) -> None:
+    shutil.copytree(killed, tmp_path / "out")
+    (RECIPE.folder(tmp_path / "out", 0) / "checkpoints" / "00000002-server.safetensors").write_bytes(b"x")
+    with pytest.warns(StorageWarning, match=r"seed-0 is not exported to go on elsewhere: .*-server.safetensors is not"):
+        assert export_unfinished([RECIPE], tmp_path / "out", tmp_path / "to") == []
 
 
 def tar(*members: tuple[str, bytes, bytes], pad: int = 0) -> bytes:

@@ -19,7 +19,7 @@ from pathlib import Path
 from fedloom.coordinator import History, run_documents as reading
 from fedloom.coordinator.checkpoint import Checkpoints, identity
 from fedloom.coordinator.verification import verify
-from fedloom.core.errors import DamageError, SettingWarning, StorageError, warn
+from fedloom.core.errors import DamageError, SettingWarning, StorageError, StorageWarning, warn
 from fedloom.storage import files
 from fedloom.storage.output import path_below, publish
 from fedloom.storage.strict_json import document, parse
@@ -40,10 +40,9 @@ _SETTINGS = "settings.json"
 def export_unfinished(recipes: Sequence[Recipe], out: Path, to: Path, rounds: int | None = None) -> list[Path]:
     """Write an archive of each run that can go on and is not finished; that of one that is, or has failed, is deleted.
 
-    What is too large is left out with a warning. The arguments are those of `copies.export`.
+    What is too large or damaged is left out with a warning. The arguments are those of `copies.export`.
 
     Raises:
-        DamageError: a run is not what was written.
         StorageError: a file cannot be written.
     """
     written: list[Path] = []
@@ -56,16 +55,20 @@ def export_unfinished(recipes: Sequence[Recipe], out: Path, to: Path, rounds: in
             if copied or run.failed is not None or run.rounds >= wanted:
                 files.remove(path_below(to, place))
             elif run.rounds and run.resumable:
-                data = packed(run.folder)
-                others = sum(p.stat().st_size for p in to.rglob("seed-*.tar.gz") if p != to / place)
-                if data is None or others + len(data) > MOST:
-                    warn(
-                        f"{run.folder} is not exported to go on elsewhere, because the archives in {to} would have "
-                        f"more than {MOST:,} bytes: copy the directory itself",
-                        SettingWarning,
-                    )
+                try:
+                    data = packed(run.folder)
+                except DamageError as error:
+                    warn(f"{run.folder} is not exported to go on elsewhere: {error}", StorageWarning)
                     continue
-                written.append(publish(to, place, data))
+                others = sum(p.stat().st_size for p in to.rglob("seed-*.tar.gz") if p != to / place)
+                if data is not None and others + len(data) <= MOST:
+                    written.append(publish(to, place, data))
+                    continue
+                warn(
+                    f"{run.folder} is not exported to go on elsewhere, because the archives in {to} would have more "
+                    f"than {MOST:,} bytes: copy the directory itself",
+                    SettingWarning,
+                )
     return written
 
 
