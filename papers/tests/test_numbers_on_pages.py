@@ -491,21 +491,24 @@ def test_fedmeta_of_apfl_on_cifar10() -> None:
 
 def test_local_models_and_the_global_one_of_pfedsd() -> None:
     found = results("pfedsd", "pfedsd-a")
-    text = (DOCS / "pfedsd.md").read_text(encoding="utf-8")
-    told = re.search(
-        r"by (\d+) points on Fashion-MNIST and (\d+) on CIFAR-10 in the mean with two classes, by (\d+) and (\d+) "
-        r"under Dirichlet 0\.1, and on Fashion-MNIST by (\d+) under Dirichlet 0\.5 \(one seed\)",
-        text,
-    ).groups()
-    columns = ("fmnist14k-s2", "cifar10-s2", "fmnist14k-dir0.1", "cifar10-dir0.1", "fmnist14k-dir0.5")
-    for said, column in zip(told, columns, strict=True):
-        seeds = (0, 1) if column != "fmnist14k-dir0.5" else (0,)
+
+    def drop(column: str, seeds: tuple[int, ...], rounds: int) -> float:
         local, received = (
-            [series(found[f"{column}-r0.6", row], seed, "personal_accuracy")[1:] for seed in seeds]
+            [series(found[f"{column}-r0.6", row], seed, "personal_accuracy")[1 : rounds + 1] for seed in seeds]
             for row in ("fedavg_stored", "fedavg")
         )
-        assert says(said, mean([mean(a) - mean(b) for a, b in zip(local, received, strict=True)])), column
-        assert all(x > y for a, b in zip(local, received, strict=True) for x, y in zip(a, b, strict=True))
+        assert all(x > y for a, b in zip(local, received, strict=True) for x, y in zip(a, b, strict=True)), column
+        assert {*map(len, local)} == {rounds}
+        return mean([mean(a) - mean(b) for a, b in zip(local, received, strict=True)])
+
+    pattern = (
+        r"by (\d+) points on Fashion-MNIST and (\d+) on CIFAR-10 in the mean with two classes, by (\d+) and (\d+) "
+        r"under Dirichlet 0\.1, and on Fashion-MNIST by (\d+) under Dirichlet 0\.5 and over 20 rounds by (\d+) with "
+        r"four classes, where two have (\d+) \(one seed\)"
+    )
+    both = [drop(column, (0, 1), 40) for column in ("fmnist14k-s2", "cifar10-s2", "fmnist14k-dir0.1", "cifar10-dir0.1")]
+    one = [drop("fmnist14k-dir0.5", (0,), 40), drop("fmnist14k-s4", (0,), 20), drop("fmnist14k-s2", (0,), 20)]
+    assert page_says("pfedsd.md", pattern, [*both, *one])
 
 
 def test_comparisons_that_hold() -> None:

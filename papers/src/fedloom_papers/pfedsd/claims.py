@@ -150,7 +150,7 @@ def _claims() -> Iterator[Claim]:
                     larger_gain(_drop_of(a), _drop_of(b), f"{a} a drop of {{:.2f}} points, {b} of {{:.2f}}"),
                 )
             ],
-            lacks="The drop has been measured in columns alone that differ in the kind of their skew.",
+            lacks="No runs of two columns that differ in this alone.",
         )  # fmt: skip
     yield Claim(
         where="Equation 4", text="Without the term (lambda = 0) training is FedAvg's",
