@@ -6,6 +6,7 @@ import csv
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -18,6 +19,7 @@ from fedloom import Experiment
 from fedloom.core.errors import SettingError, SettingWarning
 from fedloom.core.task_measures import measures_of
 from fedloom.data import Tokens
+from fedloom.experiments.prediction_rows import held_out_by
 from fedloom.experiments.predictions import predict
 from fedloom.experiments.run_evaluation import evaluate_run
 from fedloom.experiments.training_rows import TrainedOn, count_trained
@@ -65,6 +67,46 @@ def test_measures_and_intervals_of_classes(classes: dict[str, Any], tmp_path: Pa
         "": "245", "Bremen": "60", "Hamburg": "90", "Luebeck": "40", "Rostock": "31",
     }  # fmt: skip
     assert float(read[0]["value"]) == found.measures["accuracy"].value
+
+
+def test_a_client_is_evaluated_on_what_it_holds_out(classes: dict[str, Any], tmp_path: Path) -> None:
+    """As in the run's own record of the round, without new rows."""
+    run, job = classes["run"], Experiment.from_directory(classes["run"]).job()
+    assert job.federation.local_test is not None
+    names, sizes = job.federation.partition.clients, job.federation.local_test.sizes
+    for round in (1, 2):
+        logged = fl.History.read(run).metrics[round]["personal_by_client"]
+        for client, name in enumerate(names):
+            found = evaluate_run(run, client=name, at=round, resamples=20)
+            assert found.measures["accuracy"].value == logged[str(client)]
+            assert (found.rows, found.whose) == (sizes[client], f"model of client {name}")
+            assert found.measures["log_loss"].low < found.measures["log_loss"].high
+    assert evaluate_run(run, client=2, job=job, resamples=20).by_site == {}
+
+
+def test_what_no_client_holds_out_is_refused(classes: dict[str, Any], tmp_path: Path) -> None:
+    run = classes["run"]
+    with pytest.raises(SettingError, match=r"^a model is evaluated on rows, and none are named: give new ones"):
+        evaluate_run(run)
+    with pytest.raises(SettingError, match=r"^clients are the numbers 0 to 4, got 5: name one of them$"):
+        evaluate_run(run, client=5)
+    none = trained(tmp_path, f"{run.parent / 'all.csv'}?{LABEL}", data={"test_fraction": 0})
+    with pytest.raises(
+        SettingError, match=r"clients hold out, got none of client Kiel: give rows .*--test-fraction 0\.2"
+    ):
+        evaluate_run(none, client="Kiel")
+
+
+def test_what_devices_hold_out_is_not_here() -> None:
+    there: Any = SimpleNamespace(train=SimpleNamespace(remote={"devices": 3}), num_clients=3, local_test=None)
+    with pytest.raises(SettingError, match=r"^what clients hold out .* is on devices: give rows that are here"):
+        held_out_by(there, 2)
+    here = SimpleNamespace(train=SimpleNamespace(remote=None), num_clients=2, partition=SimpleNamespace(clients=()))
+    some: Any = SimpleNamespace(**vars(here), local_test=SimpleNamespace(rows=lambda k: np.arange(3 * k)))
+    assert held_out_by(some, 1).tolist() == [0, 1, 2]
+    assert held_out_by(some, None).tolist() == [0, 1, 2]
+    with pytest.raises(SettingError, match=r"clients hold out, got none of client 0: give rows"):
+        held_out_by(some, 0)
 
 
 def test_rows_without_a_site_are_not_all_rows(classes: dict[str, Any], tmp_path: Path) -> None:

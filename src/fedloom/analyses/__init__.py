@@ -14,6 +14,7 @@ from fedloom.analyses import (
     alignment,
     class_accuracy,
     class_preference,
+    confusion,
     consistency,
     forgetting,
     gradient_diversity,
@@ -31,6 +32,7 @@ from fedloom.analyses.analysis_result import AnalysisResult
 from fedloom.analyses.tsne import joint_tsne
 from fedloom.core.entry_points import ANALYSES as OFFERED, offers
 from fedloom.core.errors import SettingError
+from fedloom.experiments.trained_model import client_number
 from fedloom.report.style import FIGURES, drawing, rendered
 from fedloom.storage.files import path_of
 from fedloom.storage.output import publish
@@ -58,6 +60,7 @@ def by_name(*modules: ModuleType) -> dict[str, Analysis]:
 ANALYSES = by_name(
     label_distributions,
     class_accuracy,
+    confusion,
     consistency,
     forgetting,
     local_accuracy,
@@ -74,6 +77,8 @@ ANALYSES = by_name(
 """Analyses of any run, in the order of lists of them. What each measures is the first line of its docstring."""
 OF_ANY_TASK = frozenset({"gradient-diversity"})
 """Analyses that ask nothing of a run's targets; all others look at classes."""
+OF_A_CLIENT = frozenset({"confusion"})
+"""Analyses that look at one client's model where one is named; all others are of the whole run."""
 
 
 def every() -> dict[str, Analysis]:
@@ -110,13 +115,22 @@ def analyse(
             f"{', '.join(m.title for m in run.history.task_measures)}, and analyses of any task "
             f"{', '.join(sorted(OF_ANY_TASK))}"
         )
+    if run.client is not None and name not in OF_A_CLIENT:
+        raise SettingError(
+            f"{name} is of the whole run, got client {run.client!r}: leave --client out; analyses of one client are "
+            f"{', '.join(sorted(OF_A_CLIENT))}"
+        )
     result = analyses[name](run)
-    return result, write_analysis(result, name, out)
+    one = "" if run.client is None else f"-client-{client_number(run.job.federation, run.client)}"
+    return result, write_analysis(result, name, out, one)
 
 
-def write_analysis(result: AnalysisResult, name: str, out: str | os.PathLike[str]) -> list[Path]:
-    """Write NAME.png, NAME.svg, NAME.pdf and the tables as CSV into the folder `out`, and return the files."""
+def write_analysis(result: AnalysisResult, name: str, out: str | os.PathLike[str], suffix: str = "") -> list[Path]:
+    """Write NAME.png, NAME.svg, NAME.pdf and the tables as CSV into the folder `out`, and return the files.
+
+    `suffix`: of their names.
+    """
     with drawing():
-        files = {f"{name}.{kind}": rendered(result.figure, kind) for kind in FIGURES}
-    files |= {f"{table.name}.csv": table.csv().encode("utf-8") for table in result.tables}
+        files = {f"{name}{suffix}.{kind}": rendered(result.figure, kind) for kind in FIGURES}
+    files |= {f"{table.name}{suffix}.csv": table.csv().encode("utf-8") for table in result.tables}
     return [publish(path_of(out), file, data) for file, data in files.items()]

@@ -104,12 +104,14 @@ class AnalysedRun:
             for curves ten of them, evenly.
         model: which architecture, where the run has several.
         allow_code: whether code that the run's settings name may be imported, as of `Experiment.from_directory`.
+        client: number or name of the client whose model is looked at, by an analysis that looks at one.
     """
 
     directory: Path
     rounds: Sequence[int] | None = None
     model: str | None = None
     allow_code: bool = False
+    client: int | str | None = None
 
     @classmethod
     def of(
@@ -119,13 +121,14 @@ class AnalysedRun:
         model: str | None = None,
         *,
         allow_code: bool = False,
+        client: int | str | None = None,
     ) -> AnalysedRun:
         """Open the run in a directory.
 
         Raises:
             SettingError: there is no run, it has finished no round, or a round is not among its rounds.
         """
-        made = cls(path_of(directory), rounds, model, allow_code)
+        made = cls(path_of(directory), rounds, model, allow_code, client)
         last = made.last_round
         wrong = [t for t in rounds or () if not 1 <= t <= last]
         if wrong:

@@ -22,6 +22,10 @@ def _analyse(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--model", metavar="NAME", help="which architecture, where there are several")
     parser.add_argument(
+        "--client", metavar="NAME",
+        help="the model of this client, by its name or number, on what it holds out (confusion)",
+    )  # fmt: skip
+    parser.add_argument(
         "--out", type=directory, metavar="DIR", help="where figures and numbers go (default: analysis/ in the run)"
     )
     parser.add_argument("--list", action="store_true", help="list the analyses")

@@ -66,12 +66,12 @@ def _branch(parser: argparse.ArgumentParser) -> None:
 
 
 def _predict(parser: argparse.ArgumentParser) -> None:
-    _new_rows(parser)
+    _new_rows(parser, required=True)
     parser.add_argument("--out", type=file, metavar="FILE.csv", help="where predictions go (default: standard output)")
 
 
 def _evaluate(parser: argparse.ArgumentParser) -> None:
-    _new_rows(parser)
+    _new_rows(parser, required=False)
     parser.epilog = (
         "Rows that equal training rows of the run are measured too, with a warning if chance does not explain them. "
         "Of a run over devices nobody knows them: give rows of no device."
@@ -81,14 +81,15 @@ def _evaluate(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--out", type=file, metavar="FILE.csv", help="where all measures go, by site too")
 
 
-def _new_rows(parser: argparse.ArgumentParser) -> None:
-    """Add what says which model and which rows."""
+def _new_rows(parser: argparse.ArgumentParser, required: bool) -> None:
+    """Add what says which model and which rows; where these are not required, they may be a client's own."""
     add = parser.add_argument
     add("directory", type=directory, help="a run")
     add(
-        "--data", required=True, metavar="FILE",
+        "--data", required=required, metavar="FILE",
         help="new rows with the run's columns: a table (new.csv, new.csv?client=site&drop=id, 'new/*.csv'), a .npz "
-        "file with x (and y), or a source as of `fedloom run`",
+        "file with x (and y), or a source as of `fedloom run`"
+        + " (default: what --client holds out itself)" * (not required),
     )  # fmt: skip
     add("--client", metavar="NAME", help="the personal model of this client, by its name or number")
     add("--model", metavar="NAME", help="which architecture, where there are several")

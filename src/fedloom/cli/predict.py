@@ -66,12 +66,21 @@ def _write(said: Predictions, args: argparse.Namespace, console: Terminal) -> in
 
 
 def evaluate(args: argparse.Namespace, console: Terminal) -> int:
-    """Print the measures of a model of a run on new rows; with --out, write them with those of all sites."""
+    """Print the measures of a model of a run on new rows; with --out, write them with those of all sites.
+
+    Without new rows they are what the client holds out.
+    """
     if args.out is not None:
         check_new(args.out, args.overwrite)
     measures = () if args.measures is None else args.measures.split(",")
-    said = f"evaluating {args.data}, with intervals of {RESAMPLES:,} resamples of its rows"
+    what = args.data or f"what client {args.client} holds out"
+    said = f"evaluating {what}, with intervals of {RESAMPLES:,} resamples of its rows"
     if is_of_device(Path(args.directory)):
+        if args.data is None:
+            raise SettingError(
+                f"{args.directory} is of a device, and a model is measured there on new rows alone, got none: give "
+                "--data FILE (its own numbers are in curves.jsonl)"
+            )
         with console.status(said):
             found = evaluate_by(*_of_device(args), args.data, measures=measures, seed=args.seed)
     else:

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from fedloom.core.errors import SettingError
 from fedloom.data import Dataset, Examples, Normalise, Tokens, from_arrays
+from fedloom.data.federation import Federation
 from fedloom.data.inputs import IGNORED, next_tokens
 from fedloom.data.schema import Schema
 from fedloom.experiments import catalogue
@@ -28,6 +29,7 @@ from fedloom.experiments.prediction_tables import (
     class_places,
     some_names,
 )
+from fedloom.experiments.trained_model import client_number
 from fedloom.experiments.training_rows import TrainedOn, count_trained
 from fedloom.experiments.unknown_words import warn_of_unknown
 from fedloom.storage.files import path_of
@@ -74,11 +76,13 @@ class RowReader:
 
         `data`: a table (.csv, .tsv, .parquet, or a pattern of them; `?label=y&client=site&drop=id` says what else its
         columns are), a .npz file with x and y, or any other data source by name; or an array, a data frame of pandas,
-        `Examples` or a `Dataset`. Of a source with test rows these are taken.
+        `Examples` or a `Dataset`. Of a source with test rows these are taken. `NewRows` are returned.
 
         Raises:
             ValueError: columns, shapes, values or classes are not those of the run.
         """
+        if isinstance(data, NewRows):
+            return data
         if isinstance(data, str | os.PathLike):
             return self._of_source(os.fspath(data), with_targets)
         if hasattr(data, "iloc") and hasattr(data, "columns"):
@@ -305,6 +309,31 @@ class RowReader:
         assert self.experiment is not None
         data = replace(self.experiment.data, normalise="source", public=0, public_source=None, augment="none")
         return replace(self.experiment, data=data).dataset()[0]
+
+
+def held_out_by(federation: Federation, client: int | str | None) -> _Places:
+    """Return the rows that a client holds out for evaluation, or with None those of all clients.
+
+    Raises:
+        SettingError: there is no such client, it holds nothing out, or examples are not on this machine.
+    """
+    if federation.train.remote is not None:
+        raise SettingError(
+            "what clients hold out is measured where it is, and that of this run is on devices: give rows that are "
+            "here (fedloom evaluate RUN --data FILE)"
+        )
+    n, held_out = federation.num_clients, federation.local_test
+    numbers = range(n) if client is None else [client_number(federation, client)]
+    if not 0 <= numbers[0] < n:
+        raise SettingError(f"clients are the numbers 0 to {n - 1}, got {numbers[0]}: name one of them")
+    rows = [] if held_out is None else [held_out.rows(k) for k in numbers]
+    if not sum(map(len, rows)):
+        raise SettingError(
+            "a model is measured on examples that its clients hold out, got none of "
+            f"{'any' if client is None else f'client {client}'}: give rows (fedloom evaluate RUN --data "
+            "FILE), or hold some out in another run (--test-fraction 0.2)"
+        )
+    return np.concatenate(rows).astype(np.int64)
 
 
 def _as_long(part: Examples, y: Tensor | None, train: Examples) -> tuple[Examples, Tensor | None]:

@@ -16,7 +16,7 @@ from fedloom.core.task import Task, targets_of
 from fedloom.core.task_measures import TaskMeasure, chosen_measures, measures_of
 from fedloom.evaluate.accuracy import RowResults, evaluate_rows
 from fedloom.evaluate.bootstrap import LEAST_ROWS, RESAMPLES, Interval, intervals
-from fedloom.experiments.prediction_rows import RowReader
+from fedloom.experiments.prediction_rows import NewRows, RowReader, held_out_by
 from fedloom.experiments.predictions import opened, write_table
 from fedloom.experiments.trained_model import ModelAfterRound, task_of, trained_model
 
@@ -75,7 +75,7 @@ def _cell(value: float) -> object:
 
 def evaluate_run(
     run: str | os.PathLike[str],
-    data: Any,
+    data: Any = None,
     *,
     client: int | str | None = None,
     at: int | str | None = None,
@@ -94,7 +94,7 @@ def evaluate_run(
 
     Args:
         run: the run's directory.
-        data: rows as of `predict`, with their classes or targets.
+        data: rows as of `predict`, with their classes or targets; None: what `client` itself holds out in the run.
         client: number or name of a client, for its personal model; None: the global model.
         at: a round that was kept, or "best": the best round on validation data; None: the last.
         model: which architecture of the global model, where there are several.
@@ -105,11 +105,20 @@ def evaluate_run(
         allow_code: whether code that the run's settings name may be imported.
 
     Raises:
-        SettingError: as of `predict`, the task has no such measure, or classes are not those of the run.
+        SettingError: as of `predict`, the task has no such measure, or classes are not those of the run; without data,
+            no client is named, or it holds nothing out here.
         ValueError: a file breaks a rule of its format, or there are no targets.
     """
+    if data is None and client is None:
+        raise SettingError(
+            "a model is evaluated on rows, and none are named: give new ones (--data FILE), or a client that holds "
+            "some out (--client NAME)"
+        )
     job, experiment = opened(run, job, allow_code)
+    own = held_out_by(job.federation, client) if data is None else None
     found = trained_model(run, job, client=client, at=at, model=model)
+    if own is not None:
+        data = NewRows(job.federation.at(max(0, found.round - 1)).train.select(own), own)
     reader = RowReader(job.federation.train, experiment, job.federation.partition.indices)
     by = task_of(found, run)
     return evaluate_by(

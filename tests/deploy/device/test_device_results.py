@@ -124,6 +124,7 @@ def test_what_is_refused_in_words(tmp_path: Path, capsys: Any) -> None:
     for more in (["--at", "1"], ["--client", "3"], ["--model", "mlp"]):
         for command in ("predict", "evaluate"):
             assert "has the models of the last round: leave --at" in error(capsys, command, str(folder), *new, *more)
+    assert "of a device, and a model is measured there on new rows" in error(capsys, "evaluate", str(folder))
     source = Path(devices[0].source.partition("?")[0])
     aside = source.rename(tmp_path / "aside")
     assert "new rows are prepared by the examples of this device" in error(capsys, "predict", str(folder), *new)
