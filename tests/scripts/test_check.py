@@ -29,7 +29,7 @@ def check() -> ModuleType:
         ("engines/argument_checks", {"tests/engines/test_messages.py"}),
         ("report/over_seeds", {"tests/report/test_standings.py"}),
         ("coordinator/thread_count", {"tests/coordinator/test_thread_count.py"}),
-        ("analyses/forgetting", {"tests/analyses/test_analyses.py"}),  # a room loads it by its name
+        ("analyses/forgetting", {"tests/analyses/test_analyses_of_logs.py"}),  # a room loads it by its name
         ("papers/pfedsd/spread", {"papers/tests/pfedsd/test_spread.py"}),
     ],
 )
