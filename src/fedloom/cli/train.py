@@ -16,6 +16,7 @@ from fedloom.cli.options import experiments, seeds_of, settings_of_method, with_
 from fedloom.cli.tune import SUFFIX, planned, tune
 from fedloom.coordinator import History, Job, check_free
 from fedloom.coordinator.rounds import OnHistory
+from fedloom.coordinator.trial_round import try_round
 from fedloom.core.errors import FedloomError, NonFiniteError, SettingError
 from fedloom.display.progress import RunSequence
 from fedloom.display.terminal import Terminal
@@ -41,8 +42,8 @@ _SEED = re.compile(r"/?seed-\d+$")
 def compare(args: argparse.Namespace, console: Terminal) -> int:
     """Train with each algorithm and each seed.
 
-    If a run diverges, the others continue, and the exit status is 1. Finished runs are shown even if another error
-    ends the command.
+    Several methods are each tried on one batch before the first run. If a run diverges, the others continue, and the
+    exit status is 1. Finished runs are shown even if another error ends the command.
     """
     names = [*args.algorithms, *_reference_methods(args)]
     selected = experiments(args, names)
@@ -79,6 +80,9 @@ def compare(args: argparse.Namespace, console: Terminal) -> int:
     if args.resume and len(jobs) > 1:  # one alone is checked where it begins
         for place, job in jobs.items():
             job.check_resume(Path(args.out, place))
+    if len(selected) > 1:
+        for job in {Path(place).parts[0]: job for place, job in reversed(jobs.items())}.values():
+            try_round(job)
     if args.out is not None and len(selected) > 1:
         write_order(args.out, list(dict.fromkeys(Path(place).parts[0] for place in jobs)))
     first = next(iter(jobs.values()))
@@ -91,6 +95,7 @@ def compare(args: argparse.Namespace, console: Terminal) -> int:
         jobs = dict(sorted(jobs.items(), key=lambda item: order.index(Path(item[0]).parts[0])))
     results: Results = []
     diverged: dict[str, str] = {}
+    ends = False
     sequence = RunSequence([job.settings.rounds for job in jobs.values()])
     try:
         for place, job in jobs.items():
@@ -99,11 +104,23 @@ def compare(args: argparse.Namespace, console: Terminal) -> int:
             options = {"resume": args.resume, "trackers": args.track, "sequence": sequence}
             with _contain_failure(name, diverged, len(jobs)):
                 results.append((name, train(name, job, console, directory, **options)))
+    except Exception:
+        ends = True
+        raise
     finally:  # also show finished runs if one fails or is interrupted
         (show_sites if leaves_out else _show)(results, args.out, console)
         _show_tuning(results, tuning, console)
         _show_diverged(diverged, console)
+        if ends and len(jobs) > 1:
+            console.print(_kept(len(results), len(jobs), args.out), highlight=False)
     return int(bool(diverged))
+
+
+def _kept(done: int, runs: int, out: str | None) -> str:
+    """Return what is left of a comparison that an error ends, and how to go on."""
+    if out is None:
+        return f"{done} of {runs} runs were finished, and none is kept: name a folder (--out DIR) to go on another time"
+    return f"{done} of {runs} runs are kept in {out}; the same command with --resume goes on with the others"
 
 
 def resume(args: argparse.Namespace, console: Terminal) -> int:
