@@ -9,9 +9,9 @@ from typing import Any
 
 from fedloom.coordinator.job import Job
 from fedloom.coordinator.rounds import Coordinator
-from fedloom.coordinator.settings import HEADLINE
 from fedloom.core.algorithm import Algorithm
 from fedloom.core.errors import FedloomError, NonFiniteError, SettingError, first_line
+from fedloom.evaluate.measure import HEADLINE
 
 
 def try_round(job: Job) -> None:
