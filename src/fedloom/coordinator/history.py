@@ -8,7 +8,7 @@ import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from html import escape
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -16,6 +16,7 @@ import numpy.typing as npt
 from fedloom.coordinator import run_documents as reading
 from fedloom.coordinator.chosen_rounds import ClassRows, measures_of_task, newest, validated_round
 from fedloom.coordinator.record_entries import columns_of, known, lower_is_better, measures_for, noted_measures
+from fedloom.coordinator.summaries import Reached, Summaries
 from fedloom.coordinator.verification import unproved
 from fedloom.core.errors import SettingError
 from fedloom.core.task_measures import TaskMeasure
@@ -26,6 +27,9 @@ from fedloom.wording import did_you_mean, install
 if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.axes import Axes
+    from torch import nn
+
+    from fedloom.coordinator.trained_networks import TrainedNetworks
 
 Record = dict[str, Any]
 
@@ -35,41 +39,16 @@ EVALUATION = "evaluate"
 MEASURING = frozenset({EVALUATION, "look", "new"})
 
 
-class Reached(NamedTuple):
-    """Cost of reaching a target: rounds, bytes (down and up, all clients), seconds (phases not `MEASURING`)."""
-
-    rounds: int
-    bytes: int
-    seconds: float  # NaN where a round was not timed
-
-
-class Summaries(NamedTuple):
-    """One measured number of a run, read in five ways: papers use each of them, and they differ. NaN: not known.
-
-    `last`: where it was measured last. `tail`: mean over the last rounds (`newest`), or over as many as were asked for,
-    of the values that these have; the newest of all where it was measured in none of them (`eval_every`).
-    `validated`: in the round that is best on validation data. `best`: over rounds, which is optimistic, since it
-    chooses the round by what it reports. `mean`: over all rounds that have it, with that before training. Where it was
-    undefined when it was measured last (`null`, as of a model that diverged), `last`, `tail` and `mean` are unknown.
-    """
-
-    last: float
-    tail: float
-    validated: float
-    best: float
-    mean: float
-
-
 @dataclass(repr=False)
 class History:
     """The records of a run: one before training (round 0) and one after each round.
 
-    `metrics` holds only what the seed determines; `timing` the seconds beside it, `per_client` the numbers of
-    each client where `RunSettings.per_client` asks for them. All only grow. Weights after the
-    last round are in `server` (by architecture; "" where the algorithm mixes them). `settings`: how the run was asked
-    for; `manifest`: engine, versions, number of parameters; `federation`: who holds how many examples of which class.
-    `stopped`: why the run ended before its last round, None if it did not. `unproved`: what no checkpoint proves of the
-    logs that were read, in words; "" where nothing is in doubt.
+    `metrics` holds only what the seed determines; `timing` the seconds beside it, `per_client` the numbers of each
+    client where `RunSettings.per_client` asks for them. All only grow. Weights after the last round are in `server` (by
+    architecture; "" where the algorithm mixes them), `networks` makes `module` of them. `settings`: how the run was
+    asked for; `manifest`: engine, versions, number of parameters; `federation`: who holds how many examples of which
+    class. `stopped`: why the run ended before its last round, None if it did not. `unproved`: what no checkpoint proves
+    of the logs that were read, in words; "" where nothing is in doubt.
     """
 
     algorithm: str
@@ -85,6 +64,7 @@ class History:
     federation: dict[str, Any] = field(default_factory=dict)
     stopped: str | None = None
     unproved: str = ""
+    networks: TrainedNetworks | None = field(default=None, repr=False, compare=False)
     _classes: ClassRows = field(default_factory=ClassRows, init=False, repr=False, compare=False)
 
     @functools.cached_property
@@ -316,6 +296,21 @@ class History:
     def _undefined_at_end(self, name: str) -> bool:
         """Return whether a number had no value when it was measured last: that of a model that diverged, say."""
         return next((m[name] is None for m in reversed(self._records(name)) if name in m), False)
+
+    def module(self, name: str | None = None) -> nn.Module:
+        """Return the global network on the CPU, in evaluation mode; what is frozen in it is what the run began with.
+
+        Args:
+            name: of the architecture, where there are several.
+
+        Raises:
+            SettingError: there is no such model, or this history was read from a directory.
+        """
+        if self.networks is None:
+            raise SettingError(
+                "history.module() is of a run in this process; fedloom export DIR FILE writes a finished run's network"
+            )
+        return self.networks.module(self.server, name)
 
     @property
     def validated_round(self) -> int | None:

@@ -18,6 +18,7 @@ from fedloom.coordinator.manifest import Manifest
 from fedloom.coordinator.part import Running
 from fedloom.coordinator.plan import Plan
 from fedloom.coordinator.round_record import Clock, of_traffic, peak_rss_mib
+from fedloom.coordinator.trained_networks import TrainedNetworks
 from fedloom.core import tree
 from fedloom.core.errors import SettingError, SettingWarning, StorageError, warn
 from fedloom.core.fold.execution import threads
@@ -40,8 +41,9 @@ class Coordinator:
         self.assembly = assemble(job, stored, trains=trains)
         self.algorithm, self.engine, self.parts = self.assembly.algorithm, self.assembly.engine, self.assembly.parts
         self.history = History(
-            algorithm=type(self.algorithm).__name__, engine=self.engine.name, engine_reason=self.assembly.reason
-        )
+            algorithm=type(self.algorithm).__name__, engine=self.engine.name, engine_reason=self.assembly.reason,
+            networks=TrainedNetworks(self.algorithm, self.population.models),
+        )  # fmt: skip
         self.running = Running(job, self.algorithm, self.engine, self.assembly.evaluation, self.history)
         self.assembly.schedule.begin(self.running)
         self.described = Manifest(self.assembly, stored.get("start", {}))

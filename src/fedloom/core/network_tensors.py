@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any, Self
 
@@ -238,6 +238,30 @@ class NetworkTensors:
     def skeleton(self) -> nn.Module:
         """Return a copy of the module in evaluation mode; its tensors have names and shapes but no storage."""
         return without_hooks(copy.deepcopy(self._evaluating))
+
+    def filled(self, tensors: Mapping[str, Tensor]) -> nn.Module:
+        """Return the network as a plain `nn.Module` in evaluation mode on the CPU, with a copy of these tensors.
+
+        What is not trained has `requires_grad=False`.
+
+        Args:
+            tensors: all of them, the frozen ones too.
+        """
+        network, trained = self.skeleton(), set(self.params)
+        places = dict(tensors_of(network))
+        copies = {n: t.detach().to("cpu", copy=True).contiguous() for n, t in tensors.items()}
+        names = {id(tensor): name for name, tensor in places.items()}
+        made = {
+            n: nn.Parameter(t, requires_grad=n in trained and t.is_floating_point())
+            if isinstance(places[n], nn.Parameter)
+            else t
+            for n, t in copies.items()
+        }
+        for listed in (network.named_parameters, network.named_buffers):
+            for name, tensor in list(listed(remove_duplicate=False)):
+                owner, _, leaf = name.rpartition(".")
+                setattr(network.get_submodule(owner), leaf, made[names[id(tensor)]])
+        return network
 
 
 def _check_made(module: nn.Module, name: str) -> None:

@@ -27,7 +27,8 @@ def _replay(parser: argparse.ArgumentParser) -> None:
 
 def _export(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("directory", type=directory, help="a run")
-    parser.add_argument("file", type=file, help="NAME.safetensors, NAME.pt (a state_dict) or NAME.onnx")
+    parser.add_argument("file", type=file, help="NAME.safetensors, NAME.pt (a state_dict), NAME.onnx; --peft: a folder")
+    parser.add_argument("--peft", action="store_true", help="the adapter alone, as PeftModel.from_pretrained reads it")
     parser.add_argument("--client", metavar="NAME", help="the personal model of this client, by its name or number")
     parser.add_argument("--model", metavar="NAME", help="which architecture, where there are several")
     parser.add_argument(

@@ -21,13 +21,14 @@ from fedloom.core.network_copies import tensors_of
 from fedloom.core.task import Task
 from fedloom.core.types import Weights
 from fedloom.experiments.onnx_file import as_onnx
+from fedloom.experiments.peft_folder import CONFIG, adapter_files
 from fedloom.storage.files import path_of
 from fedloom.storage.output import check_new, publish
 from fedloom.tables.preparation import Preparation
 from fedloom.wording import some_of
 
 Network = Model | nn.Module | Callable[[], nn.Module]
-Format = Literal["safetensors", "state_dict", "onnx"]
+Format = Literal["safetensors", "state_dict", "onnx", "peft"]
 _FORMATS: dict[str, Format] = {
     ".safetensors": "safetensors", ".pt": "state_dict", ".pth": "state_dict", ".onnx": "onnx",
 }  # fmt: skip
@@ -51,13 +52,14 @@ def export(
 
     `safetensors` and `state_dict` hold every tensor under the name that the module's own `state_dict` gives it; tied
     tensors stand under each of their names. `onnx` holds the network itself in evaluation mode: from an input `x`
-    [B, *example] to an output `logits` [B, C], for any B.
+    [B, *example] to an output `logits` [B, C], for any B. `peft` is a folder with the adapter of a PeftModel alone,
+    which `PeftModel.from_pretrained(base, path)` puts on the network that was adapted.
 
     Args:
         model: the architecture of the network.
         weights: its weights, which must fit `model`.
-        path: the file to write.
-        format: without it, by suffix: .safetensors, .pt or .pth (state_dict), .onnx.
+        path: the file to write; of an adapter, the folder.
+        format: "peft", or without it by suffix: .safetensors, .pt or .pth (state_dict), .onnx.
         example: shape of one input, without the batch axis; ONNX needs it.
         input_dtype: of the ONNX input; without it, that of the weights. uint8 needs `normalise`.
         normalise: becomes the first operation of the ONNX file, which then takes values as `Examples` store them.
@@ -77,7 +79,9 @@ def export(
     """
     path, model = path_of(path), model_of(model)
     format = file_format(path, format)
-    check_new(path, overwrite)
+    if format == "peft" and path.is_file():
+        raise SettingError(f"{path} is a file, and an adapter is written to a folder: name another place")
+    check_new(path / CONFIG if format == "peft" else path, overwrite)
     alone = {"normalise": normalise, "input_dtype": input_dtype, "preparation": preparation, "task": task}
     if format != "onnx" and any(value is not None for value in alone.values()):
         raise SettingError(f"{_listed(alone)} are written to ONNX only, not to a {format} file: leave them out")
@@ -87,8 +91,8 @@ def export(
             f"ONNX holds the preparation 'standard' or 'federated' of a table, not the transformer "
             f"{type(preparation.transformer).__name__}: leave preparation out, and the file takes what it makes"
         )
-    if format == "state_dict" and metadata:
-        raise SettingError("a state_dict has no place for metadata; use safetensors or onnx, or leave it out")
+    if format in ("state_dict", "peft") and metadata:
+        raise SettingError(f"a {format} has no place for metadata; use safetensors or onnx, or leave it out")
     for key, text in (metadata or {}).items():
         if not isinstance(text, str):
             raise SettingError(f"metadata map names to text, got {key!r}: {text!r}; write {key!r}: '{text}'")
@@ -98,6 +102,10 @@ def export(
             "architecture, (weights,) = history.server.values() where there is one and it is a model"
         )
     facts, network = dict(sorted((metadata or {}).items())), module(model, weights)
+    if format == "peft":
+        for name, held in adapter_files(network, model.name, model.tensors).items():
+            publish(path, name, held)
+        return path
     if format == "onnx":
         data = as_onnx(model, network, example, input_dtype, normalise, facts, columns, task)
     else:
@@ -157,29 +165,7 @@ def module(model: Network, weights: Weights) -> nn.Module:
             f"the weights do not fit {model.name}: {some_of(wrong, 4)}. Give the architecture they were trained with; "
             "merge the shared part of a model with a client's own: shared.merge(own)"
         )
-    return filled(model, given)
-
-
-def filled(model: Model, tensors: Mapping[str, Tensor]) -> nn.Module:
-    """Return the network as a plain `nn.Module` in evaluation mode on the CPU, with a copy of these tensors: all of it.
-
-    What is not trained has `requires_grad=False`.
-    """
-    network, trained = model.skeleton(), set(model.params)
-    places = dict(tensors_of(network))
-    copies = {n: t.detach().to("cpu", copy=True).contiguous() for n, t in tensors.items()}
-    names = {id(tensor): name for name, tensor in places.items()}
-    made = {
-        n: nn.Parameter(t, requires_grad=n in trained and t.is_floating_point())
-        if isinstance(places[n], nn.Parameter)
-        else t
-        for n, t in copies.items()
-    }
-    for listed in (network.named_parameters, network.named_buffers):
-        for name, tensor in list(listed(remove_duplicate=False)):
-            owner, _, leaf = name.rpartition(".")
-            setattr(network.get_submodule(owner), leaf, made[names[id(tensor)]])
-    return network
+    return model.filled(given)
 
 
 def _listed(names: Iterable[str]) -> str:
@@ -203,8 +189,8 @@ def file_format(path: Path, format: Format | None = None) -> Format:
                 f"the suffix tells the format and must be one of {', '.join(_FORMATS)}, got {path.name!r}"
             )
         return _FORMATS[path.suffix]
-    if format not in _FORMATS.values():
-        raise SettingError(f"format must be 'safetensors', 'state_dict' or 'onnx', got {format!r}")
+    if format != "peft" and format not in _FORMATS.values():
+        raise SettingError(f"format must be 'safetensors', 'state_dict', 'onnx' or 'peft', got {format!r}")
     return format
 
 

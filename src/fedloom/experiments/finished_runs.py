@@ -55,7 +55,7 @@ def replay(args: argparse.Namespace, console: Terminal) -> int:
 
 
 def export(args: argparse.Namespace, console: Terminal) -> int:
-    """Write the global model of a run, or that of one client, to a file."""
+    """Write the global model of a run, or that of one client, to a file; or its adapter to a folder."""
     experiment = open_experiment(args.directory, args, console)
     job = experiment.job()
     found = trained_model(args.directory, job, client=args.client, at=args.at, model=args.model)
@@ -70,7 +70,7 @@ def export(args: argparse.Namespace, console: Terminal) -> int:
     of_table = preparation_of(train)
     if of_table is not None and (texts := of_table.text) is not None:  # by which new texts become ids
         facts["text"] = json.dumps(texts.described())
-    onnx = Path(args.file).suffix == ".onnx"
+    onnx = Path(args.file).suffix == ".onnx" and not args.peft
     if onnx and (threshold := task_of(found, args.directory)[1]) is not None:
         facts["threshold"] = repr(threshold)
     prepared, said = _inside(experiment, job) if onnx else (None, "")
@@ -83,7 +83,8 @@ def export(args: argparse.Namespace, console: Terminal) -> int:
         normalise=train.normalise if onnx else None,
         preparation=prepared,
         task=job.task if onnx else None,
-        metadata=None if Path(args.file).suffix in (".pt", ".pth") else facts,
+        format="peft" if args.peft else None,
+        metadata=None if args.peft or Path(args.file).suffix in (".pt", ".pth") else facts,
         overwrite=args.overwrite,
     )
     best = ", the best on validation data" * (args.at == "best")

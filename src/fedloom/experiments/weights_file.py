@@ -17,7 +17,7 @@ from fedloom.core.errors import CodecError, SettingError, SettingWarning, warn
 from fedloom.core.model import Model
 from fedloom.core.network_copies import tensors_of
 from fedloom.core.types import Weights
-from fedloom.experiments.export import Network, file_format, filled
+from fedloom.experiments.export import Network, file_format
 from fedloom.storage.files import path_of
 from fedloom.wording import some_of
 
@@ -62,7 +62,7 @@ def load_network(path: str | os.PathLike[str], model: Network, *, only: str = "*
         seed: of the values that are not taken, as of `model.init`.
     """
     model = model_of(model)
-    network = filled(model, _read(path_of(path), model, torch.float32, only, seed))
+    network = model.filled(_read(path_of(path), model, torch.float32, only, seed))
     return Model(network, name=model.name, factors="both")  # requires_grad says which of them are trained
 
 

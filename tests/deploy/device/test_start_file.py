@@ -25,7 +25,6 @@ from fedloom.deploy.server.fleet import Audit, NoResponse, RankFleet
 from fedloom.deploy.server.joining import register_devices, send_public
 from fedloom.engines.message_bytes import pack
 from fedloom.experiments.experiment import Experiment
-from fedloom.experiments.export import filled
 from fedloom.ranks.communication import CLOSED
 from fedloom.storage import files
 from fedloom.testing.in_process import InProcess
@@ -234,7 +233,7 @@ def started(seed: int = 5) -> Model:
     """The server's network, which begins with tensors of its own."""
     like = from_arrays(np.zeros((3, 4), np.float32), np.arange(3))
     (made,) = Experiment.of(settings()).models(like).values()
-    return Model(filled(made, made.whole(seed)), name=made.name)
+    return Model(made.filled(made.whole(seed)), name=made.name)
 
 
 class Line:
