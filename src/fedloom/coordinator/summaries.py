@@ -1,4 +1,4 @@
-"""What is read from the rounds of a run in a few numbers."""
+"""Readings of a run: its rounds in a few numbers."""
 
 from __future__ import annotations
 

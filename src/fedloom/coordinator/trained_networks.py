@@ -15,7 +15,7 @@ from fedloom.core.model import Model
 
 @dataclass(frozen=True)
 class TrainedNetworks:
-    """What makes networks of server states: the algorithm, and the architectures with their frozen tensors."""
+    """Maker of networks from server states: the algorithm, and the architectures with their frozen tensors."""
 
     algorithm: Algorithm[Any, Any]
     models: Mapping[str, Model]
