@@ -505,7 +505,7 @@ def test_local_models_and_the_global_one_of_pfedsd() -> None:
         r"by (\d+) points on Fashion-MNIST and (\d+) on CIFAR-10 in the mean with two classes, by (\d+) and (\d+) "
         r"under Dirichlet 0\.1, and on Fashion-MNIST by (\d+) under Dirichlet 0\.5 and over 20 rounds by (\d+) with "
         r"four classes, where two have (\d+) \(one seed\)\. So it grows with heterogeneity; with fewer clients a round "
-        r"by little, (\d+) points with 60 % of them under Dirichlet 0\.1 and (\d+) with all, over 10 rounds of one seed\."
+        r"by little, (\d+) points with 60 % of them under Dirichlet 0\.1 and (\d+) with all, over 10 rounds of one seed"
     )
     both = [
         drop(f"{column}-r0.6", (0, 1), 40)
