@@ -14,9 +14,9 @@ import pytest
 import tiny
 from fedloom import FedAvg, NewClients, RunSettings, run
 from fedloom.coordinator import run_documents as reading
+from fedloom.coordinator.chosen_rounds import Reached
 from fedloom.coordinator.history import History
 from fedloom.coordinator.run_folders import runs_below
-from fedloom.coordinator.summaries import Reached
 from fedloom.core.errors import SettingError, StorageError
 from fedloom.report.methods import evaluation_seconds, training_seconds
 

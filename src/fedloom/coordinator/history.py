@@ -14,9 +14,15 @@ import numpy as np
 import numpy.typing as npt
 
 from fedloom.coordinator import run_documents as reading
-from fedloom.coordinator.chosen_rounds import ClassRows, measures_of_task, newest, validated_round
+from fedloom.coordinator.chosen_rounds import (
+    ClassRows,
+    Reached,
+    Summaries,
+    measures_of_task,
+    newest,
+    validated_round,
+)
 from fedloom.coordinator.record_entries import columns_of, known, lower_is_better, measures_for, noted_measures
-from fedloom.coordinator.summaries import Reached, Summaries
 from fedloom.coordinator.verification import unproved
 from fedloom.core.errors import SettingError
 from fedloom.core.task_measures import TaskMeasure
