@@ -469,7 +469,7 @@ def test_a_refused_server_is_in_the_record(tmp_path: Path) -> None:
     (tmp_path / "metrics.jsonl").write_text(
         "\n".join([*lines[:-1], json.dumps({**record, "server_refused": 3})]) + "\n"
     )
-    with pytest.raises(SettingError, match="line 3: server_refused must be a reason, got 3"):
+    with pytest.raises(SettingError, match="line 3: server_refused must be a text, got 3"):
         History.read(tmp_path)
     with pytest.raises(NonFiniteError, match="the server, round 1, batch"):
         run(algorithm, federation(public=examples(20, 2)), mlp, dataclasses.replace(settings, on_nonfinite="stop"))
