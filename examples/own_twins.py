@@ -20,7 +20,6 @@ import own
 import torch
 
 import fedloom as fl
-from fedloom.core.random import derive
 from fedloom.testing import check
 
 
@@ -39,7 +38,7 @@ class Twins(fl.Algorithm[Pair, fl.Weights]):
     requires = fl.Requires(targets=("classes",), logits=2)  # it compares answers by a softmax
 
     def init(self, model: fl.Model, key: int, *, num_clients: int) -> Pair:
-        return Pair(a=model.init(key), b=model.init(derive(key, 1)))
+        return Pair(a=model.init(key), b=model.init(key ^ 1))
 
     def init_client(self, initial: fl.Weights, model: fl.Model, key: int) -> fl.Weights:
         return initial  # the weights of one network, as model.init makes them: not the Pair that `init` returned

@@ -246,7 +246,7 @@ _GROUPS = {
         "Local training",
         "Batches, losses, optimisers and networks.",
         ("core.batch", "core.batches", "core.derivatives", "core.losses", "core.model", "core.optimiser",
-         "core.augment", "core.tree"),
+         "core.local_training", "core.augment", "core.tree"),
     ),
     "tasks": ("Tasks", "Losses and measures by the kind of target.", ("tasks", "core.task", "core.task_measures",
         "algorithms.shared.ldam", "algorithms.pfedsd")),

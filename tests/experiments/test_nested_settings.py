@@ -139,7 +139,7 @@ def test_parts_of_another_optimiser_are_refused() -> None:
         Experiment().with_all({"local.optimiser": "adam", "local.momentum": "0.5"})
     assert str(error.value) == (
         "local has no setting 'momentum' with the optimiser adam; it has epochs, batch_size, optimiser, decay, steps, "
-        "lr, clip, clip_value, schedule, betas, eps, weight_decay"
+        "lr, clip, clip_value, micro_batch, schedule, betas, eps, weight_decay"
     )
     with pytest.raises(
         SettingError, match=r"local\.optimiser must be one of sgd, .*, got 'rms' \(did you mean 'rmsprop'\?\)"
@@ -250,8 +250,8 @@ def test_an_optimiser_may_be_a_setting_itself() -> None:
         ),
         (
             {"local.optimiser.beta": "1"},
-            "local.optimiser of kind sgd has no field 'beta'; it has kind, lr, clip, clip_value, schedule, momentum, "
-            "weight_decay, nesterov",
+            "local.optimiser of kind sgd has no field 'beta'; it has kind, lr, clip, clip_value, micro_batch, "
+            "schedule, momentum, weight_decay, nesterov",
         ),
         (
             {"local.optimiser.lr": "fast"},

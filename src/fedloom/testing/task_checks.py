@@ -60,6 +60,9 @@ def declarations_hold(subject: TaskSubject) -> None:
     assert not wrong, f"a measure is a Sum or a Score, got {wrong[:1]}"
     names = [m.name for m in declared]
     assert len(set(names)) == len(names), f"measures have different names, got {', '.join(names)}"
+    for m in declared:
+        assert m.better in ("high", "low"), f"measure {m.name!r} is better 'high' or 'low', got {m.better!r}"
+        assert m.unit in ("%", ""), f"the unit of measure {m.name!r} is '%' (a share) or '', got {m.unit!r}"
     first = declared[0]
     taken = measures_for(dataclasses.replace(first, name="-"))
     for m in declared:
@@ -69,8 +72,6 @@ def declarations_hold(subject: TaskSubject) -> None:
         clash = [f"{whose}_{m.name}" for whose in _WHOSE if f"{whose}_{m.name}" in taken]
         assert not clash, f"measure {m.name!r} would be {clash[0]} in records, which is another number: rename it"
         assert all(map(str.strip, (m.title, m.meaning))), f"measure {m.name!r} has a title and a meaning: write them"
-        assert m.better in ("high", "low"), f"measure {m.name!r} is better 'high' or 'low', got {m.better!r}"
-        assert m.unit in ("%", ""), f"the unit of measure {m.name!r} is '%' (a share) or '', got {m.unit!r}"
 
 
 def loss_is_a_mean(subject: TaskSubject) -> None:
