@@ -12,6 +12,7 @@ import torch
 
 import fedloom as fl
 from fedloom.cli.main import main
+from fedloom.coordinator.record_entries import noted_measures
 from fedloom.coordinator.round_record import of_traffic
 from fedloom.core.errors import CodecError, StackingError
 from fedloom.engines.engine_options import Options
@@ -150,6 +151,11 @@ def test_a_page_plots_notes_and_the_summary_has_them(tmp_path: Path) -> None:
     assert "Clients&#x27; gap" in page or "Clients' gap" in page
     assert "client_gap" in (tmp_path / "page" / "tables" / "summary.csv").read_text(encoding="utf-8")
     assert "client_gap_std" in (tmp_path / "page" / "tables" / "rounds.csv").read_text(encoding="utf-8")
+
+
+def test_a_loss_that_is_noted_is_better_when_it_is_low() -> None:
+    found = noted_measures([{"server_ce_loss": 1.0, "client_gap": 2.0, "server_loss": 3.0}])
+    assert {name: measure.better for name, measure in found.items()} == {"server_ce_loss": "low", "client_gap": None}
 
 
 def test_a_number_that_is_not_finite_is_none() -> None:

@@ -9,7 +9,7 @@ from fedloom.coordinator.checkpoint import PER_CLIENT
 from fedloom.coordinator.evaluation import Evaluation, finite, mean, per_row
 from fedloom.coordinator.history import Record
 from fedloom.coordinator.part import Brief, Part, Running, Wants
-from fedloom.coordinator.round_record import CLIENTS
+from fedloom.coordinator.round_record import CLIENTS, notes_by_name
 from fedloom.core.json_types import Index, JsonType
 from fedloom.core.task_measures import TaskMeasure, is_silent, sign
 from fedloom.engines.message import EVALUATION, EvaluationResult
@@ -130,10 +130,8 @@ class PerClient(Part):
             f"trained_{of.main.name}": mean(new[k] / n for k, n in size.items()),
             "drop": mean(up * (self.previous[k] - received[k]) / n for k, n in size.items() if k in self.previous),
         }
-        if notes := {k: run.engine.traffic.notes[k] for k in sorted(run.engine.traffic.notes)}:
-            names = dict.fromkeys(name for of_one in notes.values() for name in of_one)
-            lists = {n: [finite(of_one.get(n, math.nan)) for of_one in notes.values()] for n in names}
-            run.by_client["noted"] = {"clients": [*notes], **lists}
+        if noted := sorted(run.engine.traffic.notes.items()):
+            run.by_client["noted"] = {"clients": [k for k, _ in noted], **notes_by_name([notes for _, notes in noted])}
         self.previous.update({k: amount if math.isfinite(amount) else math.nan for k, amount in new.items()})
         return means
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import fields, replace
 from fnmatch import fnmatchcase
 from importlib import import_module
@@ -137,16 +137,22 @@ def columns_of(manifest: Mapping[str, Any]) -> dict[str, Measure]:
 def noted_measures(records: Sequence[Mapping[str, Any]]) -> dict[str, Measure]:
     """Return descriptions of the numbers that clients (`client.note`) and a server (`cohort.note`) have noted."""
     found = {name: None for record in records for name, value in record.items() if not isinstance(value, list | dict)}
-    out = dict[str, Measure]()
-    for name in found:
-        whose, _, what = name.partition("_")
-        if whose == "client" and what.endswith("_std") and name.removesuffix("_std") in found:
-            word, of = what.removesuffix("_std"), "Standard deviation over the clients of a round of what each noted as"
-            out[name] = Measure(name, f"Spread of {word} over clients", name, f"{of} {word}.", unit="", better=None)
-        elif whose == "client":
-            of = "Mean over the clients of a round of what each noted as"
-            out[name] = Measure(name, f"Clients' {what}", name, f"{of} {what}.", unit="", better=None)
-        elif whose == "server" and name not in ("server_loss", "server_refused"):
-            of = "Number that the server noted as"
-            out[name] = Measure(name, f"Server's {what}", name, f"{of} {what}.", unit="", better=None)
-    return out
+    return {name: measure for name in found if (measure := _noted(name, found)) is not None}
+
+
+def _noted(name: str, others: Collection[str]) -> Measure | None:
+    whose, _, what = name.partition("_")
+    of = "Mean over the clients of a round of what each noted as"
+    if whose == "client" and what.endswith("_std") and name.removesuffix("_std") in others:
+        what = what.removesuffix("_std")
+        title, of = (
+            f"Spread of {what} over clients",
+            "Standard deviation over the clients of a round of what each noted as",
+        )
+    elif whose == "client":
+        title = f"Clients' {what}"
+    elif whose == "server" and name not in ("server_loss", "server_refused"):
+        title, of = f"Server's {what}", "Number that the server noted as"
+    else:
+        return None
+    return Measure(name, title, name, f"{of} {what}.", unit="", better="low" if lower_is_better(name) else None)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -51,14 +51,19 @@ def columns_for(main: TaskMeasure, others: Sequence[TaskMeasure]) -> tuple[Colum
     )  # fmt: skip
 
 
+def notes_by_name(of_each: Sequence[Mapping[str, float]]) -> dict[str, list[float | None]]:
+    """Return what each of some clients has noted, in their order; None where one has no finite number."""
+    names = dict.fromkeys(name for notes in of_each for name in notes)
+    return {name: [finite(notes[name]) if name in notes else None for notes in of_each] for name in names}
+
+
 def _of_notes(of_each: Sequence[dict[str, float]]) -> Record:
     """Return the means of what clients have noted, its spread, and the number of each; null where one has none.
 
     `of_each`: the notes of each client of the round. Numbers that are not finite are none.
     """
     out: Record = {}
-    for name in dict.fromkeys(name for notes in of_each for name in notes):
-        values = [finite(notes[name]) if name in notes else None for notes in of_each]
+    for name, values in notes_by_name(of_each).items():
         there = [value for value in values if value is not None]
         out[f"client_{name}"] = mean(there)
         out[f"client_{name}_std"] = float(np.std(there)) if there else None

@@ -104,7 +104,7 @@ class Descent:
         def gradient(trained: Sequence[Tensor], rest: Sequence[Tensor], batch: Batch, context: Any) -> Any:
             grads, value, moved = self._in_pieces(once, trained, rest, batch, context)
             if self.correct is not None:
-                grads = self._corrected([g for g in grads if g is not None], rebuild, rest, context)
+                grads = self._corrected(grads, rebuild, rest, context)  # type: ignore[arg-type]  # all are tensors here
             return list(grads), value, moved
 
         if dims is None:
