@@ -128,8 +128,8 @@ MANY = {f"c{k}": [0, 0.0, None, None] for k in range(MAX_COLUMNS + 1)}
         ("rows", 6, "statistics are over all 5 training examples that a device registers, got 6: register the same"),
         ("rows", True, "got True: register"),
         ("more", 1, "entries rows, least, least_clients, numbers, words, targets, text, got 'more': leave it out"),
-        ("least", 0, "least is a whole number from 1, got 0: write least=5"),
-        ("least_clients", True, "least_clients is a whole number from 1, got True: write least_clients=2"),
+        ("least", 0, "least is an integer >= 1, got 0: write least=5"),
+        ("least_clients", True, "least_clients is an integer >= 1, got True: write least_clients=2"),
         ("numbers", [], r"totals of columns are an object of JSON, got \[\]: send one"),
         ("numbers/age", [4, 208.0, 31.0], "a column has .count, sum, smallest, largest. with a count of 0 to 5, got"),
         ("numbers/age/0", -1, r"with a count of 0 to 5, got \[-1, 208.0, 31.0, 77.0\] of 'age': count the training"),
@@ -256,8 +256,8 @@ def test_a_device_answers_no_totals_without_its_own(path: str, value: Any, words
 @pytest.mark.parametrize(
     ("path", "value", "words"),
     [
-        ("least", "1", "least is a whole number from 1, got '1'"),
-        ("least_clients", 0, "least_clients is a whole number from 1, got 0"),
+        ("least", "1", "least is an integer >= 1, got '1'"),
+        ("least_clients", 0, "least_clients is an integer >= 1, got 0"),
         ("numbers/age/deviation", 0.0, "a scale has a deviation above 0 and counts gaps, got"),
         ("numbers/age/gaps", -1, "a scale has a deviation above 0 and counts gaps"),
         ("numbers/age/mean", None, "mean of 'age' must be a number"),

@@ -16,9 +16,10 @@ import json
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any, cast, get_args
+from typing import Any, get_args
 
 from fedloom.core.errors import RefusedError
+from fedloom.core.json_types import POSITIVE, one_of, whole
 from fedloom.deploy.statistics_fields import (
     check_columns,
     described_totals,
@@ -82,6 +83,13 @@ class TextCounts:
         return cls(how, dict(sorted(counts.items())))
 
 
+_TYPES = {  # of single entries, and what to do about another
+    "tokens": (one_of(get_args(TokenKind)), "name one of these"),
+    "length": (whole(1, MAX_LENGTH, f"a whole number from 1 to {MAX_LENGTH:,}"), "name another"),
+    "most": (whole(1, MAX_TOKENS, f"a whole number from 1 to {MAX_TOKENS:,}"), "name another"),
+    "least": (POSITIVE, "write least=5"),
+    "least_clients": (POSITIVE, "write least_clients=2"),
+}
 _SAID = ("column", "tokens", "length", "most", "least", "least_clients")
 
 
@@ -90,28 +98,19 @@ def _described_least_clients(least_clients: int) -> dict[str, int]:
     return {"least_clients": least_clients} if least_clients > 1 else {}
 
 
-def _read_least_clients(fields: Mapping[str, Any]) -> int:
-    least_clients = fields.get("least_clients", 1)
-    if type(least_clients) is not int or not 1 <= least_clients < 1 << 40:
-        raise RefusedError(f"least_clients is a whole number from 1, got {least_clients!r:.40}: write least_clients=2")
-    return least_clients
+def _entry(fields: Mapping[str, Any], name: str, default: int | None = None) -> Any:
+    """Return an entry of its declared type."""
+    (kind, remedy), value = _TYPES[name], fields.get(name, default)
+    if not kind.fits(value):
+        raise RefusedError(f"{name} is {kind.words}, got {value!r:.40}: {remedy}")
+    return value
 
 
 def _read_text(fields: Mapping[str, Any]) -> TextPreparation:
     """Return how token ids are made of texts, without a vocabulary."""
     column = read_text(fields.get("column"), "a column")
-    tokens = fields.get("tokens")
-    if not isinstance(tokens, str) or tokens not in get_args(TokenKind):
-        raise RefusedError(f"tokens that are counted are words or characters, got {tokens!r:.40}: name one of these")
-    for name, most in (("length", MAX_LENGTH), ("most", MAX_TOKENS), ("least", 1 << 40)):
-        if type(fields.get(name)) is not int or not 1 <= fields[name] <= most:
-            raise RefusedError(
-                f"{name} of a text is a whole number from 1 to {most:,}, got {fields.get(name)!r:.40}: name another"
-            )
-    return TextPreparation(
-        column, cast(TokenKind, tokens), fields["length"], fields["most"], fields["least"],
-        least_clients=_read_least_clients(fields),
-    )  # fmt: skip
+    tokens, length, most, least = (_entry(fields, name) for name in ("tokens", "length", "most", "least"))
+    return TextPreparation(column, tokens, length, most, least, least_clients=_entry(fields, "least_clients", 1))
 
 
 def _check_token(token: Any, how: TextPreparation) -> None:
@@ -177,16 +176,13 @@ class FirstStatistics:
             return cls(rows, targets=sums, text=TextCounts.read(fields["text"]) if "text" in fields else None)
         if "text" in fields:
             raise RefusedError("a text is prepared alone, got columns beside it: name the text (text=NAME), or columns")
-        least = fields.get("least")
-        if type(least) is not int or least < 1:
-            raise RefusedError(f"least is a whole number from 1, got {least!r:.40}: write least=5")
-        numbers = read_totals(fields["numbers"], rows)
+        least, numbers = _entry(fields, "least"), read_totals(fields["numbers"], rows)
         words = {
             name: read_counts(counts, name, rows, least)
             for name, counts in read_object(fields.get("words"), "words of columns").items()
         }
         check_columns([*numbers, *words])
-        return cls(rows, Summary(rows, numbers, words), least, sums, least_clients=_read_least_clients(fields))
+        return cls(rows, Summary(rows, numbers, words), least, sums, least_clients=_entry(fields, "least_clients", 1))
 
 
 @dataclass(frozen=True)
@@ -280,7 +276,7 @@ def read_preparation(fields: Any) -> CommonPreparation | TextPreparation:
     if isinstance(fields, dict) and "vocabulary" in fields:
         return _read_vocabulary(read_object(fields, "a preparation", (*_SAID, "size", "vocabulary")))
     fields = read_object(fields, "a preparation", ("least", "least_clients", "numbers", "words"))
-    numbers, least = dict[str, Scale](), fields.get("least")
+    numbers = dict[str, Scale]()
     for name, scale in read_object(fields.get("numbers"), "scales of columns").items():
         names = ("fill", "mean", "deviation", "gaps")
         scale = read_object(scale, f"the scale of {name!r:.80}", names)
@@ -299,9 +295,7 @@ def read_preparation(fields: Any) -> CommonPreparation | TextPreparation:
             )
         words[name] = tuple(read_text(word, "a word") for word in each)
     check_columns([*numbers, *words])
-    if type(least) is not int or least < 1:
-        raise RefusedError(f"least is a whole number from 1, got {least!r:.40}: send another preparation")
-    return CommonPreparation(least, numbers, words, _read_least_clients(fields))
+    return CommonPreparation(_entry(fields, "least"), numbers, words, _entry(fields, "least_clients", 1))
 
 
 def _read_vocabulary(fields: Mapping[str, Any]) -> TextPreparation:

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import json
 import math
-import re
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, fields, replace
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 import torch
+from annotated_types import Ge, Le, Len
 
 from fedloom.core.errors import RefusedError
+from fedloom.core.json_types import TEXT, JsonType, listed, matching, one_of, whole
 from fedloom.data import Inputs, Normalise, Tokens
 from fedloom.data.examples import MAX_CLASSES
 from fedloom.data.inputs import read_inputs
@@ -20,21 +21,38 @@ from fedloom.data.schema import Schema
 from fedloom.engines.upload_bounds import LEAST
 from fedloom.tables.targets import class_numbers
 
+_LATE = ("target_dtype", "target_shape", "targets", "statistics_digest", "name", "inputs", "vocabulary")
 CAP = 1_000_000  # the most examples of a device that count, by default
 INVITATION = "invitation"  # instead of a method: asks whether a device takes part in a round
 TIMES_MEDIAN = 10  # and at most this multiple of the median over devices
 _LONGEST, _LARGEST = 1000, 1 << 21  # characters of a name, bytes of all names of classes or of columns
 _LONGEST_NAME = 64  # characters of a device's name
-_ID = re.compile(r"[0-9a-f]{32}")
+_ID = JsonType(matching("[0-9a-f]{32}"), "32 hexadecimal digits")
 DTYPES = {"uint8": torch.uint8, "float32": torch.float32, "float64": torch.float64, "int64": torch.int64}
 TARGETS = {"int64": torch.int64, "float32": torch.float32, "float64": torch.float64}
 _WORDS = {  # for entries of a registration, where their names are not those that people use
     "train": "training examples by class", "test": "test examples by class", "val": "validation examples by class",
     "dtype": "types of values", "shape": "shapes of an example", "target_dtype": "types of targets",
     "target_shape": "shapes of a target", "statistics_digest": "digests of the statistics", "inputs": "kinds of inputs",
-    "vocabulary": "numbers of tokens", "model": "architectures", "name": "names",
+    "vocabulary": "numbers of tokens", "model": "architectures", "name": "names", "id": "an id",
 }  # fmt: skip
-_DIGEST = re.compile(r"(?:[0-9a-f]{32})?")
+_Number = Annotated[int, Ge(0), Le((1 << 40) - 1)]
+_BY_CLASS = JsonType(
+    Annotated[listed(_Number), Len(1, MAX_CLASSES)], f"a list of 1 to {MAX_CLASSES:,} whole numbers below 2**40"
+)
+_TYPES = {  # of entries of a registration
+    "id": _ID,
+    **dict.fromkeys(("train", "test", "val"), _BY_CLASS),
+    "shape": JsonType(Annotated[listed(_Number), Len(1, 8)], "a list of 1 to 8 whole numbers"),
+    "dtype": one_of([*DTYPES]),
+    "model": TEXT,
+    "target_dtype": one_of([*TARGETS]),
+    "target_shape": JsonType(
+        Annotated[list[Annotated[int, Ge(1), Le(MAX_CLASSES)]], Len(0, 1)], f"[], or [D] of at most {MAX_CLASSES:,}"
+    ),
+    "statistics_digest": JsonType(matching("(?:[0-9a-f]{32})?"), f"{_ID.words} or an empty text"),
+    "vocabulary": whole(0, (1 << 31) - 1, "a whole number below 2**31"),
+}
 
 
 def check_id(id: Any, whose: str) -> str:
@@ -43,9 +61,9 @@ def check_id(id: Any, whose: str) -> str:
     Raises:
         RefusedError: it is no id.
     """
-    if isinstance(id, str) and _ID.fullmatch(id):
-        return id
-    raise RefusedError(f"the id of {whose} is 32 hexadecimal digits, got {id!r:.80}")
+    if _ID.fits(id):
+        return str(id)
+    raise RefusedError(f"the id of {whose} is {_ID.words}, got {id!r:.80}")
 
 
 def versions() -> dict[str, str]:
@@ -77,7 +95,7 @@ def check_device_name(name: Any) -> str:
         RefusedError: it is no such name.
     """
     ok = isinstance(name, str) and len(name) <= _LONGEST_NAME and name.isprintable() and name == name.strip()
-    if ok and not _ID.fullmatch(name):
+    if ok and not _ID.fits(name):
         return str(name)
     raise RefusedError(
         f"the name of a device has at most {_LONGEST_NAME} printable characters, no space at its ends, and is no id, "
@@ -150,35 +168,21 @@ class Registration:
         Raises:
             RefusedError: it is no registration.
         """
-        try:
-            train, test, val, shape = (tuple(fields[name]) for name in ("train", "test", "val", "shape"))
-            device = cls(
-                fields["id"], train, test, val, shape, fields["dtype"], fields["model"],
-                target_dtype=fields.get("target_dtype", "int64"),
-                target_shape=tuple(fields.get("target_shape", ())),
-                statistics_digest=fields.get("statistics_digest", ""), name=fields.get("name", ""),
-                inputs=fields.get("inputs"), vocabulary=fields.get("vocabulary", 0),
-            )  # fmt: skip
-            classes, columns = fields["classes"], fields["columns"]
-        except (KeyError, TypeError) as error:
-            raise RefusedError(
-                f"a device registers with an id, its examples by class and its model: {error!r}"
-            ) from None
-        check_id(device.id, "a device")
-        check_device_name(device.name)
-        numbers = (*device.train, *device.test, *device.val, *device.shape)
-        if not all(type(n) is int and 0 <= n < 1 << 40 for n in numbers):
-            raise RefusedError("examples of a class are counted in whole numbers below 2**40")
-        if not 1 <= len(device.train) == len(device.test) == len(device.val) <= MAX_CLASSES or not sum(device.train):
-            raise RefusedError(f"examples are of the same classes, at most {MAX_CLASSES}, and some are to train on")
-        if not (isinstance(device.dtype, str) and device.dtype in DTYPES and isinstance(device.model, str)):
-            raise RefusedError(f"the values of an example are {', '.join(DTYPES)}, got {device.dtype!r:.80}")
-        if not 1 <= len(device.shape) <= 8 or np.prod(device.shape, dtype=float) > 1 << 30:
-            raise RefusedError(f"an example has at most 8 axes and 2**30 values, got {device.shape!s:.80}")
-        if not (isinstance(device.statistics_digest, str) and _DIGEST.fullmatch(device.statistics_digest)):
-            raise RefusedError(f"a digest is 32 hexadecimal digits, got {device.statistics_digest!r:.80}: leave it out")
-        if not (type(device.vocabulary) is int and 0 <= device.vocabulary < 1 << 31):
-            raise RefusedError(f"a vocabulary has less than 2**31 tokens, got {device.vocabulary!r:.80}")
+        given = {name: _plain(getattr(cls, name)) for name in _LATE} | (fields if isinstance(fields, dict) else {})
+        for name, kind in _TYPES.items():
+            if not kind.fits(value := given.get(name)):
+                raise RefusedError(
+                    f"a device registers with {_WORDS.get(name, name)}, {kind.words}, got {value!r:.80}: give it other "
+                    "examples, or the server's version of fedloom"
+                )
+        read: dict[str, Any] = {
+            name: tuple(value) if isinstance(value := given[name], list) else value for name in _TYPES
+        }
+        device = cls(**read, name=check_device_name(given["name"]), inputs=given["inputs"])
+        if not len(device.train) == len(device.test) == len(device.val) or not sum(device.train):
+            raise RefusedError("examples are of the same classes, and some are to train on: count them by class")
+        if np.prod(device.shape, dtype=float) > 1 << 30:
+            raise RefusedError(f"an example has at most 2**30 values, got {device.shape!s:.80}: make it smaller")
         try:
             normalise = device.normalise
         except (ValueError, TypeError, KeyError) as error:
@@ -188,22 +192,13 @@ class Registration:
         count = device.shape[0] if len(device.shape) == 1 else 0
         return replace(
             device,
-            classes=check_names(classes, "classes", len(device.train)),
-            columns=check_names(columns, "columns", count),
-            targets=device._check_targets(fields.get("targets", ()), classes),
+            classes=check_names(given.get("classes"), "classes", len(device.train)),
+            columns=check_names(given.get("columns"), "columns", count),
+            targets=device._check_targets(given["targets"], given.get("classes")),
         )
 
     def _check_targets(self, names: Any, classes: Any) -> tuple[str, ...]:
         """Return the names of targets that are no classes."""
-        if not (isinstance(self.target_dtype, str) and self.target_dtype in TARGETS):
-            raise RefusedError(
-                f"targets are {', '.join(TARGETS)}, got {self.target_dtype!r:.80}: store class numbers or float32"
-            )
-        if len(self.target_shape) > 1 or not all(type(n) is int and 1 <= n <= MAX_CLASSES for n in self.target_shape):
-            raise RefusedError(
-                f"an example has one target or a row of at most {MAX_CLASSES}, got {self.target_shape!s:.80}: "
-                "store (N,) or (N, D)"
-            )
         if self.has_classes:
             if self.target_shape or names:
                 raise RefusedError(
@@ -246,8 +241,7 @@ class Registration:
 
     def described(self) -> dict[str, Any]:
         """Return the registration as JSON has it; later entries are left out where they are unused."""
-        late = ("target_dtype", "target_shape", "targets", "statistics_digest", "name", "inputs", "vocabulary")
-        return {n: v for n, v in asdict(self).items() if n not in late or v != getattr(type(self), n)}
+        return {n: _plain(v) for n, v in asdict(self).items() if n not in _LATE or v != getattr(type(self), n)}
 
     @property
     def target_kind(self) -> tuple[torch.dtype, tuple[int, ...]]:
@@ -291,6 +285,14 @@ class Registration:
             return tuple(whole)
 
         return replace(self, train=cut(self.train), test=cut(self.test), val=cut(self.val))
+
+
+def _frozen(value: Any) -> Any:
+    return tuple(value) if isinstance(value, list) else value
+
+
+def _plain(value: Any) -> Any:
+    return [*value] if isinstance(value, tuple) else value
 
 
 def describe_targets(dtype: str, shape: tuple[int, ...]) -> str:

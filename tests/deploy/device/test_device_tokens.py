@@ -61,7 +61,10 @@ def test_several_inputs_and_classes_of_sequences_are_registered() -> None:
         ({"inputs": None}, "integers are token ids, which a device registers as such"),
         ({"inputs": {"padding": -1}}, "inputs are token ids or several by name"),
         ({"inputs": {"inputs": [["a", [2], "words"]], "padding": 0}}, "inputs of a network are integers, truths"),
-        ({"vocabulary": -1}, "a vocabulary has less than"),
+        (
+            {"vocabulary": -1},
+            "tokens, a whole number below 2..31, got -1: give it other examples, or the",
+        ),
     ],
 )
 def test_what_is_no_registration_of_tokens_is_refused(changes: Any, message: str) -> None:

@@ -21,6 +21,7 @@ from fedloom.coordinator.history import History
 from fedloom.coordinator.verification import verify
 from fedloom.core import tree
 from fedloom.core.errors import CodecError, FedloomError, RefusedError, SettingError, StorageError
+from fedloom.data.examples import MAX_CLASSES
 from fedloom.deploy.device import Controller, Limits, ModelManager, Reading
 from fedloom.deploy.registration import CAP, Registration, cap_of
 from fedloom.deploy.server.device_registry import Registry, RemoteExamples
@@ -632,6 +633,36 @@ def test_registrations_that_are_none(change: dict[str, Any]) -> None:
     for other in (None, [], "no", 5, {}):
         with pytest.raises(RefusedError, match="a device registers with"):
             Registration.of(other)
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"id": "A" * 32}, "an id, 32 hexadecimal digits, got 'AAA"),
+        ({"id": "a" * 32 + "\n"}, "an id, 32 hexadecimal digits, got 'aaa"),
+        (
+            {"test": [1, 0, True]},
+            r"test examples by class, a list of 1 to .* below 2\*\*40, got \[1, 0, T",
+        ),
+        ({"train": [1 << 40, 0, 0]}, r"training examples by class, a list of 1 to .* below 2\*\*40, got \[10995"),
+        ({"val": ["x"] * 3_000_000}, "validation examples by class, a list of 1 to"),  # and it takes no time
+        ({"train": [1] * (MAX_CLASSES + 1)}, "training examples by class, a list of 1 to"),
+        ({"shape": [1] * 9}, "shapes of an example, a list of 1 to 8 whole numbers, got"),
+        (
+            {"shape": [1 << 16, 1 << 16]},
+            r"an example has at most 2\*\*30 values, got \(65536, 65536\): make it",
+        ),
+        ({"dtype": "object"}, "types of values, one of uint8, float32, float64, int64, got 'object': give it other ex"),
+        ({"target_dtype": "int8"}, "types of targets, one of int64, float32, float64, got 'int8'"),
+        ({"target_shape": [2, 2]}, r"shapes of a target, \[\], or \[D\] of at most"),
+        ({"statistics_digest": "f"}, "statistics, 32 hexadecimal digits or an empty text, got 'f'"),
+        ({"vocabulary": 1 << 31}, r"numbers of tokens, a whole number below 2\*\*31, got 2147483648"),
+    ],
+    ids=lambda value: str(value)[:24],
+)
+def test_what_a_registration_lacks_is_said(change: dict[str, Any], words: str) -> None:
+    with pytest.raises(RefusedError, match=words):
+        Registration.of(registrations()[0].described() | change)
 
 
 def test_the_audit_log_is_bounded_and_in_lines(tmp_path: Path) -> None:

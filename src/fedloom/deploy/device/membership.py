@@ -19,6 +19,7 @@ from fedloom.coordinator.part import encoders_of
 from fedloom.coordinator.task_targets import check_targets
 from fedloom.core.errors import FedloomError, RankError, RefusedError, SettingError, SettingWarning
 from fedloom.core.fold.execution import threads
+from fedloom.core.json_types import MAPPING, TEXT, JsonType, whole
 from fedloom.core.naming import forbid_imports
 from fedloom.core.task import FitsTargets, TargetMoments, Task, needs_moments
 from fedloom.deploy.device.controller import STEPS, Controller, too_many_steps
@@ -281,10 +282,12 @@ class Membership:
         )  # fmt: skip
 
 
-_SCHEMA: dict[str, type] = {  # of the server's messages before requests
-    "run": str, "settings": dict, "client": int, "model": str, "token": str, "public": bool, "start": bool,
-    "refused": str, "common": dict, "preparation": dict, "moments": dict, "largest": int, "versions": dict,
-}  # fmt: skip
+_TYPES = {  # of the server's messages before requests
+    **dict.fromkeys(("run", "model", "token", "refused"), TEXT),
+    **dict.fromkeys(("settings", "common", "preparation", "moments", "versions"), MAPPING),
+    **dict.fromkeys(("public", "start"), JsonType(bool, "true or false")),
+    **dict.fromkeys(("client", "largest"), whole(0, (1 << 40) - 1, "a whole number below 2**40")),
+}
 _MESSAGES = (("run", "settings"), ("common",), ("client", "model", "token"), ("refused",))  # required entries of each
 
 
@@ -298,17 +301,17 @@ def _parse_message(data: bytes, limit: int) -> dict[str, Any]:
         message = parse(data, limit)
     except ValueError as error:
         raise RefusedError(f"not a message of a fedloom server: {error!s:.200}") from None
-    wrong = [name for name, kind in _SCHEMA.items() if name in message and type(message[name]) is not kind]
-    if wrong or not any(set(names) <= set(message) for names in _MESSAGES):
-        description = (
-            f"{wrong[0]} = {message[wrong[0]]!r:.80}"
-            if wrong
-            else f"a message with {', '.join(message) or 'nothing'!s:.80}"
+    for name, kind in _TYPES.items():
+        if name in message and not kind.fits(message[name]):
+            raise RefusedError(
+                f"not a message of a fedloom server: {name} is {kind.words}, got {message[name]!r:.80}; install the "
+                "server's version of fedloom here"
+            )
+    if not any(set(names) <= set(message) for names in _MESSAGES):
+        raise RefusedError(
+            f"not a message of a fedloom server: a message with {', '.join(message) or 'nothing'!s:.80}; install its "
+            "version of fedloom here"
         )
-        raise RefusedError(f"not a message of a fedloom server: {description}")
-    for name, what in (("client", "the number of a client"), ("largest", "the number of a device's examples")):
-        if not 0 <= message.get(name, 0) < 1 << 40:
-            raise RefusedError(f"{what} is below 2**40, got {message[name]}")
     return message
 
 
