@@ -176,10 +176,7 @@ def test_the_lowest_error_is_the_best_in_sentences_and_in_the_table() -> None:
     standing = standing_table(methods, standings(methods))
     assert standing is not None
     assert [str(cell) for cell in standing[0].rows[0][:5]] == ["Global RMSE", "a", "1.00", "b", "4.00"]
-    assert (
-        next(verdict(methods, standings(methods)))
-        == "Nothing is established: with one seed each, a difference may be chance."
-    )
+    assert next(verdict(methods, standings(methods))) == "Global RMSE: a has the lowest value, 1.00, 3.00 below b."
     table = headline(methods)
     assert table.winners(1) == {0}
     assert table.columns[1].group == "RMSE"

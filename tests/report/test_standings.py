@@ -20,7 +20,7 @@ from fedloom.report.over_seeds import BRIEF, noise_of, paired_difference
 from fedloom.report.page import Page
 from fedloom.report.sentences import describe_ending
 from fedloom.report.several_seeds import summary
-from fedloom.report.standings import standing_table, standings, verdict
+from fedloom.report.standings import _claim, standing_of, standing_table, standings, verdict
 
 
 def ended(folder: Path, **ends: tuple[float, ...]) -> list[Method]:
@@ -43,8 +43,14 @@ def said(of: list[Method]) -> list[str]:
     return list(verdict(of, standings(of)))
 
 
+SURE = (
+    "How sure: in brackets 95 % intervals, paired over {} seeds, each with its own partition; established is what they "
+    "exclude 0 from. Other data may differ."
+)
+
+
 def test_standings_are_computed_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    of, measured = ended(tmp_path, fedavg=(0.5, 0.7), fedntd=(0.6, 0.78)), []
+    of, measured = ended(tmp_path, fedavg=(0.5, 0.7), fedntd=(0.6, 0.78)), list[str]()
 
     def counted(a: Method, b: Method, name: str, *how: Any) -> Any:
         measured.append(name)
@@ -67,42 +73,65 @@ def test_the_best_is_compared_with_the_runner_up(tmp_path: Path) -> None:
         "Global accuracy, %", "fedntd", "69.0 ± 12.7", "fedavg", "60.0 ± 14.1",
         f"+9.0 [{100 * gap.low:.1f}, {100 * gap.high:.1f}]",
     ]  # fmt: skip
-    assert said(of) == ["With 2 seeds, no difference between the best method and the runner-up is established."]
+    assert said(of)[0] == (
+        f"Global accuracy: fedntd has the highest mean, 69.0 ± 12.7 %, 9.0 points ({100 * gap.low:.1f} to "
+        f"{100 * gap.high:.1f}) above fedavg: not established. fedavg and moon may be as good."
+    )
+    assert said(of)[2:] == [SURE.format(2)]
 
 
-def test_what_is_established_stands_before_what_is_open(tmp_path: Path) -> None:
+def test_how_much_and_how_sure_stand_beside_who_is_best(tmp_path: Path) -> None:
     of = ended(tmp_path, fedavg=(0.5, 0.6, 0.7), fedntd=(0.6, 0.7, 0.801))
     assert said(of) == [
-        "Established over 3 seeds: fedntd leads in global accuracy and personal accuracy.",
+        "Global accuracy: fedntd is best, 70.0 ± 10.1 %, ahead of fedavg by 10.0 points (9.9 to 10.2): established.",
+        "Personal accuracy: fedntd is best, 80.0 ± 10.1 %, ahead of fedavg by 10.0 points (9.9 to 10.2): established.",
+        SURE.format(3),
     ]
     run = of[0].runs[0]
     rows = (tmp_path / run.folder / "metrics.jsonl").read_text().splitlines()
     last = json.loads(rows[-1]) | {"personal_accuracy": 0.1}
     (tmp_path / run.folder / "metrics.jsonl").write_text(f"{rows[0]}\n{json.dumps(last)}\n")
-    assert said(methods(tmp_path)) == [
-        "Established over 3 seeds: fedntd leads in global accuracy.",
-        "Left open: personal accuracy.",
-    ]
+    first, second, _ = said(methods(tmp_path))
+    assert first.endswith("established.")
+    assert not first.endswith("not established.")
+    assert second.endswith("above fedavg: not established.")
+
+
+def test_what_is_low_is_best_by_how_much_it_is_lower(tmp_path: Path) -> None:
+    of = ended(tmp_path, fedavg=(0.5, 0.6, 0.7), fedntd=(0.6, 0.7, 0.801))
+    measure = replace(of[0].measures["global_accuracy"], better="low")
+    one = standing_of(of, measure)
+    assert _claim(replace(one, chance=None)) == (
+        "Global accuracy: fedavg is best, 60.0 ± 10.0 %, ahead of fedntd by 10.0 points (9.9 to 10.2): established."
+    )
+
+
+def test_who_may_be_as_good_is_judged_of_all_together(tmp_path: Path) -> None:
+    """A method that one interval would call worse is open beside three others."""
+    ends = {"fedavg": (0.70, 0.71), "fedntd": (0.69, 0.71), "moon": (0.68, 0.688), "scaffold": (0.5, 0.52)}
+    of = ended(tmp_path, **ends)
+    one = standing_of(of, of[0].measures["global_accuracy"])
+    noise = noise_of(of, "global_accuracy", "last", 1)
+    best, moon = of[0], next(m for m in of if m.label == "moon")
+    alone = paired_difference(best, moon, "global_accuracy", "last", 1, noise)
+    assert alone is not None
+    assert alone.low > 0
+    assert one.open() == ["fedntd", "moon"]
+    assert said(of)[0].endswith("above fedntd: not established. fedntd and moon may be as good.")
 
 
 def test_the_winner_is_not_that_of_seeds_which_the_other_lacks(tmp_path: Path) -> None:
     """Seed 2 of FedNTD never ended; over the seeds of both it is ahead, and is not called the loser."""
     of = ended(tmp_path, fedavg=(0.60, 0.61, 0.90), fedntd=(0.63, 0.641))
     assert shown(of)[0][1:5] == ["fedavg", "70.3 ± 17.0", "fedntd", "63.5 ± 0.8"]
-    behind = (
-        "Over the seeds that both have, fedntd is ahead of fedavg in {}; the means below are over all seeds of each."
-    )
-    assert said(of) == [
-        behind.format("global accuracy"),
-        behind.format("personal accuracy"),
-        "With 2 seeds, no difference between the best method and the runner-up is established.",
-    ]
+    behind = "{} accuracy: fedavg has the highest mean, {} ± 17.0 %, but over the seeds that both have, fedntd is ahead of it."
+    assert said(of) == [behind.format("Global", 70.3), behind.format("Personal", 80.3), SURE.format(2)]
 
 
 def test_equal_differences_establish_nothing(tmp_path: Path) -> None:
     """One test example of 120 in both seeds."""
     of = ended(tmp_path, fedavg=(0.5, 0.7), fedntd=(0.5 + 1 / 120, 0.7 + 1 / 120))
-    assert said(of) == ["With 2 seeds, no difference between the best method and the runner-up is established."]
+    assert said(of)[0].endswith("0.8 points (0.8 to 0.8) above fedavg: not established.")
     found = standing_table(of, standings(of))
     assert found is not None
     assert "Equal differences in all seeds give no interval, and establish nothing." in found[1]
@@ -118,14 +147,18 @@ def test_unfinished_runs_are_compared_with_none_that_are_longer(tmp_path: Path) 
         file.write_text(json.dumps(settings))
         records = tmp_path / run.folder / "metrics.jsonl"
         records.write_text(records.read_text() + json.dumps({"round": 2, "global_accuracy": 0.2}) + "\n")
-    assert said(methods(tmp_path))[0] == (
-        "Nothing is established: with runs that are not finished, a difference may be chance."
+    assert said(methods(tmp_path))[-1] == (
+        "How sure: nothing is established; with runs that are not finished, a difference may be chance."
     )
 
 
 def test_one_seed_establishes_nothing(tmp_path: Path) -> None:
     of = [replace(m, runs=m.runs[:1]) for m in ended(tmp_path, fedavg=(0.5, 0.7), fedntd=(0.6, 0.8))]
-    assert said(of) == ["Nothing is established: with one seed each, a difference may be chance."]
+    assert said(of) == [
+        "Global accuracy: fedntd has the highest value, 60.0 %, 10.0 points above fedavg.",
+        "Personal accuracy: fedntd has the highest value, 70.0 %, 10.0 points above fedavg.",
+        "How sure: nothing is established; with one seed each, a difference may be chance.",
+    ]
     assert shown(of)[0][:5] == ["Global accuracy, %", "fedntd", "60.0", "fedavg", "50.0"]
     assert said(of[:1]) == ["Global accuracy ends at 50.0 %.", "Personal accuracy ends at 60.0 %."]
     assert standing_table(of[:1], standings(of[:1])) is None
@@ -137,9 +170,13 @@ def test_references_are_never_best(tmp_path: Path) -> None:
     assert [name for name, m in by_name.items() if m.is_reference] == ["centralised", "local_only"]
     (measured, *_) = standings(of)
     assert [m.label for m, _ in measured.ranked] == ["fedavg", "moon"]
-    assert measured.beaten_by == ["centralised", "local_only"]
+    assert [measured.better_than(spread) for _, spread in measured.references] == [0, 0]
+    assert measured.against(by_name["local_only"]) == {1: [], 0: [], -1: ["fedavg", "moon"]}
     assert shown(of)[0][-2:] == ["80.0 ± 0.0", "90.0 ± 0.0"]
-    assert "local_only, a reference, is ahead of every method in global accuracy and personal accuracy." in said(of)
+    assert said(of)[3] == (
+        "local_only, a reference, reaches 90.0 ± 0.0 % in global accuracy. "
+        "Established: better than it: none; worse: fedavg and moon."
+    )
     table = comparison.headline(of)
     assert [table.rows[k][0] for k in table.winners(1)] == ["fedavg"]
     assert "Highest at the end: fedavg, 55.0 %." in describe_ending(of, "global_accuracy")

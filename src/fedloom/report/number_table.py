@@ -33,9 +33,14 @@ class Interval:
         """False where all pairs differ by the same, but for rounding."""
         return self.high - self.low > 1e-9 * max(1.0, abs(self.mean))
 
+    @property
+    def states_nothing(self) -> bool:
+        """True where the interval has all values that there can be."""
+        return -self.low >= self.most <= self.high
+
     def text(self, show: Callable[[float], str]) -> str:
-        """Return the difference with its sign and its interval; one of all values that there can be states nothing."""
-        if -self.low >= self.most <= self.high:
+        """Return the difference with its sign and its interval, if this states anything."""
+        if self.states_nothing:
             return f"{signed(self.mean, show)} (no statement)"
         return f"{signed(self.mean, show)} [{show(self.low)}, {show(self.high)}]"
 

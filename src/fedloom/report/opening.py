@@ -17,7 +17,8 @@ if TYPE_CHECKING:
 
 def first_screen(page: Page, methods: Sequence[Method]) -> tuple[list[str], PageFigure | None, ShownTable | None]:
     """Return what is established, the first curve, and the best methods by measure."""
-    found = standings(methods)
+    first = first_measure(methods)
+    found = sorted(standings(methods), key=lambda one: one.measure.name != first)
     table = standing_table(methods, found)
     return list(verdict(methods, found)), _first_curve(page, methods), None if table is None else page.keep(*table)
 

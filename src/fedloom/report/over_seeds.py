@@ -98,7 +98,13 @@ def noise_of(methods: Sequence[Method], name: str, way: str, last_rounds: int) -
 
 
 def paired_difference(
-    method: Method, other: Method, name: str, way: str, last_rounds: int, noise: Noise | None = None
+    method: Method,
+    other: Method,
+    name: str,
+    way: str,
+    last_rounds: int,
+    noise: Noise | None = None,
+    level: float = 0.95,
 ) -> Interval | None:
     """Return the difference of a method to another over their common seeds; None with fewer than two.
 
@@ -112,6 +118,7 @@ def paired_difference(
         way: its reading.
         last_rounds: the number of rounds in the mean of `tail`, as in the table beside it.
         noise: of all methods of the table (`noise_of`); None: these two are all of it.
+        level: the probability with which the interval has the true difference.
     """
     if method.problem != other.problem:
         return None
@@ -119,7 +126,7 @@ def paired_difference(
     ended = [(a, b) for a, b in both if (a.finished and b.finished) or a.rounds == b.rounds]
     pairs = {(a.draw, str(a.clients)): (a, b) for a, b in ended}  # a seed that occurs twice counts once
     gaps = [_reading(a, name, way, last_rounds) - _reading(b, name, way, last_rounds) for a, b in pairs.values()]
-    if len(gaps) < 2 or any(map(math.isnan, gaps)) or (found := difference(gaps, noise)) is None:
+    if len(gaps) < 2 or any(map(math.isnan, gaps)) or (found := difference(gaps, noise, level)) is None:
         return None
     most = {"%": 1.0, "points": 2.0}.get(method.measures[name].unit, math.inf)
     low, high = max(found.mean - found.half, -most), min(found.mean + found.half, most)

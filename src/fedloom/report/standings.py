@@ -10,11 +10,19 @@ import numpy as np
 
 from fedloom.coordinator.chance_level import Chance
 from fedloom.evaluate.measure import Measure
+from fedloom.evaluate.paired_differences import Noise
 from fedloom.report.methods import Method, Spread
 from fedloom.report.number_table import Column, Interval, Table, format_of, with_unit
-from fedloom.report.over_seeds import POOLED, count_text, noise_of, paired_difference, seeds_text
+from fedloom.report.over_seeds import (
+    POOLED,
+    count_text,
+    noise_of,
+    one_partition,
+    paired_difference,
+    seeds_text,
+)
 
-_NAMED = 4  # methods in a cell
+_NAMED, _LISTED = 4, 6  # methods in a cell, and in a sentence
 
 
 @dataclass(frozen=True)
@@ -47,9 +55,14 @@ class Standing:
         """
         if len(self.ranked) < 2 or self.leading > 1:
             return None
-        name, measured = self.measure.name, (*self.ranked, *self.references)
-        noise = noise_of([m for m, _ in measured], name, "last", 1)
-        return paired_difference(self.ranked[0][0], self.ranked[1][0], name, "last", 1, noise)
+        return self._difference(self.ranked[0][0], self.ranked[1][0], 0.95)
+
+    def _difference(self, one: Method, other: Method, level: float) -> Interval | None:
+        return paired_difference(one, other, self.measure.name, "last", 1, self._noise, level)
+
+    @cached_property
+    def _noise(self) -> Noise | None:
+        return noise_of([m for m, _ in (*self.ranked, *self.references)], self.measure.name, "last", 1)
 
     @property
     def is_above_chance(self) -> bool:
@@ -57,29 +70,53 @@ class Standing:
         return self.chance is None or not self.ranked or self.ranked[0][1].mean > self.chance.limit
 
     @property
+    def ahead(self) -> Interval | None:
+        """Return how far the best is ahead of the runner-up: `gap`, positive where the best is better."""
+        g = self.gap
+        return g if g is None or self._up == 1 else Interval(-g.mean, -g.high, -g.low, g.count, g.most)
+
+    @property
     def is_established(self) -> bool:
         """True where the interval of the difference lies wholly on the side of the best, and has a width.
 
         Without a width all differences are equal, which does not say how they vary: of few test examples, for instance.
         """
-        return (
-            self.gap is not None and self.gap.has_width and min(self._up * self.gap.low, self._up * self.gap.high) > 0
-        )
+        return self.ahead is not None and self._sign(self.gap) > 0
 
     @property
     def is_contradicted(self) -> bool:
         """True where the runner-up is ahead over the seeds that both have: one of the two means is over more seeds."""
-        return self.gap is not None and self._up * self.gap.mean < 0
+        return self.ahead is not None and self.ahead.mean < 0
 
     @property
     def _up(self) -> int:
         return 1 if self.measure.better == "high" else -1
 
-    @property
-    def beaten_by(self) -> list[str]:
-        """Names of the references that are better than the best method."""
-        best = self._up * self.ranked[0][1].mean if self.ranked else -np.inf
-        return [m.label for m, spread in self.references if self._up * spread.mean > best] if self.ranked else []
+    def _sign(self, gap: Interval | None) -> int:
+        """Return 1 for a difference that is established to be better, -1 for worse, 0 for neither."""
+        if gap is None or not gap.has_width or gap.low <= 0 <= gap.high:
+            return 0
+        return self._up if gap.mean > 0 else -self._up
+
+    def open(self) -> list[str]:
+        """Return the labels of the methods that may be as good as the best, all claims together with 95 %."""
+        rest, (best, _) = self.ranked[1:], self.ranked[0]
+        level = 1 - 0.05 / max(1, len(rest))
+        return [m.label for m, _ in rest if self._sign(self._difference(best, m, level)) <= 0]
+
+    def against(self, reference: Method) -> dict[int, list[str]]:
+        """Return the labels of the methods established to be better (1) or worse (-1) than a reference, and of others.
+
+        All claims together have 95 %.
+        """
+        found: dict[int, list[str]] = {1: [], 0: [], -1: []}
+        for m, _ in self.ranked:
+            found[self._sign(self._difference(m, reference, 1 - 0.05 / len(self.ranked)))].append(m.label)
+        return found
+
+    def better_than(self, spread: Spread) -> int:
+        """Return how many methods have a better mean."""
+        return sum(self._up * own.mean > self._up * spread.mean for _, own in self.ranked)
 
 
 @dataclass(frozen=True)
@@ -115,75 +152,91 @@ def standing_of(methods: Sequence[Method], measure: Measure) -> Standing:
 
 
 def verdict(methods: Sequence[Method], found: Sequence[Standing]) -> Iterator[str]:
-    """Yield what the runs establish about the best methods, what their seeds leave open, and what to know of both.
+    """Yield who is best, by how much and how sure, by measure; what references reach; and what else to know.
 
-    `found`: as `standings` returns them.
+    `found`: as `standings` returns them, the most important first.
     """
-    several = [one for one in found if len(one.ranked) > 1]
-    compared = [one for one in several if one.leading == 1 and one.is_above_chance]
+    several, candidates = [one for one in found if len(one.ranked) > 1], [m for m in methods if not m.is_reference]
     if len(methods) == 1:
         for one in found:
             _, spread = (*one.ranked, *one.references)[0]
             no_better = f", which is not above chance ({chance_text(one)})" * (not one.is_above_chance)
             yield f"{one.measure.title} ends at {value_text(spread, one.measure.unit)}{no_better}."
-    for one in several:
-        if not one.is_above_chance:
-            yield f"No method is above chance in {_named(one.measure)} ({chance_text(one)})."
-    if len(methods) == 1 or (several and not compared):
-        pass
-    elif compared:
-        yield from _of_differences(methods, compared)
-    elif len(candidates := [m.label for m in methods if not m.is_reference]) == 1:
-        yield f"{candidates[0]} beside references; no other method ran."
     elif not candidates:
         yield "Only references ran, which are never called best."
-    for one in several:
-        if one.leading > 1 and one.is_above_chance:
-            names = [m.label for m, _ in one.equal_to(0)]
-            value = value_text(replace(one.ranked[0][1], std=np.nan), one.measure.unit)
-            yield f"{listed(names)} are equal in {_named(one.measure)}, {value}, and no other is better."
+    elif len(candidates) == 1:
+        yield f"{candidates[0].label} beside references; no other method ran."
+    yield from map(_claim, several)
     for one in found:
-        if len(methods) > 1 and len(one.ranked) == 1 and sum(not m.is_reference for m in methods) > 1:
+        if len(candidates) > 1 and len(one.ranked) == 1:
             yield f"{one.measure.title} was measured for {one.ranked[0][0].label} only."
-    by_reference: dict[str, list[str]] = {}
+    main = methods[0].headline.name
     for one in found:
-        for label in one.beaten_by:
-            by_reference.setdefault(label, []).append(_named(one.measure))
-    for label, measures in by_reference.items():
-        yield f"{label}, a reference, is ahead of every method in {listed(measures)}."
+        for reference, spread in one.references if one.ranked and one.measure.name.endswith(f"_{main}") else ():
+            yield _beside(one, reference, spread)
+    if told := [one for one in several if one.leading == 1 and one.is_above_chance]:
+        yield _sureness(candidates, told)
     lost, selected = _lost(methods)
     if lost:
         yield f"{lost:,} of {selected:,} selected clients did not respond: see How it was run."
 
 
-def _of_differences(methods: Sequence[Method], compared: Sequence[Standing]) -> Iterator[str]:
-    candidates = [m for m in methods if not m.is_reference]
-    if all(one.gap is None for one in compared):
-        seeds = seeds_text(candidates)
-        unfinished = any(not run.finished for m in candidates for run in m.counted_runs)
-        cause = "one seed each" if seeds == "1 seed" else f"{seeds} and fewer than two in common"
-        cause = "runs that are not finished" if unfinished and seeds != "1 seed" else cause
-        yield f"Nothing is established: with {cause}, a difference may be chance."
-        return
-    seeds = count_text(one.gap.count for one in compared if one.gap is not None)
-    for one in compared:
-        if one.is_contradicted:
-            best, second = (m.label for m, _ in one.ranked[:2])
-            yield (
-                f"Over the seeds that both have, {second} is ahead of {best} in {_named(one.measure)}; the means below "
-                "are over all seeds of each."
-            )
-    established = [one for one in compared if one.is_established]
-    if not established:
-        yield f"With {seeds}, no difference between the best method and the runner-up is established."
-        return
-    by_label: dict[str, list[str]] = {}
-    for one in established:
-        by_label.setdefault(one.ranked[0][0].label, []).append(_named(one.measure))
-    leads = "; ".join(f"{label} leads in {listed(measures)}" for label, measures in by_label.items())
-    yield f"Established over {seeds}: {leads}."
-    if still := [_named(one.measure) for one in compared if not one.is_established]:
-        yield f"Left open: {listed(still)}."
+def _claim(one: Standing) -> str:
+    """Say which method is best by a measure, and by how much, as far as its numbers allow."""
+    unit, (best, spread) = one.measure.unit, one.ranked[0]
+    if not one.is_above_chance:
+        return f"No method is above chance in {_named(one.measure)} ({chance_text(one)})."
+    if one.leading > 1:
+        value = value_text(replace(spread, std=np.nan), unit)
+        labels = [m.label for m, _ in one.equal_to(0)]
+        return f"{_some(labels)} are equal in {_named(one.measure)}, {value}, and no other is better."
+    (second, beside), value, show = one.ranked[1], value_text(spread, unit), format_of(unit)
+    extreme, side = ("highest", "above") if one.measure.better == "high" else ("lowest", "below")
+    has = f"{one.measure.title}: {best.label} has the {extreme} {'value' if spread.count == 1 else 'mean'}, {value}"
+    ahead = one.ahead
+    if ahead is None:
+        return f"{has}, {_points(abs(spread.mean - beside.mean), unit)} {side} {second.label}."
+    if one.is_contradicted:
+        return f"{has}, but over the seeds that both have, {second.label} is ahead of it."
+    limits = "no statement" if ahead.states_nothing else f"{show(ahead.low)} to {show(ahead.high)}"
+    by = f"{_points(ahead.mean, unit)} ({limits})"
+    if one.is_established:
+        return f"{one.measure.title}: {best.label} is best, {value}, ahead of {second.label} by {by}: established."
+    as_good = f" {_some(one.open())} may be as good." if len(one.ranked) > 2 else ""
+    return f"{has}, {by} {side} {second.label}: not established.{as_good}"
+
+
+def _beside(one: Standing, reference: Method, spread: Spread) -> str:
+    """Say which methods are better than a reference, as far as its numbers allow."""
+    reached = f"{reference.label}, a reference, reaches {value_text(spread, one.measure.unit)} in {_named(one.measure)}"
+    found, count = one.against(reference), len(one.ranked)
+    if not found[1] and not found[-1]:
+        open_ = "" if spread.count == 1 else ", and no difference to it is established"
+        return f"{reached}; {one.better_than(spread)} of {count} methods end{'s' * (count == 1)} better{open_}."
+    names = {"better than it": found[1] or ["none"], "worse": found[-1], "open": found[0]}
+    return f"{reached}. Established: " + "; ".join(f"{k}: {_some(v)}" for k, v in names.items() if v) + "."
+
+
+def _sureness(candidates: Sequence[Method], told: Sequence[Standing]) -> str:
+    """Say what the brackets of claims mean, and of what they say nothing."""
+    counts = [one.gap.count for one in told if one.gap is not None]
+    if counts:
+        kinds = {one_partition(m) for m in candidates}
+        on = {frozenset({True}): " of one partition", frozenset({False}): ", each with its own partition"}
+        return (
+            f"How sure: in brackets 95 % intervals, paired over {count_text(counts)}{on.get(frozenset(kinds), '')}; "
+            f"established is what they exclude 0 from. Other {'partitions and ' * (kinds == {True})}data may differ."
+        )
+    seeds = seeds_text(candidates)
+    unfinished = any(not run.finished for m in candidates for run in m.counted_runs)
+    cause = "one seed each" if seeds == "1 seed" else f"{seeds} and fewer than two in common"
+    cause = "runs that are not finished" if unfinished and seeds != "1 seed" else cause
+    return f"How sure: nothing is established; with {cause}, a difference may be chance."
+
+
+def _points(value: float, unit: str) -> str:
+    """Return a difference of a measure with its unit; shares differ by points."""
+    return with_unit(format_of(unit)(value), "points" if unit in ("%", "points") else unit)
 
 
 def standing_table(methods: Sequence[Method], found: Sequence[Standing]) -> tuple[Table, str] | None:
@@ -269,6 +322,12 @@ def _lost(methods: Sequence[Method]) -> tuple[int, int]:
 
 def _named(measure: Measure) -> str:
     return measure.title[:1].lower() + measure.title[1:]
+
+
+def _some(labels: Sequence[str]) -> str:
+    """Name methods in a sentence; of many the first and how many more."""
+    more = len(labels) - _LISTED
+    return listed([*labels[:_LISTED], f"{more} more"] if more > 0 else labels)
 
 
 def listed(words: Sequence[str]) -> str:
