@@ -124,7 +124,8 @@ def test_the_winner_is_not_that_of_seeds_which_the_other_lacks(tmp_path: Path) -
     """Seed 2 of FedNTD never ended; over the seeds of both it is ahead, and is not called the loser."""
     of = ended(tmp_path, fedavg=(0.60, 0.61, 0.90), fedntd=(0.63, 0.641))
     assert shown(of)[0][1:5] == ["fedavg", "70.3 ± 17.0", "fedntd", "63.5 ± 0.8"]
-    behind = "{} accuracy: fedavg has the highest mean, {} ± 17.0 %, but over the seeds that both have, fedntd is ahead of it."
+    over_both = "but over the seeds that both have, fedntd is ahead of it."
+    behind = "{} accuracy: fedavg has the highest mean, {} ± 17.0 %, " + over_both
     assert said(of) == [behind.format("Global", 70.3), behind.format("Personal", 80.3), SURE.format(2)]
 
 
