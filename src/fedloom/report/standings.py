@@ -222,9 +222,9 @@ def _sureness(candidates: Sequence[Method], told: Sequence[Standing]) -> str:
     counts = [one.gap.count for one in told if one.gap is not None]
     if counts:
         kinds = {one_partition(m) for m in candidates}
-        on = {frozenset({True}): " of one partition", frozenset({False}): ", each with its own partition"}
+        on = " of one partition" if kinds == {True} else ", each with its own partition" if kinds == {False} else ""
         return (
-            f"How sure: in brackets 95 % intervals, paired over {count_text(counts)}{on.get(frozenset(kinds), '')}; "
+            f"How sure: in brackets 95 % intervals, paired over {count_text(counts)}{on}; "
             f"established is what they exclude 0 from. Other {'partitions and ' * (kinds == {True})}data may differ."
         )
     seeds = seeds_text(candidates)
