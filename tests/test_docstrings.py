@@ -19,6 +19,7 @@ _RUNS = ("Algorithm", "Batch", "Batches", "Client", "Cohort", "Replies", "Histor
 _DATA = ("Dataset", "Examples", "Federation", "Partition", "Augment")
 _TENSORS = ("Model", "Params", "Weights", "Maybe", "Local", "Optimiser", "SGD", "Adam")
 _TASKS = ("Task", "Classification", "Binary", "Hinge", "SVM", "MultiLabel", "NextToken", "Regression", "LDAM")
+_TASKS += ("Segmentation",)
 ROOT = Path(__file__).resolve().parent.parent
 _REFUSED = re.compile(
     r'(?m)^ *"""('

@@ -119,5 +119,6 @@ from fedloom.tasks import (
     NextToken as NextToken,
     Regression as Regression,
 )
+from fedloom.tasks.segmentation import Segmentation as Segmentation
 
 __version__: str

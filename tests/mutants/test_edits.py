@@ -18,7 +18,7 @@ PARTS = (
     *("fold", "ldam", "optimiser", "surface", "cohort", "evaluation", "partition", "codec", "runs", "studies"),
     *("ranks", "devices", "given", "names", "readers", "frozen", "front", "changes", "sites", "fedntd_figures"),
     *("tasks", "predict", "statistics", "tuning", "task_checks", "threshold", "rare", "onnx", "robust", "texts"),
-    *("flower", "nats", "new_method", "tokens", "threads", "commands", "parts", "page"),
+    *("flower", "nats", "new_method", "tokens", "threads", "commands", "parts", "page", "masks"),
     *("table_words", "grammar", "schema", "requires", "transport", "edge"),
     *("analyses", "basics", "checks", "command_line", "networks", "papers", "published", "reports", "words"),
 )

@@ -29,6 +29,8 @@ OWN: list[tuple[Any, int | None]] = [
     (fl.SVM(), 1),
     (LDAM(drw=0.8), None),
     (fl.NextToken(), None),
+    (fl.Segmentation(by_class=3), None),
+    (fl.Segmentation(error="both"), None),
 ]
 
 

@@ -8,11 +8,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
+import torch
 
 from fedloom.coordinator.history import History
 from fedloom.core.errors import SettingWarning, warn
 from fedloom.core.local_training import Local
-from fedloom.core.task_measures import TaskMeasure
+from fedloom.core.task_measures import Sum, TaskMeasure
 from fedloom.data import Federation
 from fedloom.data.inputs import IGNORED
 
@@ -49,7 +50,7 @@ def of_federation(federation: Federation, measures: Sequence[TaskMeasure]) -> di
     f, y = federation, federation.train.y.cpu().numpy()
     sets: dict[str, list[_Targets]] = {} if f.test is None else {"global": [_Targets(_counted(f.test.y.cpu().numpy()))]}
     for whose, partition in (("personal", f.local_test), ("val", f.local_val)):
-        if partition is not None:
+        if partition is not None and (f.train.remote is None or f.train.has_classes):  # devices send class counts alone
             sets[whose] = [
                 _Targets(_counted(y[partition.rows(k)]), _counted(y[f.partition.rows(k)]))
                 for k in np.linspace(0, f.num_clients - 1, min(f.num_clients, _CLIENTS)).astype(int).tolist()
@@ -59,7 +60,7 @@ def of_federation(federation: Federation, measures: Sequence[TaskMeasure]) -> di
         filled = [one for one in several if len(one.answers)]
         for measure in measures:
             if filled and measure.chance is not None:
-                mean = float(np.mean([one.chance(measure.chance) for one in filled]))
+                mean = float(np.mean([one.chance(measure) for one in filled]))
                 examples = sum(len(one.answers) for one in filled)
                 out[f"{whose}_{measure.name}"] = {"value": mean, "examples": examples}
     return out
@@ -71,14 +72,22 @@ class _Targets(NamedTuple):
     answers: npt.NDArray[Any]
     trained: npt.NDArray[Any] | None = None
 
-    def chance(self, declared: float | str) -> float:
+    def chance(self, measure: TaskMeasure) -> float:
+        declared = measure.chance
         if isinstance(declared, float):
             return declared
         if declared == "classes":
             return 1 / len(np.unique(self.answers))
         known = self.answers if self.trained is None or not len(self.trained) else self.trained
         values, counts = np.unique(known, return_counts=True)
-        return float((self.answers == values[counts.argmax()]).mean())
+        said = values[counts.argmax()]
+        right = self.answers == said
+        if declared == "constant" and isinstance(measure, Sum):
+            true = np.bincount(self.answers, minlength=said + 1)
+            one = np.arange(len(true)) == said
+            total = np.stack([right.sum() * one, len(right) * one, true]).astype(np.float64)
+            return measure.value(torch.from_numpy(total), len(right))
+        return float(right.mean())
 
 
 def _counted(y: npt.NDArray[Any]) -> npt.NDArray[Any]:

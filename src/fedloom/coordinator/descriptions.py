@@ -103,17 +103,18 @@ def _targets(federation: Federation, shown: range) -> dict[str, Any]:
     """Return, of targets that are no classes, their names and the quartiles of each at the first clients, [k][D][5].
 
     They are minimum, lower quartile, median, upper quartile and maximum of the training examples; null for devices,
-    which do not send them. Of tokens they are of how many targets of a sequence count.
+    which do not send them. Of tokens and pixels they are of how many targets of an example count.
     """
     train = federation.train
     if _lists_classes(federation):
         return {}
     if train.remote is not None:
         return {"targets": {"names": list(train.targets), "train": [None for _ in shown]}}
-    if not train.y.is_floating_point():  # of a vocabulary each sequence has so many that count
+    if not train.y.is_floating_point():  # of each sequence or image so many count
         counted = (train.y != IGNORED).reshape(len(train), -1).sum(1).cpu().numpy()
         own = [counted[federation.partition.rows(k)] for k in shown]
-        return {"targets": {"names": ["targets of a sequence"], "train": [_quartiles(rows[:, None]) for rows in own]}}
+        name = "pixels that count" if train.has_pixels else "targets of a sequence"
+        return {"targets": {"names": [name], "train": [_quartiles(rows[:, None]) for rows in own]}}
     y = train.y.cpu().numpy().astype(np.float64).reshape(len(train), -1)
     own = [y[federation.partition.rows(k)] for k in shown]
     return {"targets": {"names": list(getattr(train, "targets", ())), "train": [_quartiles(rows) for rows in own]}}

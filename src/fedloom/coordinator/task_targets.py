@@ -19,6 +19,27 @@ def check_targets(federation: Federation, task: Task) -> None:
             f"targets of the task {name} are class numbers (integers), got {given}: take a task for numbers (--task "
             "regression) or for several labels (--task multi_label), or read classes (?label=COLUMN)"
         )
+    if (kind == "pixels") != federation.train.has_pixels:
+        remedy = (
+            "give from_arrays(images, masks), integers of the shape of the images, or folders of both "
+            "(images:FOLDER?masks=FOLDER)"
+            if kind == "pixels"
+            else "take task=fedloom.Segmentation() (--task segmentation), or give one class, number or set of labels "
+            "of each image"
+        )
+        of_pixels = "a class for each pixel of an image"
+        raise SettingError(
+            f"the task {name} learns {of_pixels}, got {given} for inputs of {tuple(federation.train.shape)}: {remedy}"
+            if kind == "pixels"
+            else f"the task {name} learns no masks, got {of_pixels}, {given}: {remedy}"
+        )
+    if kind == "pixels":
+        if federation.train.augment is not None:
+            raise SettingError(
+                f"augmentation changes inputs and no targets, and those of the task {name} are of their pixels, got "
+                f"{federation.train.augment}: leave augment out (--augment none)"
+            )
+        return
     if kind != "tokens" and not y.is_floating_point() and y.ndim > 1:
         raise SettingError(
             f"the task {name} learns one class, number or set of labels of an example, got a target for each of "

@@ -31,6 +31,7 @@ from fedloom.evaluate import evaluate_rows
 from fedloom.tasks import ClassTask
 
 _TRIED = 64  # examples of targets that are no classes
+_TRIED_IMAGES = 4  # examples whose targets are of pixels: each may be large
 
 
 def _different(train: Examples) -> npt.NDArray[np.int64]:
@@ -47,7 +48,8 @@ def _different(train: Examples) -> npt.NDArray[np.int64]:
 def _different_targets(train: Examples, y: npt.NDArray[Any]) -> npt.NDArray[np.int64]:
     if train.has_classes:
         return np.unique(y, return_index=True)[1]
-    return np.unique(y.reshape(len(y), -1)[:_TRIED], axis=0, return_index=True)[1]
+    count = _TRIED_IMAGES if train.has_pixels else _TRIED
+    return np.unique(y.reshape(len(y), -1)[:count], axis=0, return_index=True)[1]
 
 
 def _apart(train: Examples, first: npt.NDArray[np.int64]) -> tuple[Examples, Examples]:
@@ -109,6 +111,7 @@ def try_model(model: Model, job: Plan) -> Tried:
         raise
     except Exception as error:
         shape = " x ".join(map(str, train.shape))
+        _check_places(model, task, train, _given(model, weights, chosen))
         _explain_tokens(error, model, train)
         _explain_step(error, model)
         if NotCopied.__name__ in str(error):
@@ -122,21 +125,42 @@ def try_model(model: Model, job: Plan) -> Tried:
             f"classes: {how}{type(error).__name__}: {error}; a model maps a batch of such examples to logits "
             f"(N, {train.num_classes}){_outputs(model, weights, chosen)}"
         ) from error
-    if targets_of(task) == "tokens" and logits.shape[-1] < train.num_classes:
-        raise SettingError(
-            f"a network answers with a logit for each token of the vocabulary, num_classes = {train.num_classes}, got "
-            f"{logits.shape[-1]} of {model.name}: make its head as large, or the vocabulary smaller"
-        )
+    _check_places(model, task, train, logits)
     job.algorithm.requires.check_logits(type(job.algorithm).__name__, model.name, logits[0].numel())
     return Tried(of_two <= of_one, adding_up)
 
 
+def _given(model: Model, weights: Weights, chosen: Examples) -> Tensor | None:
+    """Return what a model gives of some examples; None where it fails, or gives no tensor."""
+    with suppress(Exception), torch.no_grad():
+        logits = model(weights, chosen.normalise(chosen.x, next(iter(weights.params.values())).dtype))
+        return logits if isinstance(logits, Tensor) else None
+    return None
+
+
 def _outputs(model: Model, weights: Weights, chosen: Examples) -> str:
     """Return in words what a model gives of some examples; "" where it fails, or gives a logit for each class."""
-    with suppress(Exception), torch.no_grad():
-        given = model(weights, chosen.normalise(chosen.x, torch.float32)).shape[1:]
-        return "" if given == (chosen.num_classes,) else f", and this one to ({', '.join(map(str, ('N', *given)))})"
-    return ""
+    logits = _given(model, weights, chosen)
+    if logits is None or (given := logits.shape[1:]) == (chosen.num_classes,):
+        return ""
+    return f", and this one to ({', '.join(map(str, ('N', *given)))})"
+
+
+def _check_places(model: Model, task: Task, train: Examples, logits: Tensor | None) -> None:
+    """Raise SettingError where an answer at a place has fewer logits than there are tokens, or classes of pixels."""
+    kind = targets_of(task)
+    if logits is None or kind not in ("tokens", "pixels"):
+        return
+    found = logits.shape[1 if kind == "pixels" else -1]
+    if found < train.num_classes:
+        each, remedy = {
+            "tokens": ("token of the vocabulary", "or the vocabulary smaller"),
+            "pixels": ("class of a pixel", "or give fewer classes"),
+        }[kind]
+        raise SettingError(
+            f"a network answers with a logit for each {each}, num_classes = {train.num_classes}, got {found} of "
+            f"{model.name}: make its head as large, {remedy}"
+        )
 
 
 def _explain_tokens(error: Exception, model: Model, train: Examples) -> None:

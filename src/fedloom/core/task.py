@@ -31,9 +31,9 @@ class Task(Protocol):
         ...
 
 
-TargetKind = Literal["classes", "numbers", "labels", "tokens"]
+TargetKind = Literal["classes", "numbers", "labels", "tokens", "pixels"]
 """Class numbers [N] int64; floating point numbers [N] or [N, D]; labels [N, L], each 0 or 1; token ids int64, [N, T] or
-[N], -100 where none counts."""
+[N], -100 where none counts; class numbers of pixels, integers [N, H, W], -100 where none counts."""
 
 
 class TargetMoments(NamedTuple):

@@ -36,9 +36,10 @@ class TaskMeasure:
     better: Literal["high", "low"] = "high"
     unit: Literal["%", ""] = "%"
     """Shares (0..1 in records) are printed in %, other numbers as they are."""
-    chance: float | Literal["majority", "classes"] | None = None
-    """Its value for a model that looks at no input: a number, "majority" (the share of the most frequent target) or
-    "classes" (1 / the number of classes that occur); None: it is not known."""
+    chance: float | Literal["majority", "classes", "constant"] | None = None
+    """Its value for a model that looks at no input: a number, "majority" (the share of the most frequent target),
+    "classes" (1 / the number of classes that occur) or "constant" (what its `value` makes of the counts [3, C], right,
+    said and true, of answers that are all the most frequent target); None: it is not known."""
 
 
 def sign(better: Literal["high", "low"]) -> int:

@@ -146,7 +146,7 @@ class LabelDrift(Drift):
 
 @dataclass(frozen=True)
 class RotationDrift(Drift):
-    """Every `every` rounds images, which must be square, turn by a quarter, anticlockwise."""
+    """Every `every` rounds images, which must be square, turn by a quarter, anticlockwise; masks with them."""
 
     every: int
 
@@ -157,8 +157,14 @@ class RotationDrift(Drift):
     def features(self, x: Tensor, clients: IntArray, round: int) -> Tensor:
         if x.ndim != 4 or x.shape[2] != x.shape[3]:
             raise ValueError(f"square images turn by quarters, got examples of {tuple(x.shape[1:])}: use another drift")
-        turns, out, chosen = round // self.every % 4, x.clone(), self.drifting(clients).to(x.device)
-        out[chosen] = torch.rot90(x[chosen], turns, (2, 3))
+        return self._turned(x, clients, round)
+
+    def labels(self, y: Tensor, clients: IntArray, round: int, num_classes: int) -> Tensor:
+        return y if y.ndim < 3 else self._turned(y, clients, round)  # a class for each pixel
+
+    def _turned(self, images: Tensor, clients: IntArray, round: int) -> Tensor:
+        turns, out, chosen = round // self.every % 4, images.clone(), self.drifting(clients).to(images.device)
+        out[chosen] = torch.rot90(images[chosen], turns, (-2, -1))
         return out
 
 

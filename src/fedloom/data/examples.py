@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from fedloom.data.changes import Drift
-from fedloom.data.inputs import IGNORED, Inputs, Prepared, Tokens
+from fedloom.data.inputs import IGNORED, Inputs, Prepared, Tokens, check_masks
 from fedloom.data.normalise import AS_STORED, Normalise
 
 MAX_CLASSES = 2**16  # a table of clients and classes is made
@@ -29,7 +29,8 @@ class Examples:
         x: (N, ...) uint8 or floating point: images (N, C, H, W), feature vectors (N, D); or integers of any width,
             token ids (N, T), shorter sequences filled at their end with `Tokens.padding`.
         y: (N,) int64 class labels in [0, num_classes), or floating point targets (N, ...), or of tokens one int64
-            target for each place, (N, T), -100 where none counts.
+            target for each place, (N, T), or of images the class of each pixel, (N, H, W), signed integers of any
+            width, -100 where none counts.
         num_classes: number of classes C, of tokens the size of the vocabulary; for floating point targets, the number
             of outputs.
         normalise: from stored values to network inputs: `Normalise`, of token ids `Tokens`, of several inputs `Inputs`.
@@ -92,6 +93,9 @@ class Examples:
             return
         if self.has_tokens and self.y.dim() > 1:
             self._check_next_tokens()
+            return
+        if self.has_pixels and self.x.dim() > 3 and self.y.dim() > 2:
+            check_masks(self.x, self.y, self.num_classes)
             return
         if self.y.dtype != torch.int64 or self.y.dim() != 1:
             column = self.y.dim() > 1 and self.y.shape[1:].numel() == 1  # of which argmax would make zeros
@@ -165,13 +169,18 @@ class Examples:
         return len(self.x)
 
     @property
+    def has_pixels(self) -> bool:
+        """True if targets are integers for each place of an example that is no sequence: the classes of its pixels."""
+        return not self.y.is_floating_point() and self.y.dim() > 1 and not self.has_tokens
+
+    @property
     def has_tokens(self) -> bool:
         """True if a network is given token ids, or several inputs, and no pictures or rows of numbers."""
         return isinstance(self.normalise, Tokens | Inputs)
 
     @property
     def has_classes(self) -> bool:
-        """True if each example is of one class; targets that are numbers, or one for each token, have none."""
+        """True if each example is of one class; targets that are numbers, or of each token or pixel, have none."""
         return not self.y.is_floating_point() and self.y.dim() == 1
 
     @property
@@ -190,8 +199,8 @@ class Examples:
 
     def __repr__(self) -> str:
         shape = " x ".join(map(str, self.shape))
-        sequence = not self.y.is_floating_point() and self.y.dim() > 1
-        classes = f"{self.num_classes:,} tokens" if sequence else f"{self.num_classes} classes"
+        kind = "classes" if self.has_classes else "classes of pixels" if self.has_pixels else "tokens"
+        classes = f"{self.num_classes:,} {kind}"
         outputs = f"targets {', '.join(self.targets)}" if self.targets else classes
         return f"Examples({self.name}: {len(self):,} of {shape} {self.x.dtype}, {outputs})"
 

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from fedloom.data.examples import INTEGERS, Examples
-from fedloom.data.inputs import Inputs, Tokens, pack
+from fedloom.data.inputs import IGNORED, Inputs, Tokens, pack
 from fedloom.data.normalise import Normalise
 
 _FEW = 0.05  # share of labels beyond a gap, up to which they may be damaged ones
@@ -24,6 +24,7 @@ def from_arrays(
     normalise: Normalise | Tokens | Inputs | None = None,
     name: str = "arrays",
     classes: Sequence[str] = (),
+    ignored: int | None = 255,
 ) -> Examples:
     """Make `Examples` of NumPy arrays or tensors, sharing their memory where no conversion is needed.
 
@@ -34,21 +35,24 @@ def from_arrays(
     Args:
         x: values (N, ...), uint8 or floating point; token ids (N, T); or several inputs of a network by name,
             (N, ...) each.
-        y: integer class labels (N,), or floating point targets, or a target for each token, (N, T).
+        y: integer class labels (N,), or floating point targets, or a target for each token, (N, T), or masks, the
+            class of each pixel, (N, H, W) or (N, 1, H, W).
         num_classes: without it, the largest label + 1, or the number of outputs of floating point targets. Say it where
             a class has no example here.
         normalise: without it, uint8 values are divided by 255 and floating point values are left alone. `Tokens` says
             that integers are token ids, and which id is padding; of several inputs too.
         name: what reports call these examples.
         classes: what they call the classes, in their order; says `num_classes` too.
+        ignored: which value of masks is no class and counts nowhere, such as that of borders; None: none.
 
     Returns:
-        The examples: x as (N, ...), images as (N, C, H, W); y as int64 labels (N,) or targets of the type given.
+        The examples: x as (N, ...), images as (N, C, H, W); y as int64 labels (N,), targets of the type given, or masks
+        in as few bytes as hold their classes, -100 where a pixel counts nowhere.
 
     Raises:
         ValueError: what `Examples` refuses, arrays that hold no numbers, or `num_classes` is missing and there is no
-            label to count from, a class below the largest label has no example, or floating point targets are class
-            numbers or one-hot rows.
+            label to count from, a class below the largest label has no example, floating point targets are class
+            numbers or one-hot rows, or `ignored` is a class or would leave masks with one class.
     """
     y = _tensor(y)
     if isinstance(x, Mapping):
@@ -65,7 +69,9 @@ def from_arrays(
         x = x.permute(0, 3, 1, 2).contiguous()
     if y.dtype.is_floating_point and y.dim() == 1 and (whole := whole_numbers(y)) is not None:
         y = whole
-    if not y.is_floating_point():
+    if not y.is_floating_point() and x.dim() > 3 and y.dim() > 2 and not isinstance(normalise, Tokens | Inputs):
+        y, num_classes = _masks(y, x, num_classes or len(classes), ignored)
+    elif not y.is_floating_point():
         y = y.long()
     elif (remedy := _integer_remedy(y)) is not None:
         raise ValueError(
@@ -90,6 +96,30 @@ def from_arrays(
     if normalise is None:
         normalise = Normalise(scale=1 / 255) if x.dtype == torch.uint8 else Normalise()
     return Examples(x, y, num_classes, normalise, name, classes=tuple(classes))
+
+
+def _masks(y: Tensor, x: Tensor, num_classes: int, ignored: int | None) -> tuple[Tensor, int]:
+    """Return masks in as few bytes as hold them, and the number of classes; 0: it is counted."""
+    y = y[:, 0] if y.dim() == x.dim() and y.shape[1] == 1 else y
+    y = y if y.dtype == torch.int64 else y.int()  # which hold every value that may be ignored
+    if ignored is not None and 0 <= ignored < num_classes:
+        raise ValueError(
+            f"the value of masks that counts nowhere is none of the {num_classes} classes, got ignored={ignored}: give "
+            "another, or ignored=None where there is none"
+        )
+    kept = y if ignored is None else y[y != ignored]
+    kept = kept[kept != IGNORED]
+    highest = int(kept.max()) if kept.numel() else 0
+    if highest == 0 and len(kept) < y.numel() and num_classes < 3:
+        raise ValueError(
+            f"masks must have two classes or more, got 0 alone beside the value {ignored}, which counts nowhere: if "
+            f"that is a class, give masks // {ignored} and ignored=None, else num_classes"
+        )
+    num_classes = num_classes or highest + 1
+    kind = next(kind for kind in (torch.int8, torch.int16, torch.int64) if num_classes <= torch.iinfo(kind).max)
+    if kept.numel() and not 0 <= int(kept.min()) <= highest < num_classes:
+        return y, num_classes  # whose values are refused as they are
+    return (y if ignored is None else y.masked_fill(y == ignored, IGNORED)).to(kind), num_classes
 
 
 def _packed(

@@ -232,6 +232,23 @@ def next_tokens(tokens: Tensor | npt.NDArray[np.integer], padding: int | None = 
     return y if padding is None else y.masked_fill(y == padding, IGNORED)
 
 
+def check_masks(x: Tensor, y: Tensor, num_classes: int) -> None:
+    """Raise ValueError where the classes of pixels do not fit the images `x`, [N, C, H, W], or are none."""
+    if y.dtype not in (torch.int8, torch.int16, torch.int32, torch.int64) or y.shape[1:] != x.shape[2:]:
+        raise ValueError(
+            f"masks must be signed integers of the shape of the images, {('N', *x.shape[2:])}".replace("'", "")
+            + f", got {y.dtype} of shape {tuple(y.shape)}: give the class of each pixel to from_arrays"
+        )
+    kept = y[y != IGNORED]
+    if kept.numel() and not 0 <= int(kept.min()) <= int(kept.max()) < num_classes:
+        wrong = (y != IGNORED) & ((y < 0) | (y.int() >= num_classes))
+        raise ValueError(
+            f"classes of pixels are in 0..{num_classes - 1} for num_classes={num_classes}, or {IGNORED} where none "
+            f"counts, got {int(y[wrong][0])} in the mask of example {int(wrong.flatten(1).any(1).nonzero()[0])}: raise "
+            "num_classes, renumber the classes, or say which value counts nowhere, from_arrays(..., ignored=255)"
+        )
+
+
 def counts_padding(x: Tensor, y: Tensor, how: Tokens | Inputs) -> bool:
     """Return whether a target y [N, T] counts at a place of padding, or stands at other places than sequences have."""
     if y.ndim < 2 or y.is_floating_point():

@@ -48,7 +48,8 @@ _TYPES = {  # of entries of a registration
     "model": TEXT,
     "target_dtype": one_of([*TARGETS]),
     "target_shape": JsonType(
-        Annotated[list[Annotated[int, Ge(1), Le(MAX_CLASSES)]], Len(0, 1)], f"[], or [D] of at most {MAX_CLASSES:,}"
+        Annotated[list[Annotated[int, Ge(1), Le(MAX_CLASSES)]], Len(0, 3)],
+        f"[], [D] or the shape of a mask, of at most {MAX_CLASSES:,} each",
     ),
     "statistics_digest": JsonType(matching("(?:[0-9a-f]{32})?"), f"{_ID.words} or an empty text"),
     "vocabulary": whole(0, (1 << 31) - 1, "a whole number below 2**31"),
@@ -136,11 +137,12 @@ class Registration:
         classes: names of the classes, in their order; empty where they are numbers from 0.
         columns: names of a table's features, in their order; empty where they have none.
         target_dtype: of the targets, int64 for classes. Targets that are no classes are counted as of one class.
-        target_shape: of the target of an example: () for one number, (D,) for several.
+        target_shape: of the target of an example: () for one number, (D,) for several, (H, W) for masks.
         targets: names of targets that are no classes; empty where they have none.
         statistics_digest: of the statistics of its training rows, where it has sent some.
         inputs: what `describe_inputs` says of token ids, or of several inputs of a network; None of other examples.
-        vocabulary: number of tokens, where there is a target for each place of a sequence; else 0.
+        vocabulary: number of tokens, or of classes, where there is a target for each place of a sequence or each pixel
+            of an image; else 0.
         name: what people call it; "" where it has none.
     """
 
@@ -187,7 +189,8 @@ class Registration:
             normalise = device.normalise
         except (ValueError, TypeError, KeyError) as error:
             raise RefusedError(f"inputs are token ids or several by name, got {device.inputs!r:.80}: {error}") from None
-        if isinstance(normalise, Normalise) and (device.dtype == "int64" or device.vocabulary):
+        of_images = len(device.target_shape) > 1  # masks
+        if isinstance(normalise, Normalise) and (device.dtype == "int64" or (device.vocabulary and not of_images)):
             raise RefusedError("integers are token ids, which a device registers as such: say what inputs are")
         count = device.shape[0] if len(device.shape) == 1 else 0
         return replace(
@@ -199,6 +202,13 @@ class Registration:
 
     def _check_targets(self, names: Any, classes: Any) -> tuple[str, ...]:
         """Return the names of targets that are no classes."""
+        masks = bool(self.vocabulary) and self.inputs is None and self.target_dtype == "int64"
+        of_pixels = masks and len(self.shape) > 2 and self.target_shape == self.shape[1:]
+        if len(self.target_shape) > 1 and not of_pixels:
+            raise RefusedError(
+                f"an example has one target, a row of them or one for each pixel, got {self.target_shape!s:.80}: store "
+                "(N,), (N, D) or masks of the shape of the images"
+            )
         if self.has_classes:
             if self.target_shape or names:
                 raise RefusedError(

@@ -29,6 +29,7 @@ from fedloom.models.networks import (
 from fedloom.models.resnet import ResNet10, ResNet18, ResNet56
 from fedloom.models.sequences import CategoryMLP, CausalTransformer, TextCNN, TextLSTM
 from fedloom.models.torchvision_networks import PREFIX, named, torchvision_network
+from fedloom.models.unet import UNet
 from fedloom.models.wide_resnet import WideResNet
 from fedloom.wording import arguments
 
@@ -171,6 +172,10 @@ def _categories(shape: Shape, num_classes: int, reads: Reads, **settings: Any) -
     return CategoryMLP(numbers, sizes, num_classes, one_hot=not reads.categories, **settings)
 
 
+def _pixels(shape: Shape, num_classes: int, **settings: Any) -> FeatureClassifier:
+    return UNet(_channels(shape), num_classes, **settings)
+
+
 _GREY = (1, 28, 28)
 MODELS: dict[str, Network] = {
     network.name: network
@@ -239,6 +244,10 @@ MODELS: dict[str, Network] = {
             "dense_cnn2_cosine", _cosine(_square(DenseCNN, (128, 128, 128), 0)), "the same of `dense_cnn2`", 319_232
         ),
         Network("resnet18_cosine", _cosine(_images(ResNet18)), "the same of `resnet18`", 11_173_952),
+        Network(
+            "unet", _pixels, "a small U-Net (Ronneberger et al., 2015) with GroupNorm: logits at each pixel, for the "
+            "task `segmentation`", 117_226, _GREY, settings=_settings(UNet),
+        ),
         Network(
             "lstm", _tokens(TextLSTM), "embeddings and two LSTM layers of 256 units, as McMahan et al. (2017) and LEAF",
             822_570, (80,), 90, Reads(90, True), _settings(TextLSTM, "next_token"),

@@ -31,7 +31,7 @@ from fedloom.engines.stacked import Stacked
 from fedloom.evaluate.accuracy import measured
 from fedloom.testing.small_networks import FEATURES
 from fedloom.testing.subject import COHORTS
-from fedloom.testing.task_subject import ROWS, Case, TaskSubject
+from fedloom.testing.task_subject import OF_CLASSES, ROWS, Case, TaskSubject
 
 _FITTED = 300  # steps in which logits are fitted to the targets of a case
 _LARGE = 60.0  # a logit whose exponential float32 still holds, and 1 minus its sigmoid no longer
@@ -134,7 +134,7 @@ def loss_trains(subject: TaskSubject) -> None:
 
 def other_targets_are_refused(subject: TaskSubject) -> None:
     """Check that targets of another width than the outputs are refused with a message, not broadcast."""
-    if targets_of(subject.task) in ("classes", "tokens"):
+    if targets_of(subject.task) in OF_CLASSES:
         return
     case = subject.case(n=subject.outputs + 1)  # as many rows as columns: what would be broadcast without a word
     columns = case.y.reshape(len(case.y), -1)

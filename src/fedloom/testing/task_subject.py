@@ -19,6 +19,7 @@ from fedloom.testing.small_networks import FEATURES
 from fedloom.testing.subject import federation
 
 ROWS = 24  # examples of a case
+OF_CLASSES = ("classes", "tokens", "pixels")  # targets that are numbers of classes, of one place each
 
 
 @dataclass(frozen=True)
@@ -71,7 +72,7 @@ class TaskSubject:
     def targets(self, n: int, seed: int) -> Tensor:
         """Return targets of n random examples, of the kind that the task declares."""
         rng = np.random.default_rng(seed)
-        if targets_of(self.task) in ("classes", "tokens"):
+        if targets_of(self.task) in OF_CLASSES:
             return torch.from_numpy(np.concatenate([np.arange(self.classes), rng.integers(self.classes, size=n)])[:n])
         numbers = torch.from_numpy(5 + 3 * rng.normal(size=(n, self.outputs))).float()
         if targets_of(self.task) == "labels":
@@ -89,7 +90,7 @@ class TaskSubject:
     def federation(self) -> Federation:
         """Six clients with these targets."""
         tiny = federation()
-        classes = self.classes if targets_of(self.task) in ("classes", "tokens") else self.outputs
+        classes = self.classes if targets_of(self.task) in OF_CLASSES else self.outputs
         y = self.targets(len(tiny.train), 2)
         train = dataclasses.replace(tiny.train, y=y, num_classes=classes)
         return dataclasses.replace(tiny, train=train, public=None, public_labels=False)

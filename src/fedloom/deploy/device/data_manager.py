@@ -57,9 +57,11 @@ class DataManager:
         dtype, target_dtype = (str(t.dtype).removeprefix("torch.") for t in (f.train.x, f.train.y))
         if tokens and not f.train.x.is_floating_point():
             dtype = "int64"  # of any width on a device, and the same to a network
+        if f.train.has_pixels:
+            target_dtype = "int64"
         return Registration(
             id, counts(f.partition), counts(f.local_test), counts(f.local_val), f.train.shape, dtype, model,
-            check_names(f.train.classes, "classes", f.num_classes),
+            check_names(f.train.classes if has_classes else (), "classes", f.num_classes),
             check_names(f.train.columns, "columns", len(f.train.columns)),
             target_dtype, tuple(f.train.y.shape[1:]),
             () if has_classes else check_names(f.train.targets, "targets", len(f.train.targets)),

@@ -282,7 +282,8 @@ class Registry:
         """
         first, n, end = self.devices[0], len(self.devices), 0
         if test is not None:
-            kind = describe_targets(str(test.y.dtype).removeprefix("torch."), tuple(test.y.shape[1:]))
+            kind = "int64" if test.has_pixels else str(test.y.dtype).removeprefix("torch.")
+            kind = describe_targets(kind, tuple(test.y.shape[1:]))
             theirs = Schema(f"on {first.label}", first.columns, kind=first.described_targets)
             if (told := Schema(f"in {test.name}", test.columns, kind=kind).differs_from(theirs)) is not None:
                 raise SettingError(f"test examples are as those of the devices: {told}")

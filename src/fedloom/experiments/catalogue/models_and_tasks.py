@@ -23,6 +23,7 @@ from fedloom.models.sequences import PADDING
 from fedloom.models.torchvision_networks import PREFIX
 from fedloom.tables.preparation import preparation_of
 from fedloom.tasks import SVM, Binary, Classification, Hinge, MultiLabel, NextToken, Regression
+from fedloom.tasks.segmentation import Segmentation
 from fedloom.wording import did_you_mean
 
 
@@ -66,6 +67,11 @@ TASKS: dict[str, NamedTask] = {
             "next_token", NextToken,
             "cross-entropy of [the token at each place](text.md#next-token) of a sequence, for networks with logits of "
             "the vocabulary at each place",
+        ),
+        NamedTask(
+            "segmentation", Segmentation,
+            "cross-entropy of [the class of each pixel](segmentation.md), for networks that answer at each, such as "
+            "`unet`; `error=dice`, `error=both`, `by_class=2`",
         ),
         NamedTask("hinge", Hinge, "hinge loss: labels 0 and 1, a network with one output such as `svm`"),
         NamedTask(
@@ -177,4 +183,6 @@ def _value(text: str, like: Any, words: tuple[str, ...]) -> Any:
         return {"true": True, "false": False}[text.lower()] if text.lower() in ("true", "false") else float(text)
     if isinstance(like, tuple):
         return tuple(map(float, text.split(",")))
+    if isinstance(like, int):
+        return int(text)
     return text if isinstance(like, str) else float(text)
