@@ -150,7 +150,7 @@ class WeighedInBatches(Counts):
         return batch.mean(weight * (logits - y).square().mean(1)) / batch.mean(weight.to(logits.dtype))
 
 
-@wrong("declarations_hold", "targets are 'classes' or 'numbers' or 'labels' or 'tokens', got 'number'")
+@wrong("declarations_hold", "targets are 'classes' or 'numbers' or 'labels' or 'tokens' or 'pixels', got 'number'")
 class MisspeltTargets(Counts):
     targets: ClassVar[Any] = "number"
 
