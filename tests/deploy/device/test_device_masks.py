@@ -48,10 +48,10 @@ def test_chance_of_devices_is_of_what_is_known_here() -> None:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"target_shape": (SIZE, SIZE + 1)}, "one target, a row of them or one for each pixel, got"),
+        ({"target_shape": [SIZE, SIZE + 1]}, "one target, a row of them or one for each pixel, got"),
         ({"target_dtype": "float32"}, "one target, a row of them or one for each pixel, got"),
         ({"vocabulary": 0}, "one target, a row of them or one for each pixel, got"),
-        ({"target_shape": (SIZE,)}, "integers are token ids, which a device registers as such"),
+        ({"target_shape": [SIZE]}, "integers are token ids, which a device registers as such"),
         ({"dtype": "int64"}, "integers are token ids, which a device registers as such"),
     ],
 )
