@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import random
 import subprocess
 import sys
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 
 KILLED = tuple(f"src/fedloom/{room}" for room in ("coordinator", "core", "deploy", "engines", "ranks", "storage"))
 KILLED += ("tests/attack", "tests/coordinator", "tests/deploy", "tests/ranks", "conftest.py", "constraints.txt")
+os.environ["HF_HUB_OFFLINE"] = "1"  # before it is read, by the first test that imports the hub: none asks for its files
 GOLDEN = Path(__file__).parent / "tests" / "golden"
 FIRST = ("test_flower.py", "test_battery.py", "test_ranks.py", "test_write.py", "test_writing.py", "test_runs.py")
 

@@ -129,7 +129,6 @@ def test_every_function_that_takes_a_place_reads_it_so(
     (home := tmp_path / "home").mkdir()
     (here := tmp_path / "here").mkdir()
     monkeypatch.setenv("HOME", str(home))
-    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     monkeypatch.chdir(here)
     expanded, expand = list[str](), Path.expanduser
     monkeypatch.setattr(Path, "expanduser", lambda self: (expanded.append(str(self)), expand(self))[1])
