@@ -373,7 +373,7 @@ COMMANDS = {
         "run fedavg --lost list:3", "clients.lost must be of type float", "got 'list:3'", "such as 0.1"
     ),
     "clients of PFLlib": Mistake(
-        "run fedavg --data 0.npz", "must hold x_train", "is missing among data", "docs/coming-from.md shows"
+        "run fedavg --data 0.npz", "must hold x_train", "is missing among data", "are read as pfllib:"
     ),
     "a folder as data": Mistake("run fedavg --data several", "is read as NAME:FOLDER", "'several'", "images:several"),
     "a partition cut short": Mistake(

@@ -39,8 +39,8 @@ from fedloom.core.errors import CodecError, DamageError
 from fedloom.core.types import Maybe, Weighted, Weights
 from fedloom.data import Dataset
 from fedloom.sources import folders, load
-from fedloom.sources.formats import read_pickle
 from fedloom.sources.matlab import read_matlab
+from fedloom.sources.pickles import read_pickle
 from fedloom.storage import files
 from fedloom.storage.codec import decode, encode
 from fedloom.tables import file_checks, read_csv, read_npz

@@ -15,7 +15,8 @@ from fedloom.data.in_memory import from_arrays
 from fedloom.data.normalise import Normalise
 from fedloom.sources.constants import CLASSES
 from fedloom.sources.download import Download, Remote
-from fedloom.sources.formats import Bytes, check_labels, find_files, read_pickle, read_records
+from fedloom.sources.formats import Bytes, check_labels, find_files, read_records
+from fedloom.sources.pickles import read_pickle
 
 CIFAR10_FILES = (*(f"data_batch_{i}" for i in range(1, 6)), "test_batch")
 CIFAR100_FILES = ("train", "test")

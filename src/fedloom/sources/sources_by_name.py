@@ -22,6 +22,7 @@ from fedloom.sources.image_pairs import fashion_mnist_pairs
 from fedloom.sources.leaf import femnist, leaf
 from fedloom.sources.matlab import svhn, vehicle, whole_vehicle
 from fedloom.sources.mnist_files import emnist_download, idx_download, idx_pair, letters_aj
+from fedloom.sources.pfllib import pfllib
 from fedloom.sources.shakespeare import shakespeare
 from fedloom.sources.stand_ins import vehicle_like
 from fedloom.sources.text_files import texts
@@ -191,6 +192,11 @@ SOURCES: dict[str, Source] = {
         Source(
             "femnist", femnist, "images by writer, as LEAF writes them: grey 28 x 28, 62 classes, 1 is paper",
             "those of `leaf`", "made files", is_format=True,
+        ),
+        Source(
+            "pfllib", pfllib,
+            "clients that PFLlib's `generate_*.py` has made, images or features: natural clients, test files held out",
+            "`{train,test}/0.npz`, `1.npz`, ..., `config.json`", "files that PFLlib's own code wrote", is_format=True,
         ),
         Source(
             "shakespeare", shakespeare,
