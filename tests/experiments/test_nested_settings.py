@@ -139,7 +139,7 @@ def test_parts_of_another_optimiser_are_refused() -> None:
         Experiment().with_all({"local.optimiser": "adam", "local.momentum": "0.5"})
     assert str(error.value) == (
         "local has no setting 'momentum' with the optimiser adam; it has epochs, batch_size, optimiser, decay, steps, "
-        "lr, clip, clip_value, micro_batch, schedule, betas, eps, weight_decay"
+        "keep_optimiser, lr, clip, clip_value, micro_batch, schedule, betas, eps, weight_decay"
     )
     with pytest.raises(
         SettingError, match=r"local\.optimiser must be one of sgd, .*, got 'rms' \(did you mean 'rmsprop'\?\)"
@@ -177,7 +177,9 @@ def test_optimisers_without_a_name_stay_as_they_are() -> None:
     class Inner(SGD):
         """Of a function."""
 
-    assert parts(Local(optimiser=Inner())) == {"epochs": 5, "batch_size": 50, "decay": 1.0, "steps": None}
+    assert parts(Local(optimiser=Inner())) == {
+        "epochs": 5, "batch_size": 50, "decay": 1.0, "steps": None, "keep_optimiser": False,
+    }  # fmt: skip
     assert parts(Distill(batch_size=4, optimiser=Inner())) == {"batch_size": 4}
     with pytest.raises(SettingError, match=r"the optimiser of an experiment has a name, sgd, .* or module:Class"):
         Experiment(local=Local(optimiser=Inner()))

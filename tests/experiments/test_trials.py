@@ -18,11 +18,13 @@ from fedloom.coordinator import History, Job
 from fedloom.coordinator.record_entries import measures_for
 from fedloom.coordinator.rounds import OnHistory
 from fedloom.core.errors import SettingError, SettingWarning
+from fedloom.core.optimiser import OPTIMISERS
 from fedloom.evaluate.measure import VALIDATION
 from fedloom.experiments import catalogue
 from fedloom.experiments.experiment import Experiment
-from fedloom.experiments.settings_file import read_settings
+from fedloom.experiments.settings_file import flat, read_settings
 from fedloom.experiments.trials import LAST, Sweep, Trial
+from fedloom.experiments.tuning import sweep_of
 from fedloom.tasks import Classification
 
 TUNABLE = [name for name, of in measures_for(Classification().measures[0]).items() if of.tunable]
@@ -79,6 +81,27 @@ class Made:
         rounds = range(max(map(len, series.values())))
         metrics = [{"round": t, **{n: v[t] for n, v in series.items() if t < len(v)}} for t in rounds]
         return History(algorithm="FedAvg", metrics=metrics)
+
+
+@pytest.mark.parametrize(
+    ("key", "values", "other"),
+    [
+        ("optimiser", [*OPTIMISERS], 5),
+        ("schedule", ["constant", "cosine:9", "step:1?by=step", "exponential:0.5?warmup=1"], 4),
+        ("clip_value", [None, 0.1, 0.01], 3),
+        ("micro_batch", [None, 3], 1),  # which changes no step
+        ("keep_optimiser", [False, True], 2),
+    ],
+)
+def test_how_clients_train_is_varied_as_any_setting(
+    key: str, values: list[Any], other: int, base: Experiment, tmp_path: Path
+) -> None:
+    given = base.with_all({"run.rounds": 2, "local.lr": 0.05, "local.weight_decay": 0.1})
+    trials = Sweep(given, {f"local.{key}": values}).run(tmp_path)
+    losses = [trial.measures["train_loss"] for trial in trials]
+    assert len({round(loss, 5) for loss in losses if loss is not None}) == other
+    tuned = sweep_of(given.with_all({f"local.{key}": values[-1]}), 3).trials
+    assert [flat(trial.experiment.described())[f"local.{key}"] for trial in tuned] == [values[-1]] * 3
 
 
 def interrupting(place: str, round: int) -> Any:

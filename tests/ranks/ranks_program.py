@@ -23,7 +23,7 @@ from fedloom.algorithms import Scaffold
 from fedloom.core.errors import SettingError
 from fedloom.core.local_training import Local
 from fedloom.core.model import Model
-from fedloom.core.optimiser import SGD
+from fedloom.core.optimiser import SGD, Adam
 from fedloom.engines.engine_options import Options
 from fedloom.engines.loop import Loop
 from fedloom.engines.message import EVALUATION
@@ -37,6 +37,7 @@ from tampering import tampering_engine
 from test_battery import ALGORITHMS, VARIANTS
 
 FULL = Local(epochs=1, batch_size=32, optimiser=SGD(lr=0.05))
+KEPT = Local(epochs=2, batch_size=4, optimiser=Adam(lr=0.01), keep_optimiser=True)
 MODELS = {"conv": Model(Convolutional, name="conv"), "mlp": Model(MLP, name="mlp")}
 FROZEN = {"hidden": Model(Normalised, name="hidden", frozen="hidden"), "norm": Model(MLP, name="norm", frozen="head")}
 
@@ -177,6 +178,7 @@ if __name__ == "__main__":
     compare(kind, Subject.of(ALGORITHMS["scaffold"], MODELS), partial_sums=2, works=(EVALUATION,))
     compare(kind, Subject.of(ALGORITHMS["pfedsd"], {"mlp": MODELS["mlp"]}), chunk=2)
     compare(kind, Subject.of(ALGORITHMS["scaffold"], MODELS), encoders=(Halves(),))
+    compare(kind, Subject.of(ALGORITHMS["ditto"], local=KEPT))
     compare(kind, Subject.of(ALGORITHMS["kt_pfl"], {"mlp": MODELS["mlp"], "conv": MODELS["conv"]}), chunk=3)
     compare(kind, Subject.of(ALGORITHMS["scaffold"], FROZEN), works=(EVALUATION,))
     late(kind)

@@ -59,6 +59,8 @@ class APFLDeng(fl.Algorithm[fl.Weights, Own]):
 
     neutral = {"alpha_init": 0, "alpha_update": "never"}
 
+    requires = fl.Requires(optimisers=2)
+
     def init(self, model: fl.Model, key: int, *, num_clients: int) -> fl.Weights:
         return model.init(key)
 

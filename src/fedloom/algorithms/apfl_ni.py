@@ -120,6 +120,14 @@ class APFLNi(fl.Algorithm[Server, Own]):
     costs a model down to each. Both are in the unit of the task's objective (an `svm` adds up over examples), without
     the pull."""
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.local.keep_optimiser:
+            raise fl.SettingError(
+                "optimisers are kept by the names of a network's parameters, and APFLNi trains masks and personal "
+                "parts beside them, got local.keep_optimiser = True: leave it out, or take FedCurvNi, which has none"
+            )
+
     def init(self, model: fl.Model, key: int, *, num_clients: int) -> Server:
         if not units(model):
             raise fl.SettingError(

@@ -39,6 +39,8 @@ class Ditto(fl.Algorithm[fl.Weights, fl.Weights]):
     aggregation: fl.Aggregation = "samples"
     """Weight of a client in the mean: its number of `samples`, or `uniform`."""
 
+    requires = fl.Requires(optimisers=2)
+
     @property
     def training(self) -> fl.Local:
         return self.local.longer(self.personal_epochs or self.local.epochs)
@@ -57,7 +59,7 @@ class Ditto(fl.Algorithm[fl.Weights, fl.Weights]):
         def held(v: fl.Weights, batch: fl.Batch, w: fl.Weights) -> fl.BatchLoss:
             return task_loss(v, batch) + self.lam / 2 * (v.params - w.params).sq_norm()  # (2)
 
-        v_k = self.train(client, client.state, w, loss=held, batches=batches.after(steps))
+        v_k = self.train(client, client.state, w, loss=held, batches=batches.after(steps), optimiser=1)
         w_k = self.train(client, w, batches=batches.first(steps))  # the last one: its losses are the round's
         return v_k, client.weigh(w_k, self.aggregation)
 

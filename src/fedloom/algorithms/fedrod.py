@@ -41,7 +41,7 @@ class FedRoD(EndsLinear[fl.Weights, fl.Params]):
 
     @property
     def requires(self) -> fl.Requires:
-        return super().requires | fl.Requires(logits=2)
+        return super().requires | fl.Requires(logits=2, optimisers=2)
 
     def init(self, model: fl.Model, key: int, *, num_clients: int) -> fl.Weights:
         return model.init(key)

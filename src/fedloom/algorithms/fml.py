@@ -45,7 +45,7 @@ class FML(fl.Algorithm[fl.Weights, fl.Weights]):
     aggregation: fl.Aggregation = "uniform"
     """Weight of a client in the mean: `uniform`, or its number of `samples`."""
 
-    requires = fl.Requires(targets=("classes",), logits=2)
+    requires = fl.Requires(targets=("classes",), logits=2, optimisers=2)
 
     def init(self, model: fl.Model, key: int, *, num_clients: int) -> fl.Weights:
         return model.init(key)

@@ -154,10 +154,13 @@ class SelfDistilled(KeepsModel):
         correct: Callable[..., Any] | None = None,
         batches: fl.Batches | None = None,
         only: str | None = None,
+        optimiser: int = 0,
     ) -> fl.Weights:
         taught = self.taught(client, client.train if batches is None else batches)
         if self.transfer == "predictions" or self.lam == 0:
-            return super().train(client, start, *context, loss=loss, correct=correct, batches=taught, only=only)
+            return super().train(
+                client, start, *context, loss=loss, correct=correct, batches=taught, only=only, optimiser=optimiser
+            )
         own, lam = loss or client.loss, self.lam
 
         def pulled(w: fl.Weights, batch: fl.Batch, v: fl.Params, *context: Any) -> fl.BatchLoss:
@@ -166,7 +169,9 @@ class SelfDistilled(KeepsModel):
 
         corrected = correct and (lambda g, v, *context: correct(g, *context))
         v = client.state.v.value.params
-        return super().train(client, start, v, *context, loss=pulled, correct=corrected, batches=taught, only=only)
+        return super().train(
+            client, start, v, *context, loss=pulled, correct=corrected, batches=taught, only=only, optimiser=optimiser
+        )
 
     def taught(self, client: fl.Client[Kept[Any]], batches: fl.Batches) -> fl.Batches:
         """Batches with what the client's last model says, and how much that counts."""

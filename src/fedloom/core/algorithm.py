@@ -18,6 +18,7 @@ from fedloom.core.client import Client
 from fedloom.core.cohort import Cohort
 from fedloom.core.errors import SettingError, SettingWarning, warn
 from fedloom.core.fold import minimise
+from fedloom.core.fold.execution import current
 from fedloom.core.local_training import Local
 from fedloom.core.losses import Loss
 from fedloom.core.model import Model
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
 V = TypeVar("V")
 S = TypeVar("S")
 B = TypeVar("B")
+C = TypeVar("C")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -209,6 +211,7 @@ class Algorithm(StrictSettings, ABC, Generic[V, S]):
         correct: Callable[..., Any] | None = None,
         batches: Batches | None = None,
         only: str | None = None,
+        optimiser: int = 0,
     ) -> Weights:
         """Train with the run's optimiser over a client's batches of this round, and return the weights.
 
@@ -223,6 +226,8 @@ class Algorithm(StrictSettings, ABC, Generic[V, S]):
             batches: those to train on; None: `client.train`.
             only: words that choose the parameters to train, such as "last:1" or "* !norm". The others stay as they are
                 in `start`, and neither weight decay nor an optimiser state knows them.
+            optimiser: number of the client's optimiser that goes on, where it keeps `Requires.optimisers` of them: an
+                algorithm that trains two models one after the other has 0 and 1.
         """
         given, term = loss or client.loss, self.term
         if not _says(self, "term"):
@@ -239,7 +244,7 @@ class Algorithm(StrictSettings, ABC, Generic[V, S]):
         batches = client.train if batches is None else batches
         names, whole = client.model.params, correct
         if only is None or names == (chosen := client.model.chosen(only)):
-            return minimise(wanted, start, batches, self.local.optimiser, *context, lr=client.lr, correct=correct)
+            return self._minimise(client, optimiser, wanted, start, batches, *context, correct=correct)
 
         def of_part(part: Weights, batch: Batch, rest: Params, *context: Any) -> Any:
             params = {name: part.params[name] if name in part.params else rest[name] for name in names}
@@ -251,9 +256,7 @@ class Algorithm(StrictSettings, ABC, Generic[V, S]):
 
         part = Weights(start.params.select(chosen.__contains__), start.buffers)
         context = (start.params.select(lambda name: name not in chosen), *context)
-        trained = minimise(
-            of_part, part, batches, self.local.optimiser, *context, lr=client.lr, correct=whole and correct_part
-        )
+        trained = self._minimise(client, optimiser, of_part, part, batches, *context, correct=whole and correct_part)
         return start.merge(trained)
 
     def train_beside(
@@ -278,8 +281,24 @@ class Algorithm(StrictSettings, ABC, Generic[V, S]):
             return value, (found.weights, other if found.beside is None else Beside(found.beside))
 
         both, context = (start, Beside(beside)), context if term is None else (start, *context)
-        w, other = minimise(of_both, both, client.train, self.local.optimiser, *context, lr=client.lr)
+        w, other = self._minimise(client, 0, of_both, both, client.train, *context)
         return w, other.value
+
+    def _minimise(
+        self,
+        client: Client[Any],
+        number: int,
+        loss: Any,
+        carry: C,
+        batches: Batches,
+        *more: Any,
+        correct: Any = None,
+    ) -> C:
+        """Train by `minimise`, or with the client's optimiser of this number where it keeps some."""
+        kept, how = current().optimisers, self.local.optimiser
+        if kept is None:
+            return minimise(loss, carry, batches, how, *more, lr=client.lr, correct=correct)
+        return kept.minimise(number, loss, carry, batches, how, *more, lr=client.lr, correct=correct)  # type: ignore[no-any-return]
 
     def term(self, loss: BatchLoss, batch: Batch, start: Weights) -> Tensor:
         """Return what a subclass adds to the loss of every local step, [].

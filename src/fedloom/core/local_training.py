@@ -43,7 +43,7 @@ class Digest:
 class Local(StrictSettings):
     """Settings of the local training of every client, shared by all algorithms of a comparison.
 
-    Each client has a new optimiser state in every round.
+    Each client begins each of its trainings with a new optimiser, unless it keeps it.
     """
 
     epochs: Count = setting(5, "--epochs N")
@@ -58,6 +58,9 @@ class Local(StrictSettings):
     """The learning rate of round t, from 0, is `decay**t` times what `lr` and `schedule` say."""
     steps: Count | None = None
     """Number of batches in each round, instead of epochs."""
+    keep_optimiser: bool = False
+    """Let each client [keep its optimiser](settings.md#optimisers) between its trainings, round after round: momentum,
+    moments and the count of steps."""
 
     def __post_init__(self) -> None:
         if not isinstance(self.optimiser, Optimiser):

@@ -19,6 +19,11 @@ class OwnSteps(Algorithm[V, S]):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        if self.local.keep_optimiser:
+            raise SettingError(
+                f"a client keeps the optimiser of `train`, and {type(self).__name__} takes local steps of its own, got "
+                "local.keep_optimiser = True: leave it out, or take an algorithm that trains by `train`"
+            )
         if type(self).term is not Algorithm.term:
             raise SettingError(
                 f"a term is added to the loss of `train`, and {type(self).__name__} takes local steps of its own, "

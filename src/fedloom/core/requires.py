@@ -31,6 +31,7 @@ class Requires:
         mixed: all architectures in one round. `init` then gets all models, and `round` the whole cohort.
         one_place: the examples of all clients in one place, as those of one client.
         server_training: time on the server, which trains networks in `round`, maybe longer than all clients do.
+        optimisers: how many each client has where it keeps them: one for each of the models that `train` trains.
         front: the frozen front of a network too, since it gives networks inputs of its own or calls their parts; None:
             unknown, of an algorithm from outside fedloom.
     """
@@ -44,6 +45,7 @@ class Requires:
     mixed: bool = False
     one_place: bool = False
     server_training: bool = False
+    optimisers: int = 1
     front: bool | None = None
 
     def __or__(self, other: Requires) -> Requires:
@@ -59,6 +61,7 @@ class Requires:
             mixed=self.mixed or other.mixed,
             one_place=self.one_place or other.one_place,
             server_training=self.server_training or other.server_training,
+            optimisers=max(self.optimisers, other.optimisers),
             front=other.front if self.front is None else self.front or bool(other.front),
         )
 

@@ -32,6 +32,7 @@ from fedloom.storage import codec
 
 if TYPE_CHECKING:
     from fedloom.engines.encoding import Encoders
+    from fedloom.engines.kept_optimisers import KeptOptimisers
 
 STACKED = (
     "Clients run stacked: instead of a Python branch or .item() write torch.where, instead of torch.randn "
@@ -67,6 +68,13 @@ class Runtime:
             from fedloom.engines.encoding import Encoders  # most runs have none
 
             self.encoders = Encoders(encoders, algorithm)
+        self.optimisers: KeptOptimisers | None = None
+        self._trained = self._computed
+        if algorithm.local.keep_optimiser:
+            from fedloom.engines.kept_optimisers import KeptOptimisers
+
+            self.optimisers = KeptOptimisers(algorithm)
+            self._trained = functools.partial(self.optimisers.computed, self._computed)
         self._works: dict[str, Callable[..., Any]] = {}
         self.compilation, self.bf16, self.between = compilation, bf16, between
         self.programs = Programs() if programs is None else programs
@@ -114,11 +122,15 @@ class Runtime:
         own = self.algorithm.init_client(self.initial(name), p.models[name], key)
         fits = all(t.device == p.device and t.dtype in (p.dtype, torch.int64, torch.bool) for t in tree.leaves(own))
         own = own if fits else tree.cast(own, device=p.device, dtype=p.dtype)  # among a million, most are new
-        return own if self.encoders is None else self.encoders.first(own, self.initial(name).params)
+        for beside in (self.optimisers, self.encoders):
+            own = own if beside is None else beside.first(own, self.initial(name).params)
+        return own
 
     def own(self, state: Any) -> Any:
         """Return of a client's state what its algorithm keeps."""
-        return state if self.encoders is None else state.own
+        for beside in (self.encoders, self.optimisers):
+            state = state if beside is None else state.own
+        return state
 
     @own_defaults()
     def initial(self, architecture: str) -> Weights:
@@ -188,10 +200,10 @@ class Runtime:
     def _one(self, method: str, client: Client[Any], *sent: Any) -> tuple[Any, Any]:
         """Return (new state, what travels) of one client; one that is evaluated keeps its state."""
         if self.encoders is None:
-            return self._computed(method, client, *sent)
+            return self._trained(method, client, *sent)
         state = client.state
         client = replace(client, state=state.own)
-        own, upload = self._computed(method, client, *sent)
+        own, upload = self._trained(method, client, *sent)
         if method not in self.encoders.sets:
             return state, upload
         upload, kept = self.encoders.encode(method, client, sent, upload, state.kept)

@@ -180,9 +180,9 @@ class ServerSide(ABC):
     def clients(self) -> Mapping[int, Any]:
         """The states of clients that took part, each read when it is asked for.
 
-        They are without the server's rows and pools, and without what encoders keep.
+        They are without the server's rows and pools, and without what encoders and optimisers keep.
         """
-        alone = not self.keys.rows and not self.keys.pools and not self.options.encoders
+        alone = not (self.keys.rows or self.keys.pools or self.options.encoders or self.runtime.optimisers)
         return self.states if alone else _Below(self.states, self.population.num_clients, self.runtime.own)
 
     def rows(self, name: str, clients: Sequence[int]) -> Any:

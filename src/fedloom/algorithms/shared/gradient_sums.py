@@ -9,6 +9,7 @@ from torch import Tensor
 
 from fedloom.core.algorithm import Algorithm
 from fedloom.core.client import Client
+from fedloom.core.errors import SettingError
 
 V = TypeVar("V")
 S = TypeVar("S")
@@ -19,6 +20,11 @@ class SumsGradients(Algorithm[V, S]):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        if self.local.keep_optimiser:
+            raise SettingError(
+                f"{type(self).__name__} reads gradients from what the steps of one round have moved, and kept momentum "
+                "moves by those of earlier rounds too, got local.keep_optimiser = True: leave it out"
+            )
         self.local.optimiser.effective_steps(torch.ones(()))  # which refuses others
 
     def plain_steps(self, client: Client[Any], counted: Literal["adaptive", "steps"] = "adaptive") -> Tensor:

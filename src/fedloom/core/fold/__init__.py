@@ -16,6 +16,7 @@ from torch import Tensor
 from fedloom.core import tree
 from fedloom.core.batch import Schedule
 from fedloom.core.errors import StackingError
+from fedloom.core.fold.execution import current
 from fedloom.core.fold.lockstep import run_one, run_stack
 from fedloom.core.fold.purity import refuse_captured
 from fedloom.core.fold.steps import Descent, Plain, Step
@@ -69,13 +70,21 @@ def minimise(
 
     Returns:
         The trained carry.
+
+    Raises:
+        StackingError: clients keep their optimisers, which go on in `Algorithm.train` alone.
     """
+    if current().optimisers is not None and batches.private:
+        raise StackingError(
+            "a client keeps the optimiser of `train` (local.keep_optimiser), and minimise begins with a new one: call "
+            "self.train(client, weights, loss=...), or leave keep_optimiser out"
+        )
     return _fold(Descent(loss, optimiser, correct), carry, batches, (lr, *context))
 
 
 def minimise_from(
     loss: Callable[..., Any], carry: C, moments: Sequence[Tensor], batches: Schedule, optimiser: Optimiser,
-    *context: Any, lr: Tensor,
+    *context: Any, lr: Tensor, correct: Callable[..., Any] | None = None,
 ) -> tuple[C, tuple[Tensor, ...]]:  # fmt: skip
     """Train as `minimise`, from a given optimiser state.
 
@@ -89,11 +98,12 @@ def minimise_from(
         optimiser: the one that made `moments`.
         *context: pytrees of tensors that the loss needs.
         lr: learning rate, [] tensor.
+        correct: as of `minimise`.
 
     Returns:
         The trained carry and the new optimiser state.
     """
-    return _fold(Descent(loss, optimiser, None, goes_on=True), (carry, tuple(moments)), batches, (lr, *context))
+    return _fold(Descent(loss, optimiser, correct, goes_on=True), (carry, tuple(moments)), batches, (lr, *context))
 
 
 def _fold(step: Step, carry: C, batches: Schedule, context: tuple[Any, ...]) -> C:

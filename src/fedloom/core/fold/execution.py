@@ -40,6 +40,7 @@ class Execution:
     watching: bool = False  # whether to leave what was trained in `trained`
     trained: tuple[int, Any] | None = None  # (client axes 0 or 1, carry) after the last minimise over private examples
     programs: Programs = field(default_factory=Programs)
+    optimisers: Any = None  # those of a client that keeps them: engines/kept_optimisers.py
     notes: dict[str, Tensor] = field(default_factory=dict)  # what a client has noted: [] float64 by name
     between: Callable[[], None] | None = None  # called before each step; what it raises ends the fold
 
