@@ -11,7 +11,8 @@ import pytest
 from made import made_run
 
 from fedloom.coordinator import History
-from fedloom.report import comparison, figures, sentences, write_report
+from fedloom.report import comparison, figures, write_report
+from fedloom.report.class_maps import describe_weakest
 from fedloom.report.grouping import read_methods
 from fedloom.report.methods import Method
 from fedloom.report.over_seeds import readings
@@ -231,9 +232,7 @@ def test_names_of_classes_and_clients_are_on_the_page(tmp_path: Path) -> None:
     own = History.read(folder).metrics[-1]["personal_by_client"]
     assert [(row[0], row[1].mean) for row in named.rows] == [("north", own["0"]), ("south\ufffd", own["1"])]
     assert [c.name for c in named.columns] == ["client", f"personal_accuracy_{method.label}"]
-    assert "class cat" in sentences.describe_weakest_class(method) or "class $dog" in sentences.describe_weakest_class(
-        method
-    )
+    assert "class cat" in describe_weakest(method) or "class $dog" in describe_weakest(method)
     page = write_report(tmp_path, tmp_path / "page").read_text(encoding="utf-8")
     assert "north" in page
     assert "Each client by its name" in page
@@ -284,37 +283,6 @@ def test_what_clients_gain_over_training_alone_by_hand(tmp_path: Path) -> None:
     low, high = axes.get_xlim()
     assert low < -30 < 40 < high < 60
     assert figures.gain([own]) is None
-
-
-def test_maps_of_classes_are_means_over_seeds(tmp_path: Path) -> None:
-    tables = {0: [[0.0, 0.2, None], [0.4, 0.9, None]], 1: [[0.2, 0.4, None], [0.6, 0.1, None], [1.0, 1.0, None]]}
-    for seed, table in tables.items():
-        folder = made_run(tmp_path / str(seed), seed=seed, rounds=1)
-        lines = [{"round": t, "class_accuracy": row} for t, row in enumerate(table)]
-        (folder / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
-    (method,) = methods(tmp_path)
-    rounds, mean = figures.class_accuracy(method)
-    assert rounds == [0, 1]
-    np.testing.assert_allclose(mean, [[0.1, 0.3, np.nan], [0.5, 0.5, np.nan]])
-    figure = figures.class_map(method)
-    assert figure is not None
-    np.testing.assert_allclose(figure.axes[0].images[0].get_array().filled(np.nan), mean.T * 100)
-    assert (
-        sentences.describe_weakest_class(method)
-        == "Lowest after round 1, the last that all seeds have: 2 classes (0, 1), 50.0 %."
-    )
-    assert "A line ends in the last round that all seeds of a method have." in sentences.describe_bands([method])
-
-
-def test_classes_far_below_their_best_are_counted_by_hand(tmp_path: Path) -> None:
-    """Class 0 was better before training, class 1 was 15 points better after round 1, class 2 was 25."""
-    table = [[0.9, 0.0, 0.0, None], [0.3, 0.65, 0.75, None], [0.4, 0.5, 0.5, None]]
-    folder = made_run(tmp_path / "run", rounds=2)
-    lines = [{"round": t, "class_accuracy": row} for t, row in enumerate(table)]
-    (folder / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
-    (method,) = methods(tmp_path)
-    far = "1 of 3 classes are more than 20 points below their best"
-    assert sentences.describe_weakest_class(method) == f"Lowest at the end: class 0, 40.0 %; {far}."
 
 
 def test_a_client_is_the_same_by_its_name_whatever_its_number(tmp_path: Path) -> None:

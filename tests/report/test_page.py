@@ -172,16 +172,3 @@ def test_a_dash_is_explained_where_there_is_one(rows: list[Any], dash: bool, mon
     captions = [shown.caption for kind, shown in page.sections[0].blocks if kind == "table"]
     assert captions
     assert all(("A dash: not every run reached it." in caption) is dash for caption in captions)
-
-
-def test_maps_beyond_the_sixth_are_folded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(write.figures, "class_map", lambda m: m.label)
-    monkeypatch.setattr(write.sentences, "describe_weakest_class", lambda m: "")
-    monkeypatch.setattr(write, "class_recall", lambda methods: None)
-    monkeypatch.setattr(write, "_grid", lambda *args, **more: None)
-    page = Page("title", {}, "lead")
-    monkeypatch.setattr(page, "figure", lambda figure, *args, **more: figure)
-    write._classes(page, [method(f"m{i}", i) for i in range(8)])
-    shown = dict(page.sections[0].blocks)
-    assert shown["grid"] == tuple(f"m{i}" for i in range(6))
-    assert shown["fold"] == ("2 more methods", ("m6", "m7"))

@@ -18,7 +18,7 @@ from fedloom.report.methods import Method
 from fedloom.report.number_table import percent
 from fedloom.report.over_seeds import BRIEF, noise_of, paired_difference
 from fedloom.report.page import Page
-from fedloom.report.sentences import describe_ending
+from fedloom.report.sentences import describe_ending, describe_levels, describe_missing
 from fedloom.report.several_seeds import summary
 from fedloom.report.standings import _claim, standing_of, standing_table, standings, verdict
 
@@ -302,7 +302,7 @@ def test_nothing_is_best_where_nothing_is_above_chance(tmp_path: Path) -> None:
     assert in_words not in found.captions()["personal_accuracy"]
     assert in_words.replace("%", r"\%") in found.latex()
     assert (
-        "Grey dots: chance, what a model reaches that looks at no input (10.0 %" in write_report(tmp_path).read_text()
+        "Dotted line: chance, what a model reaches that looks at no input (10.0 %" in write_report(tmp_path).read_text()
     )
 
 
@@ -354,3 +354,32 @@ def test_lines_that_are_the_same_say_so(tmp_path: Path) -> None:
     styles = [line._dash_pattern for line in figure.axes[0].lines[:3]]  # type: ignore[attr-defined]
     assert styles[0][1] == styles[1][1] != styles[2][1]  # dashes of one length that take turns
     assert styles[0][0] != styles[1][0]
+
+
+@pytest.mark.parametrize(("value", "drawn"), [(0.3, True), (0.01, False)])
+def test_chance_has_room_where_it_is_near_and_is_named_where_it_is_not(
+    value: float, drawn: bool, tmp_path: Path
+) -> None:
+    ended(tmp_path, fedavg=(0.6,), local_only=(0.5,))
+    for log in tmp_path.rglob("metrics.jsonl"):
+        log.write_text(log.read_text().replace('"global_accuracy": 0.1', '"global_accuracy": 0.4'))
+    chance(tmp_path, value)
+    of = methods(tmp_path)
+    figure = figures.curves(of, "global_accuracy", "accuracy (%)")
+    assert figure is not None
+    assert figures.shows_chance(figure) is drawn
+    low, high = figure.axes[0].get_ylim()
+    assert bool(low < 100 * value < high) is drawn
+    levels = [line for line in figure.axes[0].lines if str(line.get_gid()).startswith("level.")]
+    assert [line.get_ydata()[0] for line in levels] == [50.0]  # type: ignore[index]
+    said = describe_levels(of, "global_accuracy", figure)
+    assert ("Dotted line: chance" in said) is drawn
+    assert ("lies beyond the axis." in said) is not drawn
+    assert said.endswith("Thin line: what local_only, 50.0 %, reaches.")
+
+
+def test_local_training_has_no_global_model(tmp_path: Path) -> None:
+    for name in ("fedavg", "fedrep", "local_only"):
+        made_run(tmp_path / name, name, without=() if name == "fedavg" else ("global_accuracy",))
+    said = describe_missing(methods(tmp_path), "global_accuracy")
+    assert said == " Not measured: fedrep. local_only: no global model."

@@ -10,7 +10,6 @@ import numpy as np
 from fedloom.report.comparison import all_gains, last_personal
 from fedloom.report.methods import Curve, Floats, Method
 from fedloom.report.number_table import format_of, with_unit
-from fedloom.report.printable import class_names
 from fedloom.report.style import (
     FAINT,
     HALF,
@@ -21,7 +20,6 @@ from fedloom.report.style import (
     colour,
     dashes,
     drawing,
-    even_step,
     label_ends,
     plain,
 )
@@ -31,6 +29,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
+CHANCE = "chance"
 MOST_BANDS = 8  # methods with bands; more would hide each other
 _MOST_LABELS = 8  # lines named at their ends; more get a legend
 _COLUMNS = 2  # of that legend
@@ -68,7 +67,11 @@ def curves(
             _line(axes, curve.x * unit, curve, scale, method.number, with_band, label, place)
         _frame(axes, xlabel, ylabel, share=percent and "forgetting" not in name)
         if (chance := methods[0].chance(name)) is not None:
-            _chance_line(axes, chance.value * scale)
+            _chance_line(axes, chance.value * scale, percent)
+        for method, curve in measured:
+            if method.is_reference and len(measured) > 1:
+                level: dict[str, Any] = {"color": colour(method.number), "lw": 0.9, "alpha": 0.7, "zorder": 1}
+                axes.axhline(float(curve.mean[-1]) * scale, gid=f"level.{method.number}", **level)
         right = max(float(c.x[-1]) for _, c in measured) * unit
         axes.set_xlim(0, right or 1)
         if names_at_ends and x == "round":
@@ -108,50 +111,12 @@ def together(method: Method, series: Mapping[str, str], ylabel: str, *, percent:
         for i, _, curve in measured:
             _line(axes, curve.x, curve, scale, i, len(method.counted_runs) > 1)
         _frame(axes, "round", ylabel, share=percent)
+        for i, name in enumerate(series):
+            if (chance := method.chance(name)) is not None:
+                _chance_line(axes, chance.value * scale, percent, colour(i))
         axes.set_xlim(0, max(float(c.x[-1]) for *_, c in measured) or 1)
         label_ends(axes, [(c.x[-1], c.mean[-1] * scale, i, label) for i, label, c in measured])
     return figure
-
-
-def class_map(method: Method) -> Figure | None:
-    """Draw the accuracy of the global model by class and round, mean over seeds; None where it was not measured."""
-    rounds, mean = class_accuracy(method)
-    if not rounds:
-        return None
-    table = mean.T * 100
-    classes = len(table)
-    with drawing():
-        figure, axes = canvas((HALF[0], min(5.5, 1.5 + 0.19 * classes)))
-        image = axes.imshow(table, aspect="auto", cmap=_shades(), interpolation="none", vmin=0, vmax=100)
-        bar = figure.colorbar(image, ax=axes, pad=0.02, aspect=18, ticks=[0, 50, 100])
-        bar.outline.set_visible(False)
-        bar.set_label("accuracy (%)", fontsize=9)
-        axes.grid(False)
-        ticks = [i for i, t in enumerate(rounds) if t % even_step(rounds[-1]) == 0]
-        axes.set_xticks(ticks, [str(rounds[i]) for i in ticks])
-        if classes <= 20:
-            called = class_names(method.first.history.federation)
-            axes.set_yticks(range(classes), [plain(name) for name in called] if len(called) == classes else None)
-        axes.set_xlabel("round")
-        axes.set_ylabel("class")
-        for spine in axes.spines.values():
-            spine.set_visible(False)
-    return figure
-
-
-def class_accuracy(method: Method) -> tuple[list[int], Floats]:
-    """Return the rounds in which every counted run has accuracies by class, and their means over runs, [T, C]."""
-    by_run = [
-        {
-            m["round"]: [np.nan if a is None else a for a in m["class_accuracy"]]
-            for m in run.history.metrics
-            if m.get("class_accuracy") is not None
-        }
-        for run in method.counted_runs
-    ]
-    classes = {len(row) for by_round in by_run for row in by_round.values()}
-    rounds = sorted(set.intersection(*map(set, by_run))) if len(classes) == 1 else []
-    return rounds, np.array([np.mean([by_round[t] for by_round in by_run], 0) for t in rounds], np.float64)
 
 
 def personal(methods: Sequence[Method]) -> Figure | None:
@@ -163,7 +128,14 @@ def personal(methods: Sequence[Method]) -> Figure | None:
         return None
     xlabel = with_unit(f"{main.title} of a client's model on its own held-out examples", f"({main.unit})" * (scale > 1))
     limits = (-1.0, 101.0) if scale > 1 else _room(np.concatenate([values for _, values in measured]))
-    return _rows(measured, xlabel, limits, main.better)
+    figure = _rows(measured, xlabel, limits, main.better)
+    if (chance := methods[0].chance(f"personal_{main.name}")) is not None:
+        figure.axes[0].axvline(chance.value * scale, color=FAINT, lw=1.2, ls=(0, (1, 2)), zorder=1, gid=CHANCE)
+    for m, values in measured:
+        if m.is_reference and len(measured) > 1:
+            style: dict[str, Any] = {"color": colour(m.number), "lw": 0.9, "alpha": 0.7, "zorder": 1}
+            figure.axes[0].axvline(float(values.mean()), gid=f"level.{m.number}", **style)
+    return figure
 
 
 def gain(methods: Sequence[Method]) -> Figure | None:
@@ -280,11 +252,19 @@ def _line(
     axes.plot(x, curve.mean * scale, marker=dot, markersize=4, **line)
 
 
-def _chance_line(axes: Axes, value: float) -> None:
-    """Draw chance across, where it is near the lines."""
+def _chance_line(axes: Axes, value: float, share: bool, color: str = FAINT) -> None:
+    """Draw chance across, and make room for it where it is near the lines."""
     low, high = axes.get_ylim()
     if low - (high - low) / 2 <= value <= high + (high - low) / 2:
-        axes.axhline(value, color=FAINT, lw=1.2, ls=(0, (1, 2)), zorder=1)
+        axes.axhline(value, color=color, lw=1.2, ls=(0, (1, 2)), zorder=1, gid=CHANCE)
+        room = 0.03 * (high - low)
+        low, high = min(low, value - room), max(high, value + room)
+        axes.set_ylim(max(0.0, low) if share else low, high)
+
+
+def shows_chance(figure: Figure) -> bool:
+    """Return whether a figure has a line of chance; where it would lie far from the others there is none."""
+    return any(line.get_gid() == CHANCE for line in figure.axes[0].lines)
 
 
 def _frame(axes: Axes, xlabel: str, ylabel: str, share: bool) -> None:
@@ -299,13 +279,6 @@ def _frame(axes: Axes, xlabel: str, ylabel: str, share: bool) -> None:
     if share:  # a share of 100 %: no room below nothing and above everything
         low, high = axes.get_ylim()
         axes.set_ylim(max(0.0, low), min(100.0, high) if high > 100 else high)
-
-
-def _shades() -> Any:
-    """Return colours of accuracies: white for never right, over green to dark blue; grey where none was measured."""
-    import matplotlib
-
-    return matplotlib.colormaps["YlGnBu"].with_extremes(bad="#d1d5db")
 
 
 def _short(label: str) -> str:

@@ -48,6 +48,14 @@ def _first_curve(page: Page, methods: Sequence[Method]) -> PageFigure | None:
     meanings = [
         f"{label.capitalize()}: {measures[name].meaning}" for name, label in series.items() if methods[0].curve(name)
     ]
+    chances = [
+        f"{label} {chance_text(standing_of(methods, measures[name]))}"
+        for name, label in series.items()
+        if methods[0].chance(name) is not None and methods[0].curve(name)
+    ]
+    meanings += [f"Dotted, straight, in a line's colour: its chance, where it is near ({', '.join(chances)})."] * bool(
+        chances
+    )
     caption = f"{' '.join(meanings)}{sentences.describe_bands(methods)}"
     names = dict(enumerate(series.values()))
     title, digits = capital(main.title), 1 if share else 3
@@ -58,12 +66,10 @@ def over_rounds(page: Page, methods: Sequence[Method], name: str) -> PageFigure 
     """Return the figure of a measure over rounds, a line per method; None where no run has measured it."""
     measure = methods[0].measures[name]
     caption, share = measure.caption, measure.unit in ("%", "points")
-    chance = None if methods[0].chance(name) is None else standing_of(methods, measure)
     figure = figures.curves(methods, name, measure.axis, percent=share)
     if figure is None:
         return None
-    if chance is not None:
-        caption += f" Grey dots: chance, what a model reaches that looks at no input ({chance_text(chance)})."
+    caption += sentences.describe_levels(methods, name, figure)
     if (name == "personal_worst_tenth" or name in compared(methods)) and len(methods) > 1:
         caption += f" {sentences.describe_ending(methods, name)}"
     caption = caption.rstrip() + sentences.describe_same(methods, name)

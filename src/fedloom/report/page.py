@@ -45,7 +45,7 @@ class ShownTable(NamedTuple):
 
 
 class PageFigure(NamedTuple):
-    """Figure on the page. `names`: of its lines, by number. `method`: its method, if it shows one of several."""
+    """Figure on the page. `names`: of its lines, by number."""
 
     name: str
     heading: str
@@ -53,7 +53,6 @@ class PageFigure(NamedTuple):
     svg: Markup
     wide: bool
     names: str
-    method: int | None
 
 
 @dataclass
@@ -123,7 +122,6 @@ class Page:
         wide: bool = False,
         names: Mapping[int, str] | None = None,
         digits: int | None = None,
-        method: int | None = None,
     ) -> PageFigure:
         """Render a figure for `grid`, and keep its files. The caption is its description too.
 
@@ -138,16 +136,12 @@ class Page:
         self.files |= {f"figures/{name}.{kind}": data for kind, data in rendered_files.items()}
         inlined = Markup(inline(svg, name, f"{heading}. {caption}", more))  # inline escapes what it serialises
         line_names = "" if digits is None else json.dumps(dict(names or self.methods))
-        return PageFigure(name, heading, caption, inlined, wide, line_names, method)
+        return PageFigure(name, heading, caption, inlined, wide, line_names)
 
     def grid(self, *figures: PageFigure) -> None:
         """Add figures, side by side where the page is wide enough."""
         if figures:
             self._add("grid", figures)
-
-    def fold(self, heading: str, *figures: PageFigure) -> None:
-        """Add figures that are shown when their heading is opened."""
-        self._add("fold", (heading, figures))
 
     def listing(self, values: Mapping[str, str]) -> None:
         """Add names and their values."""

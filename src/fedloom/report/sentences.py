@@ -4,26 +4,29 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from fedloom.evaluate.measure import Measure
 from fedloom.experiments.trials import LAST
 from fedloom.report.comparison import total_seconds
-from fedloom.report.figures import MOST_BANDS, class_accuracy, same_lines
+from fedloom.report.figures import MOST_BANDS, same_lines, shows_chance
 from fedloom.report.grouping import by_problem
 from fedloom.report.heterogeneity import Heterogeneity
 from fedloom.report.methods import Method
 from fedloom.report.number_table import amount, format_of, percent, whole, with_unit
 from fedloom.report.over_seeds import seeds_text
-from fedloom.report.printable import class_names, part, printable
+from fedloom.report.printable import part, printable
 from fedloom.report.problems import UNKNOWN
-from fedloom.report.standings import listed, spread_text, standing_of, value_text
+from fedloom.report.standings import chance_text, listed, spread_text, standing_of, value_text
 from fedloom.report.sweeps import SweepResult
-from fedloom.wording import some_of
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 _MOST_NAMED = 3  # problems in a title
+_OF_GLOBAL = ("global_", "forgetting", "in_local_", "out_local_")
 _BY_CLASS = ("in_local_accuracy", "out_local_accuracy")
 
 
@@ -140,35 +143,30 @@ def describe_bands(methods: Sequence[Method]) -> str:
 
 def describe_missing(methods: Sequence[Method], name: str) -> str:
     """Name the methods without a measure that others have."""
-    missing = [m.label for m in methods if m.curve(name) is None]
-    return f" Not measured: {', '.join(missing)}." if 0 < len(missing) < len(methods) else ""
+    missing = [m for m in methods if m.curve(name) is None]
+    if len(missing) == len(methods):
+        return ""
+    alone = [m.label for m in missing if m.is_local_only and name.startswith(_OF_GLOBAL)]
+    others = [m.label for m in missing if m.label not in alone]
+    out = f" Not measured: {', '.join(others)}." if others else ""
+    return out + f" {listed(alone)}: no global model." * bool(alone)
+
+
+def describe_levels(methods: Sequence[Method], name: str, figure: Figure) -> str:
+    """Say where chance is in a figure, and what references reach in it."""
+    out, one = "", standing_of(methods, methods[0].measures[name])
+    if one.chance is not None and shows_chance(figure):
+        out = f" Dotted line: chance, what a model reaches that looks at no input ({chance_text(one)})."
+    elif one.chance is not None:
+        out = f" Chance ({chance_text(one)}) lies beyond the axis."
+    ends = [f"{m.label}, {value_text(spread, one.measure.unit)}" for m, spread in one.references]
+    return out + f" Thin line: what {listed(ends)}, reaches." * bool(ends and len(methods) > 1)
 
 
 def describe_same(methods: Sequence[Method], name: str) -> str:
     """Name the methods whose lines are the same, so that one hides the others."""
     groups = [[m.label for m in group] for group in same_lines(methods, name) if len(group) > 1]
     return "".join(f" The lines of {listed(labels)} are the same." for labels in groups)
-
-
-def describe_weakest_class(method: Method) -> str:
-    """Name the class that ends lowest, mean over seeds, and count those more than 20 points below their best."""
-    rounds, table = class_accuracy(method)
-    table = table[[t > 0 for t in rounds]]
-    if not len(table):
-        return "Before training only."
-    last, best = table[-1], np.nanmax(np.where(np.isnan(table), -1, table), axis=0)
-    measured = np.flatnonzero(~np.isnan(last))
-    if not len(measured):
-        return "The test set has no examples."
-    shown = [percent(float(value)) for value in last]
-    lowest = [k for k in measured if shown[k] == shown[measured[np.argmin(last[measured])]]]
-    forgotten = int((best[measured] - last[measured] > 0.2).sum())
-    more = f"; {forgotten} of {len(measured)} classes are more than 20 points below their best" if forgotten else ""
-    names = class_names(method.first.history.federation)
-    end = f"after round {rounds[-1]}, the last that all seeds have" if _ends_differ(method) else "at the end"
-    called = [str(names[k] if k < len(names) else k) for k in lowest]
-    which = f"class {called[0]}" if len(called) == 1 else f"{len(called)} classes ({some_of(called, _MOST_NAMED)})"
-    return f"Lowest {end}: {which}, {shown[lowest[0]]} %{more}."
 
 
 def _ends_differ(method: Method) -> bool:

@@ -331,8 +331,8 @@ def _some(labels: Sequence[str]) -> str:
 
 
 def listed(words: Sequence[str]) -> str:
-    """Join words: one, two and three."""
-    return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} and {words[-1]}"
+    """Join words: one, two and three; "" where there is none."""
+    return " and ".join(filter(None, [", ".join(words[:-1]), *words[-1:]]))
 
 
 def value_text(spread: Spread, unit: str) -> str:

@@ -12,6 +12,7 @@ import numpy as np
 from fedloom.core.errors import SettingError
 from fedloom.experiments.trials import LAST
 from fedloom.report import comparison, figures, sentences
+from fedloom.report.class_maps import class_maps, describe_weakest, weakest_table
 from fedloom.report.class_recall import class_recall
 from fedloom.report.grouping import by_problem, read_methods
 from fedloom.report.heterogeneity import draw_federation, heterogeneity
@@ -30,8 +31,6 @@ if TYPE_CHECKING:
     from fedloom.report.page import Page, PageFigure
 
 Paths = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
-
-_MOST_MAPS = 6  # of accuracy by class, before the others are folded
 
 
 def write_report(
@@ -209,11 +208,10 @@ def _curves(page: Page, methods: Sequence[Method]) -> None:
     if first is not None:
         shown = methods[0].measures[first].title if len(methods) > 1 else capital(main.title)
         page.text(f"{shown} by round stands at the beginning of {'this part' if page.prefix else 'the page'}.")
-    if len(methods) > 1:
-        _grid(page, methods, [name for name in compared(methods, headline=True) if name != first])
-    elif first is None:
+    elif len(methods) == 1:
         page.note_missing(f"{capital(several_of(main.title))} are not shown: none was measured.")
-    _grid(page, methods, losses)
+    others = [name for name in compared(methods, headline=True) if name != first] if len(methods) > 1 else []
+    _grid(page, methods, [*others, *losses])
     for name in own_columns(methods):
         _grid(page, [m for m in methods if name in m.measures], [name])
     _beside(page, methods, beside)
@@ -239,7 +237,8 @@ def _cost(page: Page, methods: Sequence[Method]) -> None:
         if figure is None:
             page.note_missing(f"{name} against {x} is not shown: no run has measured both.")
             continue
-        remarks = sentences.describe_missing(methods, metric) + sentences.describe_bands(methods)
+        remarks = sentences.describe_levels(methods, metric, figure)
+        remarks += sentences.describe_missing(methods, metric) + sentences.describe_bands(methods)
         caption = f"{name} against {cost}. Further left is cheaper.{remarks}"
         drawn.append(page.figure(figure, f"{metric}_by_{x}", heading, caption, digits=1 if share else 3))
     page.grid(*drawn)
@@ -247,28 +246,27 @@ def _cost(page: Page, methods: Sequence[Method]) -> None:
 
 def _classes(page: Page, methods: Sequence[Method]) -> None:
     page.section("classes", "Classes: learned and forgotten")
-    several, maps, of_global = len(methods) > 1, [], f"global_{methods[0].headline.name}"
-    for place, m in enumerate(methods, 1):
-        if (figure := figures.class_map(m)) is not None:
-            name, method = sentences.file_name("classes", place, m.label), m.number if several else None
-            heading = m.label if several else "By class"
-            maps.append(page.figure(figure, name, heading, sentences.describe_weakest_class(m), method=method))
-    if maps:
+    several, of_global = len(methods) > 1, f"global_{methods[0].headline.name}"
+    maps: list[PageFigure] = []
+    if (figure := class_maps(methods)) is not None:
         mean = ", mean over seeds" if any(len(m.counted_runs) > 1 for m in methods) else ""
-        page.text(
-            f"Accuracy of the global model by class and round{mean}. A row that turns light is a class that was "
-            f"forgotten; a row that stays dark is remembered.{sentences.describe_missing(methods, of_global)}"
+        caption = (
+            f"Accuracy of the global model by class and round{mean}. A row that fades is a class that was "
+            f"forgotten.{sentences.describe_missing(methods, of_global)}"
         )
+        caption += " All maps have one scale." if several else f" {describe_weakest(methods[0])}"
+        maps.append(page.figure(figure, "classes", "By class", caption, wide=several))
     else:
         page.note_missing("Accuracy by class is not shown: no run has measured it (it takes a global model).")
+    if several and maps:
+        page.grid(*maps)
+        note = "Forgotten: classes that end more than 20 points below their best round."
+        page.table(weakest_table(methods), f"The class that ends lowest. {note}")
     if (recall := class_recall(methods)) is not None:
         page.table(recall[1], recall[0])
     if not several:
         _grid(page, methods, ["forgetting"], first=maps)
         return
-    page.grid(*maps[:_MOST_MAPS])
-    if rest := maps[_MOST_MAPS:]:
-        page.fold(f"{len(rest)} more methods", *rest)
     _grid(page, methods, ["forgetting", "in_local_accuracy", "out_local_accuracy"])
 
 
@@ -285,7 +283,7 @@ def _clients(page: Page, methods: Sequence[Method]) -> None:
     caption = (
         f"A dot per client{seeds_note}, evaluated at the end; bar: the middle half; ring: median; red line: mean of "
         f"the worst decile. A tail to the {'left' if main.better == 'high' else 'right'} shows clients that a method "
-        "serves badly."
+        f"serves badly.{sentences.describe_levels(methods, f'personal_{main.name}', figure)}"
     )
     if any(len(figures.all_personal(m)) > figures.MOST_POINTS for m in methods):
         caption += f" More than {figures.MOST_POINTS} clients are shown as {figures.MOST_POINTS} quantiles."
