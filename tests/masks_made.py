@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -50,3 +51,19 @@ class Pixels(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         out: Tensor = self.head(self.features(x))
         return out
+
+
+def write(folder: Path, start: int = 0, count: int = 6, of: str = "", mode: str = "L") -> tuple[Any, Any]:
+    """Write images as folder/images/PART/NUMBER.png, and their masks beside them."""
+    x, y = (each[start : start + count] for each in images())
+    from PIL import Image
+
+    for k in range(count):
+        for kind, values in (("images", x[k]), ("masks", y[k])):
+            path = folder / kind / of / f"{start + k:03}.png"
+            path.parent.mkdir(parents=True, exist_ok=True)
+            picture = Image.fromarray(values)
+            if kind == "masks" and mode == "P":
+                picture.putpalette([n for k in range(256) for n in (k, 255 - k, 0)])
+            picture.save(path)
+    return x, y

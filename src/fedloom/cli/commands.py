@@ -67,7 +67,12 @@ def _branch(parser: argparse.ArgumentParser) -> None:
 
 def _predict(parser: argparse.ArgumentParser) -> None:
     _new_rows(parser, required=True)
-    parser.add_argument("--out", type=file, metavar="FILE.csv", help="where predictions go (default: standard output)")
+    parser.add_argument(
+        "--out",
+        type=file,
+        metavar="FILE.csv",
+        help="where predictions go (default: standard output); of masks a folder",
+    )
 
 
 def _evaluate(parser: argparse.ArgumentParser) -> None:

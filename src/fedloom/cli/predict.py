@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import math
+import os
 import sys
 from pathlib import Path
 
@@ -30,7 +31,7 @@ def predict(args: argparse.Namespace, console: Terminal) -> int:
     """Write what a model of a run says of new rows: to a file, or to standard output."""
     if args.out is None:
         console = Terminal(stderr=True)  # for words beside the table
-    else:
+    elif not os.path.isdir(args.out):  # which masks are written into
         check_new(args.out, args.overwrite)
     if is_of_device(Path(args.directory)):
         return _write(predict_by(*_of_device(args), args.data), args, console)
@@ -59,7 +60,8 @@ def _of_device(args: argparse.Namespace) -> tuple[ModelAfterRound, RowReader, tu
 def _write(said: Predictions, args: argparse.Namespace, console: Terminal) -> int:
     if args.out is None:
         sys.stdout.write(as_csv(said.rows()))
-    where = "standard output" if args.out is None else said.csv(args.out, overwrite=args.overwrite)
+    write = said.csv if said.values.ndim < 3 else said.masks
+    where = "standard output" if args.out is None else write(args.out, overwrite=args.overwrite)
     text = f"{said.whose} after round {said.round}{_by(said.threshold)} on {len(said):,} rows: {where}"
     console.print(text)
     return 0

@@ -32,10 +32,12 @@ from fedloom.experiments.prediction_tables import (
 from fedloom.experiments.trained_model import client_number
 from fedloom.experiments.training_rows import TrainedOn, count_trained
 from fedloom.experiments.unknown_words import warn_of_unknown
+from fedloom.sources.mask_files import pictures
 from fedloom.storage.files import path_of
 from fedloom.tables.arrays import names_in, read_arrays
 from fedloom.tables.file_checks import refuse
 from fedloom.tables.preparation import preparation_of
+from fedloom.wording import local_path
 
 _Places = npt.NDArray[np.int64]
 
@@ -49,12 +51,14 @@ class NewRows:
         places: the line of each row in its file, or its number from 0.
         counted: what places are, "line" or "row".
         sites: the client or site of each row; nothing where rows have none.
+        files: the file of each row, where images were read from a folder; else nothing.
     """
 
     examples: Examples
     places: _Places
     counted: str = "row"
     sites: tuple[str, ...] = ()
+    files: tuple[Path, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -128,6 +132,10 @@ class RowReader:
                     Path(path), "new rows are the array x, with their targets y where they are to be evaluated",
                     ", ".join(sorted(held))[:80], "save them under these names: numpy.savez(path, x=x, y=y)",
                 )  # fmt: skip
+        if self.train.has_pixels and not with_targets and path.startswith("images:"):
+            x, files = pictures(local_path(path.partition(":")[2]))
+            made = self._of_dataset(Dataset(_inputs(x, Path(path).name, self.train), None), with_targets)
+            return replace(made, files=tuple(files))
         return self._of_dataset(catalogue.data(source, whole=True), with_targets)
 
     def _of_arrays(self, path: Path, with_targets: bool) -> NewRows:
@@ -137,6 +145,9 @@ class RowReader:
         found = read_arrays(path, ("x", "y") if has_y else ("x",))
         if not len(found["x"]):
             refuse(path, "x must have rows", "none", "save some")
+        if has_y and self.train.has_pixels:
+            made = from_arrays(found["x"], found["y"], num_classes=self.train.num_classes, name=path.stem)
+            return self._of_dataset(Dataset(made, None), with_targets)
         made = _inputs(found["x"], path.stem, self.train)
         if with_targets:
             if self._follows_tokens and not made.has_tokens:
@@ -264,7 +275,8 @@ class RowReader:
         if train.has_tokens:
             part = self._within_vocabulary(part)
         x = part.x if part.x.dtype in (torch.uint8, torch.int64) else part.x.to(train.x.dtype)
-        targets = torch.zeros(len(x), dtype=torch.int64) if y is None else y
+        none = train.y.new_zeros(len(x), *train.y.shape[1:]) if train.has_pixels else x.new_zeros(len(x)).long()
+        targets = none if y is None else y
         if train.remote is not None:  # devices have their own way from stored values to inputs
             assert self.experiment is not None
             own = catalogue.normalise(self.experiment.data.normalise, Dataset(part, None)).train.normalise
@@ -289,7 +301,7 @@ class RowReader:
     @property
     def _follows_tokens(self) -> bool:
         """True if the run has a target for each place of a sequence."""
-        return not self.train.y.is_floating_point() and self.train.y.ndim > 1
+        return self.train.has_tokens and not self.train.y.is_floating_point() and self.train.y.ndim > 1
 
     @property
     def _by_places(self) -> bool:
@@ -358,6 +370,8 @@ def _kind(examples: Examples) -> str:
     columns = examples.y.shape[1:].numel()
     if examples.y.is_floating_point():
         return f"{columns} column{'s' * (columns > 1)} of numbers"
+    if examples.has_pixels:
+        return "a class for each pixel"
     return "classes" if examples.has_classes else "a token for each place"
 
 

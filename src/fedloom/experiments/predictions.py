@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
@@ -20,6 +20,7 @@ from fedloom.core.task_measures import Score, TaskMeasure, silent_rows
 from fedloom.data import Examples
 from fedloom.evaluate.accuracy import evaluate_rows
 from fedloom.experiments.experiment import Experiment
+from fedloom.experiments.mask_pictures import write_masks
 from fedloom.experiments.prediction_rows import NewRows, RowReader
 from fedloom.experiments.trained_model import ModelAfterRound, job_of, task_of, trained_model
 from fedloom.storage.files import path_of
@@ -33,7 +34,7 @@ class Predictions:
 
     Attributes:
         values: class numbers [N] int64; of a regression [N, D] float64 in the unit of the targets; of several labels
-            [N, L] bool.
+            [N, L] bool; of pixels masks, [N, H, W] int64.
         probabilities: of each class or label, [N, C] float64; None where the task has none.
         names: of the classes, the targets or the labels.
         places: the line of each row in its file, or its number from 0, [N].
@@ -42,6 +43,7 @@ class Predictions:
         whose: "global model", or "model of client 3".
         round: after which it was taken.
         threshold: from which probability the answer is class 1, where validation chose it in the run; else None.
+        files: the file of each row, where images were read from a folder; else nothing.
     """
 
     values: npt.NDArray[Any]
@@ -53,6 +55,7 @@ class Predictions:
     whose: str
     round: int
     threshold: float | None = None
+    files: tuple[Path, ...] = ()
 
     def __len__(self) -> int:
         return len(self.values)
@@ -69,7 +72,16 @@ class Predictions:
         return [self.names[k] for k in self.values]
 
     def rows(self) -> Iterator[list[object]]:
-        """Yield the header of a table, then each row."""
+        """Yield the header of a table, then each row.
+
+        Raises:
+            SettingError: predictions are masks.
+        """
+        if self.values.ndim > 2:
+            raise SettingError(
+                f"a table has a row for each example, got masks of {self.values[0].size:,} pixels each: write them as "
+                "pictures, masks(FOLDER) (--out FOLDER)"
+            )
         classes = self.values.ndim == 1
         said = ["prediction"] if classes else list(self.names)
         likely = [] if self.probabilities is None else [f"probability {name}" for name in self.names]
@@ -88,6 +100,14 @@ class Predictions:
         """
         return write_table(path, self.rows(), overwrite)
 
+    def masks(self, folder: str | os.PathLike[str], *, overwrite: bool = False) -> Path:
+        """Write each mask as a grey PNG file of its image's name, and the table masks.csv of them; return its path.
+
+        Raises:
+            SettingError: predictions are no masks, two images have one name, or a file exists, unless `overwrite`.
+        """
+        return write_masks(path_of(folder), self.values, self.files, self.names, overwrite)
+
 
 def write_table(path: str | os.PathLike[str], rows: Iterator[list[object]], overwrite: bool) -> Path:
     """Write rows as CSV, whole or not at all.
@@ -102,8 +122,9 @@ def write_table(path: str | os.PathLike[str], rows: Iterator[list[object]], over
 
 @dataclass(frozen=True)
 class _Logits:
-    """Stand-in of a task, for logits of rows that have no targets."""
+    """Stand-in of a task, for what is made of the logits of rows that have no targets; by default these themselves."""
 
+    take: Callable[[Tensor], Tensor]
     targets: ClassVar[str] = "classes"
 
     def loss(self, logits: Tensor, batch: Batch) -> Tensor:
@@ -111,7 +132,18 @@ class _Logits:
 
     @property
     def measures(self) -> tuple[TaskMeasure, ...]:
-        return (Score(name="logits", title="", meaning="", outputs=_same, values=_none),)
+        return (Score(name="logits", title="", meaning="", outputs=self.take, values=_none),)
+
+
+@dataclass(frozen=True)
+class _Masks:
+    """Take the predicted class of each pixel, of logits [B, C, H, W]; -1 where nothing is said."""
+
+    task: Any
+
+    def __call__(self, logits: Tensor) -> Tensor:
+        said: Tensor = self.task.predicted(logits)
+        return said.masked_fill(~logits.amax(1).isfinite(), -1)
 
 
 def _same(logits: Tensor) -> Tensor:
@@ -124,8 +156,13 @@ def _none(outputs: Tensor, y: Tensor, real: Tensor) -> Tensor:
 
 def logits_of(found: ModelAfterRound, examples: Examples) -> Tensor:
     """Return the outputs of a trained model, [N, ...]."""
+    return outputs_by(found, examples, _same)
+
+
+def outputs_by(found: ModelAfterRound, examples: Examples, take: Callable[[Tensor], Tensor]) -> Tensor:
+    """Return what is made of the outputs of a trained model, batch by batch, [N, ...]."""
     try:
-        return evaluate_rows(found.model, found.weights, _Logits(), ("logits",), examples).outputs["logits"]
+        return evaluate_rows(found.model, found.weights, _Logits(take), ("logits",), examples).outputs["logits"]
     except IndexError as error:
         if not examples.has_tokens:
             raise
@@ -186,11 +223,16 @@ def predict_by(found: ModelAfterRound, reader: RowReader, by: tuple[Task, float 
             "and probabilities(logits) where classes have them"
         )
     new = reader.read(data, with_targets=False)
-    logits = logits_of(found, new.examples)
-    _check_answers(found, task, logits, new)
-    values = _predicted(task, logits)
-    # a margin is no probability
-    likely = task.probabilities(logits) if hasattr(task, "probabilities") and not isinstance(task, Hinge) else None
+    likely = None
+    if targets_of(task) == "pixels":
+        values = outputs_by(found, new.examples, _Masks(task))  # logits of all pixels may not have room
+        _check_said(found, (values < 0).flatten(1).any(1), new)
+    else:
+        logits = logits_of(found, new.examples)
+        _check_answers(found, task, logits, new)
+        values = _predicted(task, logits)
+        if hasattr(task, "probabilities") and not isinstance(task, Hinge):  # a margin is no probability
+            likely = task.probabilities(logits)
     return Predictions(
         values=values.numpy(),
         probabilities=None if likely is None else likely.numpy(),
@@ -201,6 +243,7 @@ def predict_by(found: ModelAfterRound, reader: RowReader, by: tuple[Task, float 
         whose=found.whose,
         round=found.round,
         threshold=threshold,
+        files=new.files,
     )
 
 
@@ -208,10 +251,15 @@ def _check_answers(found: ModelAfterRound, task: Task, logits: Tensor, new: NewR
     """Raise SettingError where the model says nothing of a row, which would be read as its first class."""
     if logits.ndim != 2:  # of a sequence, what is said of places that do not count may be anything
         return
-    if len(silent := silent_rows(task, logits, new.examples.y).nonzero().flatten().tolist()):
+    _check_said(found, silent_rows(task, logits, new.examples.y), new)
+
+
+def _check_said(found: ModelAfterRound, silent_of: Tensor, new: NewRows) -> None:
+    """Raise SettingError where the model says nothing of a row: `silent_of`, [N] bool."""
+    if len(silent := silent_of.nonzero().flatten().tolist()):
         raise SettingError(
             f"a prediction is made of outputs that are numbers, and those of the {found.whose} after round "
-            f"{found.round} are NaN or infinite for {len(silent):,} of {len(logits):,} rows, first "
+            f"{found.round} are NaN or infinite for {len(silent):,} of {len(silent_of):,} rows, first "
             f"{new.counted} {new.places[silent[0]]}: take an earlier round (at), such as the best"
         )
 
@@ -226,7 +274,7 @@ def _predicted(task: Any, logits: Tensor) -> Tensor:
 
 def _names(task: Task, train: Examples, values: Tensor) -> tuple[str, ...]:
     """Return the names of classes or targets; their numbers where they have none."""
-    if targets_of(task) == "classes":
+    if targets_of(task) in ("classes", "pixels"):
         return train.classes or tuple(map(str, range(train.num_classes)))
     names = tuple(train.targets)
     return names or (

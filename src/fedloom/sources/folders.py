@@ -25,7 +25,7 @@ from fedloom.tables.file_checks import FormatError, check_link, memory, read_who
 from fedloom.wording import install, local_path, some_of
 
 _CLASSES = CLASSES["cifar10"]
-_SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".webp")
+SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".webp")
 _FORMATS = ("PNG", "JPEG", "BMP", "WEBP")  # others would start Pillow's plug-ins for any format that it knows
 
 
@@ -42,7 +42,7 @@ def cinic10(folder: Path, valid: bool) -> Dataset:
             )
     # As ImageFolder does, through which everyone reads this data set.
     total = sum(len(files) for classes in listed for files in classes.values())
-    read = [_read(_items(classes, _CLASSES), total, (3, 32, 32), colour=True) for classes in listed]
+    read = [read_pictures(_items(classes, _CLASSES), total, (3, 32, 32), colour=True) for classes in listed]
     name = "cinic10_with_valid" if valid else "cinic10"
     train, test = (
         from_arrays(np.concatenate(xs), np.concatenate(ys), normalise=NORMALISE["cinic10"], name=name, classes=_CLASSES)
@@ -75,7 +75,7 @@ def images(folder: Path) -> Dataset:
     total = sum(len(files) for part in listed.values() for files in part.values())
     parts: dict[str, Examples] = {}
     for part, files in listed.items():
-        x, y = _read(_items(files, list(classes)), total, parts["train"].shape if parts else None)
+        x, y = read_pictures(_items(files, list(classes)), total, parts["train"].shape if parts else None)
         parts[part] = from_arrays(x, y, name=folder.resolve().name or "images", classes=tuple(classes))
     return Dataset(parts["train"], parts.get("test"))
 
@@ -87,11 +87,11 @@ def is_several(folder: Path) -> bool:
 
 def _refuse_without_train(folder: Path) -> NoReturn:
     """Refuse a folder without `train/`; say how what is there may be meant."""
-    below = _entries(folder, folder) if folder.is_dir() else []
+    below = entries_of(folder, folder) if folder.is_dir() else []
     folders = [Path(entry.path) for entry in below if entry.is_dir()]
     if any((path / "train").is_dir() for path in folders):
         found, remedy = "folders with train/ in them", f"name the sites, each a client: 'images:{folder}/*'"
-    elif any(path.suffix.lower() in _SUFFIXES for place in folders for path in place.iterdir()):
+    elif any(path.suffix.lower() in SUFFIXES for place in folders for path in place.iterdir()):
         found, remedy = "folders with images alone", "move the folders of classes into train/"
     elif not folder.is_dir():
         found, remedy = "no such folder", "give the folder that holds train/"
@@ -102,15 +102,9 @@ def _refuse_without_train(folder: Path) -> NoReturn:
 
 def _of_sites(pattern: Path) -> Dataset:
     """Return the images of several folders, each a natural client whose test images are held out."""
-    if any(mark in str(pattern) for mark in "*["):
-        folders = sorted(path for path in map(Path, glob.glob(str(pattern))) if path.is_dir())
-    else:
-        folders = sorted(map(local_path, str(pattern).split(",")))
-    names = [path.resolve().name for path in folders]
-    if len(folders) < 2 or len({*names}) < len(names):
-        rule = "sites are two folders or more, of different names"
-        refuse(pattern, rule, ", ".join(names) or "none", "name others, such as images:sites/*")
-    read = [images(path) for path in folders]
+    folders = site_folders(pattern)
+    names = [*folders]
+    read = [images(path) for path in folders.values()]
     shapes = {str(site.train.shape): name for name, site in zip(names, read, strict=True)}
     if len(shapes) > 1:
         told = " and ".join(f"{shape} in {name}" for shape, name in shapes.items())
@@ -124,9 +118,28 @@ def _of_sites(pattern: Path) -> Dataset:
     places = {name: k for k, name in enumerate(classes)}
     y = [np.array([places[c] for c in part.classes])[part.y.numpy()] for site in parts for part in site]
     x = np.concatenate([part.x.numpy() for site in parts for part in site])
-    owners = np.repeat(np.arange(len(names)), [sum(map(len, site)) for site in parts])
-    held_out = np.repeat([bool(i) for site in parts for i, _ in enumerate(site)], [len(p) for s in parts for p in s])
-    whole = from_arrays(x, np.concatenate(y), name=folders[0].resolve().parent.name or "images", classes=classes)
+    name = folders[names[0]].resolve().parent.name or "images"
+    whole = from_arrays(x, np.concatenate(y), name=name, classes=classes)
+    return owned(whole, names, [[*map(len, site)] for site in parts])
+
+
+def site_folders(pattern: Path) -> dict[str, Path]:
+    """Return the folders of sites by their names, in the order of their paths."""
+    if any(mark in str(pattern) for mark in "*["):
+        folders = sorted(path for path in map(Path, glob.glob(str(pattern))) if path.is_dir())
+    else:
+        folders = sorted(map(local_path, str(pattern).split(",")))
+    names = [path.resolve().name for path in folders]
+    if len(folders) < 2 or len({*names}) < len(names):
+        rule = "sites are two folders or more, of different names"
+        refuse(pattern, rule, ", ".join(names) or "none", "name others, such as images:sites/*")
+    return dict(zip(names, folders, strict=True))
+
+
+def owned(whole: Examples, names: Sequence[str], sizes: Sequence[Sequence[int]]) -> Dataset:
+    """Return examples as those of natural clients, each of which has so many to train on, and then to be tested on."""
+    owners = np.repeat(np.arange(len(names)), [*map(sum, sizes)])
+    held_out = np.repeat([bool(i) for site in sizes for i, _ in enumerate(site)], [n for site in sizes for n in site])
     whole = replace(whole, owners=tuple(names))
     if not held_out.any():
         return Dataset(whole, None, owners)
@@ -140,13 +153,13 @@ def _list(folder: Path, part: str) -> dict[str, list[Path]]:
     if not root.is_dir():
         refuse(root, "there must be a folder of this name", "none", "unpack the whole data set")
     classes = {}
-    for entry in _entries(folder, root):
+    for entry in entries_of(folder, root):
         if not entry.is_dir():
             refuse(root, "it must hold one folder for each class and nothing else", entry.name, "remove the file")
-        files = _entries(folder, Path(entry.path))
+        files = entries_of(folder, Path(entry.path))
         for file in files:
-            if not file.is_file() or not file.name.lower().endswith(_SUFFIXES):
-                refuse(Path(file.path), f"images end in {', '.join(_SUFFIXES)}", file.name, "convert or remove it")
+            if not file.is_file() or not file.name.lower().endswith(SUFFIXES):
+                refuse(Path(file.path), f"images end in {', '.join(SUFFIXES)}", file.name, "convert or remove it")
         if not files:
             refuse(Path(entry.path), "the folder of a class must hold images", "none", "add some, or remove it")
         classes[entry.name] = [Path(file.path) for file in files]
@@ -155,7 +168,7 @@ def _list(folder: Path, part: str) -> dict[str, list[Path]]:
     return classes
 
 
-def _entries(root: Path, folder: Path) -> list[os.DirEntry[str]]:
+def entries_of(root: Path, folder: Path) -> list[os.DirEntry[str]]:
     """Return what a folder holds, sorted by name.
 
     Names that begin with a dot are left out. Links out of `root` are refused.
@@ -171,7 +184,7 @@ def _items(classes: Mapping[str, list[Path]], names: Sequence[str]) -> list[tupl
     return [(path, label) for label, name in enumerate(names) for path in classes.get(name, [])]
 
 
-def _read(
+def read_pictures(
     items: Sequence[tuple[Path, int]], total: int, shape: tuple[int, ...] | None, colour: bool = False
 ) -> tuple[Bytes, npt.NDArray[np.int64]]:
     """Read images (N, C, H, W) and labels.

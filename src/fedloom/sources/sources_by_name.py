@@ -17,9 +17,10 @@ from fedloom.sources.cifar_files import CIFAR10_FILES, CIFAR100_FILES, cifar, ci
 from fedloom.sources.constants import NORMALISE
 from fedloom.sources.download import Bar, Download, Remote, fetch
 from fedloom.sources.embedded import fashion_mnist_small
-from fedloom.sources.folders import cinic10, images
+from fedloom.sources.folders import cinic10
 from fedloom.sources.image_pairs import fashion_mnist_pairs
 from fedloom.sources.leaf import femnist, leaf
+from fedloom.sources.mask_files import images_and_masks
 from fedloom.sources.matlab import svhn, vehicle, whole_vehicle
 from fedloom.sources.mnist_files import emnist_download, idx_download, idx_pair, letters_aj
 from fedloom.sources.pfllib import pfllib
@@ -180,10 +181,12 @@ SOURCES: dict[str, Source] = {
             "`{train,valid,test}/<class>/*.png`", "made files",
         ),
         Source(
-            "images", images,
+            "images", images_and_masks,
             "images of your own, of one size, all grey or all in colour; never turned as EXIF may ask. "
-            "`images:sites/*`, or folders with commas: each a natural client",
-            "`{train,test}/<class>/*`: PNG, JPEG, BMP, WebP; needs Pillow", "made files", is_format=True,
+            "`images:sites/*`, or folders with commas: each a natural client. `images:FOLDER?masks=FOLDER`: "
+            "[masks](segmentation.md#files) of their pixels in the place of classes",
+            "`{train,test}/<class>/*`: PNG, JPEG, BMP, WebP; masks PNG; needs Pillow", "made files", is_format=True,
+            says={"masks": str, "classes": str, "ignored": str},
         ),
         Source(
             "leaf", leaf, "vectors as LEAF writes them; natural clients, test files held out",

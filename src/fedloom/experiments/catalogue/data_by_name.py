@@ -122,7 +122,7 @@ def is_sites(source: str) -> bool:
 def names_clients(source: str) -> bool:
     """Return whether a source says who its clients are: tables or folders of images of several sites, or a column."""
     name, _, folder = source.partition(":")
-    several = name == "images" and is_several(local_path(folder))
+    several = name == "images" and is_several(local_path(folder.partition("?")[0]))
     return several or is_sites(source) or any(key == "client" for key, _ in pairs(source.partition("?")[2]))
 
 
