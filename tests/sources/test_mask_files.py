@@ -104,7 +104,7 @@ def damage(folder: Path, what: str) -> None:
         ("kind", "", r"it must be a file that ends in .png, got 001.jpg"),
         ("cut", "", "001.png: the file must be a whole PNG image, got"),
         ("twice", "", "files have different names without their endings, got 001.bmp"),
-        ("values", "&classes=3", r"classes of pixels are 0 to 2 \(classes\), or 255 where none counts, got 7: mend"),
+        ("values", "&classes=7", r"classes of pixels are 0 to 6 \(classes\), or 255 where none counts, got 7: mend"),
         ("values", "", r"masks must hold every class from 0, got 0, 1, 2, 7: renumber them, or say how many"),
         ("one", "", r"masks must hold two classes or more, got \[0\] beside 255, which counts nowhere"),
         ("none", "", "masks lie in a folder as their images do, got no such folder"),
