@@ -82,6 +82,28 @@ def test_the_two_clients_least_alike(directions: list[list[float]], chosen: list
     assert [row.tolist() for row in least_alike(torch.tensor(directions).reshape(-1, 2))] == chosen
 
 
+@pytest.mark.slow
+def test_masks_of_garments(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr(sys, "argv", ["segmentation.py", "--short"])
+    found = runpy.run_path("segmentation.py", run_name="__main__")
+    head, *rows = capsys.readouterr().out.splitlines()
+    assert head.split() == ["mean", "IoU", "worst", "site", *found["KINDS"]]
+    assert [row[:26].strip() for row in rows] == [*found["METHODS"]]
+    numbers = [float(n) for row in rows for n in row[26:].split() if n != "/"]
+    assert len(numbers) == len(rows) * 8
+    assert not any(n < 0 or n > 100 for n in numbers)  # NaN of a class that nobody has
+
+
+def test_garments_are_masks_and_sites_differ_by_contrast() -> None:
+    made = runpy.run_path("segmentation.py")["federation"](30, 0)
+    x, y, sizes = made.train.x[:, 0], made.train.y, made.partition.sizes + made.local_test.sizes
+    assert sizes.tolist() == [30] * 6
+    assert y.unique().tolist() == [0, 1, 2, 3]
+    brighter = [float(x[k * 30 : k * 30 + 30][y[k * 30 : k * 30 + 30] > 0].float().mean()) for k in range(6)]
+    ground = [float(x[k * 30 : k * 30 + 30][y[k * 30 : k * 30 + 30] == 0].float().mean()) for k in range(6)]
+    assert [a > b for a, b in zip(brighter, ground, strict=True)] == [True] * 3 + [False] * 3
+
+
 @pytest.mark.parametrize("file", FILES, ids=lambda p: p.name)
 def test_the_documentation_names_it(file: Path) -> None:
     pages = [ROOT / "README.md", *ROOT.glob("docs/*.md")]

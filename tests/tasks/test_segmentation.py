@@ -304,3 +304,15 @@ def test_a_task_by_words() -> None:
     for wrong in ("by_class=2.5", "error=iou"):
         with pytest.raises(fl.SettingError):
             named(f"segmentation?{wrong}")
+
+
+def test_volumes_are_segmented_alike() -> None:
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(12, 1, 4, 5, 6)).astype(np.float32)
+    examples = fl.from_arrays(x, (x[:, 0] > 0).astype(int))
+    lists = np.array_split(np.arange(12), 2)
+    f = fl.federate(examples, fl.data.by_lists(lists), test_fraction=0.5, seed=0)
+    history = fl.run(
+        fl.FedAvg(local=LOCAL), f, lambda: nn.Conv3d(1, 2, 1), settings(cohort_size=2), task=fl.Segmentation()
+    )
+    assert history.last("personal_mean_iou") > history.series("personal_mean_iou")[0]
