@@ -86,6 +86,8 @@ ROW = f"{HEAD}1.5,60,no\n"
         (ROW, "client=ward", "the column 'ward' must be there, got 'height'"),
         (ROW, "labl=ill", r"got 'labl=ill' \(did you mean 'label'"),
         (ROW, "prepare=standard", "got 'prepare=standard': how columns are prep"),
+        (ROW, "keep=patient", r"columns to keep are there, once, and are no features, got 'patient'"),
+        (ROW, "keep=height,ill", "columns to keep are there, once, and are no features, got 'height'"),
         (ROW, "drop=id&drop=x", "each once, some of label, .*, got 'drop=x'"),
     ],
 )  # fmt: skip
@@ -160,6 +162,24 @@ def test_rows_without_a_site_are_called_missing(tmp_path: Path) -> None:
     assert found.sites == ("missing", "east", "missing")
     frame = pd.DataFrame({"site": ["east", None], "height": [1.5, 1.6], "weight": [60, 61]})
     assert run.of_frame(frame, False).sites == ("east", "missing")
+
+
+def test_columns_that_are_kept_go_through_as_they_are_written(tmp_path: Path) -> None:
+    """Also one that the run leaves out, the label and the site; a number keeps its zeros, a gap is empty."""
+    run = table(tmp_path)
+    text = "id,height,visit,weight,site,ill\n007,1.5,2020-01-02,60,east,?\n,1.6,,61,west,no\n"
+    found = read(run, tmp_path, text, "keep=id,visit,ill,site", with_targets=False)
+    kept = {"id": ["007", ""], "visit": ["2020-01-02", ""], "ill": ["?", "no"], "site": ["east", "west"]}
+    assert {name: [*cells] for name, cells in found.kept.items()} == kept
+    assert found.x.tolist() == np.array([[1.5, 60], [1.6, 61]], np.float32).tolist()
+    assert found.sites == ("east", "west")
+    pd.read_csv(tmp_path / "new.csv", dtype={"id": str}).to_parquet(tmp_path / "new.parquet")
+    framed = run.read(str(tmp_path / "new.parquet"), run.arguments("keep=id,visit"), False)
+    assert {name: [*cells] for name, cells in framed.kept.items()} == {name: kept[name] for name in ("id", "visit")}
+    (tmp_path / "more").mkdir()
+    for site in ("b", "a"):
+        (tmp_path / "more" / f"{site}.csv").write_text(f"height,weight,id\n1.5,60,{site}1\n1.6,61,{site}2\n")
+    assert [*run.read(f"{tmp_path}/more/*.csv", {"keep": "id"}, False).kept["id"]] == ["a1", "a2", "b1", "b2"]
 
 
 def test_several_files_are_sites_of_which_none_is_lost(tmp_path: Path) -> None:

@@ -256,6 +256,8 @@ def test_the_file_of_predictions_of_each_kind_of_task(
     assert said.csv(tmp_path / "said.csv").read_text(encoding="utf-8").splitlines() == lines
     without = dataclasses.replace(said, sites=())
     assert next(without.rows())[1] != "site"
+    header, first, second = dataclasses.replace(said, kept={"patient": ["007", "x"]}).rows()
+    assert (header[:3], first[:3], second[:3]) == (["row", "site", "patient"], [0, "a", "007"], [7, "b", "x"])
     if values.ndim > 1:
         with pytest.raises(SettingError, match="these predictions are of another task: take values"):
             _ = said.labels

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import functools
 import os
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -51,6 +52,7 @@ class NewRows:
         places: the line of each row in its file, or its number from 0.
         counted: what places are, "line" or "row".
         sites: the client or site of each row; nothing where rows have none.
+        kept: cells of the columns of a table that were named to be kept, of each row.
         files: the file of each row, where images were read from a folder; else nothing.
     """
 
@@ -58,6 +60,7 @@ class NewRows:
     places: _Places
     counted: str = "row"
     sites: tuple[str, ...] = ()
+    kept: Mapping[str, Sequence[object]] = field(default_factory=dict)
     files: tuple[Path, ...] = ()
 
 
@@ -78,9 +81,9 @@ class RowReader:
     def read(self, data: Any, *, with_targets: bool) -> NewRows:
         """Return new rows.
 
-        `data`: a table (.csv, .tsv, .parquet, or a pattern of them; `?label=y&client=site&drop=id` says what else its
-        columns are), a .npz file with x and y, or any other data source by name; or an array, a data frame of pandas,
-        `Examples` or a `Dataset`. Of a source with test rows these are taken. `NewRows` are returned.
+        `data`: a table (.csv, .tsv, .parquet, or a pattern of them; `?label=y&client=site&drop=id&keep=patient` says
+        what else its columns are), a .npz file with x and y, or any other data source by name; or an array, a data
+        frame of pandas, `Examples` or a `Dataset`. Of a source with test rows these are taken. `NewRows` are returned.
 
         Raises:
             ValueError: columns, shapes, values or classes are not those of the run.
@@ -216,7 +219,7 @@ class RowReader:
         how = self.train.normalise if self.train.has_tokens else Normalise()
         made = Examples(torch.from_numpy(read.x), y, 1, how, name=read.name)
         targets = None if read.y is None else torch.from_numpy(read.y)
-        return NewRows(self._inputs_of(made, targets), read.places, read.counted, read.sites)
+        return NewRows(self._inputs_of(made, targets), read.places, read.counted, read.sites, read.kept)
 
     def _numbered(self, part: Examples) -> Tensor:
         """Return targets as the run has them: classes and numbers by their names, those without as they are."""

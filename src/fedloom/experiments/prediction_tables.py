@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +27,7 @@ from fedloom.tables.statistics import CommonPreparation
 from fedloom.tables.text_table import TextTable, read_columns, ungrouped
 from fedloom.wording import did_you_mean, pairs, some_of
 
-_ROLES = ("label", "target", "client", "split", "group", "drop", "gaps")  # of columns that are no features
+_ROLES = ("label", "target", "client", "split", "group", "drop", "gaps", "keep")  # of columns that are no features
 _SHOWN = 12  # names in a message
 _NO_SITE = "missing"  # what rows with a gap in the column of clients are called, as gaps among words are
 
@@ -37,6 +37,7 @@ class TableRows:
     """Features [N, D] of new rows as the run's are, and their targets where they were asked for.
 
     `places`: the line of each row in its file, or its number from 0; `counted` says which. `sites`: of each row.
+    `kept`: cells of the columns that were named to be kept (`?keep=patient`), of each row.
     """
 
     name: str
@@ -45,6 +46,7 @@ class TableRows:
     places: npt.NDArray[np.int64]
     counted: str
     sites: tuple[str, ...]
+    kept: Mapping[str, Sequence[object]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -118,6 +120,7 @@ class RunTable:
         files = site_files(path) if several else [path_of(path)]
         sites = site_names(files)
         roles, gaps = self._roles(given)
+        keep = tuple(filter(None, given.get("keep", "").split(",")))
         if "client" in given and several:
             raise SettingError(f"each file of {path} is a site, got client={given['client']}: leave it out")
         if not self.columns:
@@ -128,9 +131,9 @@ class RunTable:
         parts = []
         for site, file in zip(sites, files, strict=True):
             if is_parquet(file):
-                part = self._of_frame(file, read_frame(file), roles, with_targets, "client" in given)
+                part = self._of_frame(file, read_frame(file), roles, with_targets, "client" in given, keep)
             else:
-                part = self._of_text(file, roles, gaps, with_targets, "client" in given)
+                part = self._of_text(file, roles, gaps, with_targets, "client" in given, keep)
             parts.append(replace(part, sites=(site,) * len(part.places)) if several else part)
         if len(parts) == 1:
             return parts[0]
@@ -142,13 +145,16 @@ class RunTable:
             places=np.concatenate([part.places for part in parts]),
             counted=parts[0].counted,
             sites=tuple(site for part in parts for site in part.sites),
+            kept={name: [cell for part in parts for cell in part.kept[name]] for name in keep},
         )
 
     def of_frame(self, frame: Any, with_targets: bool) -> TableRows:
         """Return the rows of a data frame of pandas."""
         return self._of_frame(Path("data frame"), frame, self._roles({})[0], with_targets)
 
-    def _of_text(self, path: Path, roles: Roles, gaps: Gaps, with_targets: bool, named: bool) -> TableRows:
+    def _of_text(
+        self, path: Path, roles: Roles, gaps: Gaps, with_targets: bool, named: bool, keep: tuple[str, ...]
+    ) -> TableRows:
         if not path.is_file():
             raise SettingError(f"there is no file {str(path)!r}; give the path of a table with a header line")
         if not path.stat().st_size:
@@ -158,9 +164,9 @@ class RunTable:
         except NoColumnError:  # `check_names` says all that is wrong
             text = TextTable.recognised(path, (), ())
         text = replace(text, gaps=gaps)
-        roles = self._there(path, text.header, roles, with_targets, named)
+        roles = self._there(path, text.header, roles, with_targets, named, keep)
         marked = self._thousands(roles.targets)
-        words = {*roles.words, *self._words(), *marked} & {*text.header}
+        words = {*roles.words, *self._words(), *marked, *keep} & {*text.header}
         read = read_columns(text, words, set(roles.drop))
         if not len(read.lines):
             refuse(path, "the table must have rows", "a header alone", "add some")
@@ -174,27 +180,40 @@ class RunTable:
                         path, f"{name!r} must hold numbers as in the run's table ({shown})", repr(bad), "write it alike"
                     )
                 read.numbers[name] = found[0][:-1]
-        return self._made(path, read, roles, with_targets)
+        return replace(self._made(path, read, roles, with_targets), kept={name: read.words[name] for name in keep})
 
-    def _of_frame(self, place: Path, frame: Any, roles: Roles, with_targets: bool, named: bool = False) -> TableRows:
+    def _of_frame(
+        self,
+        place: Path,
+        frame: Any,
+        roles: Roles,
+        with_targets: bool,
+        named: bool = False,
+        keep: tuple[str, ...] = (),
+    ) -> TableRows:
         header = [str(name) for name in frame.columns]
         if not self.columns:
             raise SettingError(
                 "the run was trained on rows whose features have no names, got a data frame: give an array"
             )
-        roles = self._there(place, header, roles, with_targets, named)
+        roles = self._there(place, header, roles, with_targets, named, keep)
+        cells = {name: frame.iloc[:, header.index(name)] for name in keep}
+        kept = {name: [*of.map(str).where(of.notna(), "")] for name, of in cells.items()}
         words = tuple(name for name in self._words() if name in header)
         read, bad = columns_of_frame(place, frame, replace(roles, categories=words))
         if not len(frame):
             refuse(place, "the table must have rows", "a header alone", "add some")
         if wrong := [bad[name] for name in self.columns if name in bad]:
             refuse(place, "columns of features must be as in the run's table", "; ".join(wrong), "convert them")
-        return self._made(place, read, roles, with_targets)
+        return replace(self._made(place, read, roles, with_targets), kept=kept)
 
-    def _there(self, path: Path, header: Sequence[str], roles: Roles, with_targets: bool, named: bool) -> Roles:
+    def _there(
+        self, path: Path, header: Sequence[str], roles: Roles, with_targets: bool, named: bool, keep: tuple[str, ...]
+    ) -> Roles:
         """Return the roles of the columns that a table has; what is neither feature nor of a role is refused.
 
-        `named`: the column of clients was named for this table, so it must be there.
+        `named`: the column of clients was named for this table, so it must be there. `keep`: columns that go through to
+        the predictions, beside features.
         """
         columns, there = self.columns, set(header)
         wanted = [*([roles.label] if roles.label else []), *roles.targets]
@@ -203,11 +222,14 @@ class RunTable:
                 path, f"to evaluate takes the columns {some_names(wanted)}", f"none called {some_names(lacks)}",
                 "name it (?label=NAME, ?target=NAME), or predict alone",
             )  # fmt: skip
+        if (lacks := [name for name in keep if name not in there or name in columns]) or len({*keep}) < len(keep):
+            got = some_names(lacks or keep)
+            refuse(path, "columns to keep are there, once, and are no features", got, "name others (?keep=patient)")
         if named and roles.client not in there:
             refuse(path, f"the column {roles.client!r} must be there", some_names(tuple(header)), "name one that is")
         if self._is_text:  # what else a table has, is left out as it was in the run's
             roles = replace(roles, drop=tuple(n for n in header if n not in {*roles.named, *columns}))
-        check_names(str(path), [n for n in header if n not in {*roles.named, *roles.drop}], columns)
+        check_names(str(path), [n for n in header if n not in {*roles.named, *roles.drop, *keep}], columns)
         unused = [] if with_targets else wanted
         unused += [name for name in (roles.split, roles.group) if name]
         return Roles(
@@ -216,7 +238,7 @@ class RunTable:
             roles.client if roles.client in there else None,
             None,
             None,
-            tuple(name for name in (*roles.drop, *unused) if name in there and name not in columns),
+            tuple(name for name in (*roles.drop, *unused) if name in there and name not in {*columns, *keep}),
             (),
         )
 

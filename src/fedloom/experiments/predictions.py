@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -44,6 +44,7 @@ class Predictions:
         round: after which it was taken.
         threshold: from which probability the answer is class 1, where validation chose it in the run; else None.
         files: the file of each row, where images were read from a folder; else nothing.
+        kept: cells of the columns that go through (`FILE.csv?keep=patient`), of each row.
     """
 
     values: npt.NDArray[Any]
@@ -56,6 +57,7 @@ class Predictions:
     round: int
     threshold: float | None = None
     files: tuple[Path, ...] = ()
+    kept: Mapping[str, Sequence[object]] = field(default_factory=dict)
 
     def __len__(self) -> int:
         return len(self.values)
@@ -85,15 +87,15 @@ class Predictions:
         classes = self.values.ndim == 1
         said = ["prediction"] if classes else list(self.names)
         likely = [] if self.probabilities is None else [f"probability {name}" for name in self.names]
-        yield [self.counted, *["site"] * bool(self.sites), *said, *likely]
+        yield [self.counted, *["site"] * bool(self.sites), *self.kept, *said, *likely]
         values = self.labels if classes else self.values.astype(np.int64 if self.values.dtype == bool else np.float64)
         for k, place in enumerate(self.places.tolist()):
             own = [values[k]] if isinstance(values, list) else values[k].tolist()
             p = [] if self.probabilities is None else self.probabilities[k].tolist()
-            yield [place, *self.sites[k : k + 1], *own, *p]
+            yield [place, *self.sites[k : k + 1], *(cells[k] for cells in self.kept.values()), *own, *p]
 
     def csv(self, path: str | os.PathLike[str], *, overwrite: bool = False) -> Path:
-        """Write a table: the place of each row, its site, what is said, and probabilities; return the path.
+        """Write a table: place of each row, site, what is kept, what is said, probabilities; return the path.
 
         Raises:
             SettingError: the file exists, unless `overwrite`.
@@ -244,6 +246,7 @@ def predict_by(found: ModelAfterRound, reader: RowReader, by: tuple[Task, float 
         round=found.round,
         threshold=threshold,
         files=new.files,
+        kept=new.kept,
     )
 
 
