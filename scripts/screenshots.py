@@ -1,8 +1,9 @@
 """Screenshots of the page in a real browser, its size and the seconds that writing it takes: `make screenshots`.
 
 Of the reports on the directories that are named; without any, on runs made here: three methods with three seeds, a
-sweep, one run alone, and 12 runs of 200 rounds (their numbers are made up). Each at 1400 and 390 px, light and dark;
-one with the pointer over a curve, one printed. A page that the browser reports anything about is an error.
+sweep, one run alone, and 12 runs of 200 rounds (their numbers are made up). Each at 1280, 1920 and 390 px, light
+and dark; with the pointer over a curve, with lines smoothed, a table sorted and a client chosen, and printed. A page
+that the browser reports anything about is an error, and so is a table that a window of 1280 px cuts.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ import numpy as np
 from fedloom.cli.main import main as fedloom
 from fedloom.report import write_report
 
-SIZES = {1400: 1000, 390: 844}  # CSS pixels: a laptop's window, a telephone's
+SIZES = {1280: 800, 1920: 1080, 390: 844}  # CSS pixels: a laptop's window, a screen's, a telephone's
 BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "microsoft-edge")
 FLAGS = ("--no-sandbox", "--headless", "--disable-gpu", "--disable-background-networking")
 COMMON = ["--model", "logistic", "--clients", "15", "--cohort", "5", "--partition", "shards:2", "--threads", "1"]
@@ -76,10 +77,30 @@ def photographed(chromium, page: Path) -> list[str]:  # type: ignore[no-untyped-
                 box = curve.bounding_box()
                 shown.mouse.move(box["x"] + 0.4 * box["width"], box["y"] + 0.5 * box["height"])
                 picture(shown, page.with_name(f"{width}-{scheme}-pointer.png"))
+            if width >= 1280:
+                said.extend(f"{width}: {name} is cut" for name in cut(shown))
+            used(shown, page.with_name(f"{width}-{scheme}-used.png"))
             if scheme == "light" and width > height:
                 shown.pdf(path=page.with_name("printed.pdf"), format="A4", print_background=True)
             shown.close()
     return said
+
+
+def cut(shown) -> list[str]:  # type: ignore[no-untyped-def]
+    """Tables and figures that are wider than their place."""
+    boxes = "[...document.querySelectorAll('.scroll, .card')].filter((box) => box.clientWidth + 2 < box.scrollWidth)"
+    return list(shown.evaluate(f"{boxes}.map((box) => box.getAttribute('aria-label') || box.parentElement.id)"))
+
+
+def used(shown, path: Path) -> None:  # type: ignore[no-untyped-def]
+    """Use what a reader may: smoothing, the heads of tables, the view of a client; and take a picture."""
+    if (smoothing := shown.query_selector("main > .choice select, .methods .choice select")) is not None:
+        smoothing.select_option("5")
+    for head in shown.query_selector_all("#summary th:nth-child(2) .sort"):
+        head.click()
+    if len(chosen := shown.query_selector_all(".view select")) > 1 and len(chosen[1].query_selector_all("option")) > 1:
+        chosen[1].select_option(index=1)
+    picture(shown, path, full_page=True)
 
 
 def picture(shown, path: Path, full_page: bool = False, tries: int = 4) -> None:  # type: ignore[no-untyped-def]

@@ -113,7 +113,7 @@ def test_the_policy_allows_the_pages_own_style_and_script_by_hash(comparison: Pa
         (text,) = re.findall(rf"<{kind}>(.*?)</{kind}>", raw, re.DOTALL)
         digest = base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
         assert rules[f"{kind}-src"] == f"'sha256-{digest}'"
-        assert raw.count(f"<{kind}") == 1
+        assert raw.count(f"<{kind}>") == 1
 
 
 @pytest.mark.slow

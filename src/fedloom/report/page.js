@@ -3,6 +3,36 @@
   const all = (what, within = document) => [...within.querySelectorAll(what)];
   const made = (name, kind, words = "") => Object.assign(document.createElement(name), { className: kind, textContent: words });
 
+  // Tables that sort: by a head, first high numbers or the beginning of the alphabet, then the reverse, then as before.
+  const amount = (text) => (/^[+-]?\d/.test(text) ? Number.parseFloat(text.replaceAll(",", "")) : NaN);
+  const sortable = (table) => {
+    const [body] = table.tBodies;
+    const rows = [...body.rows];
+    if (rows.length < 3) return;
+    for (const head of all("thead tr:last-child th", table)) {
+      const button = made("button", "sort");
+      button.type = "button";
+      button.append(...head.childNodes);
+      head.append(button);
+      const found = rows.map((row) => ({ row, text: row.cells[head.cellIndex].textContent.trim() }));
+      const isNumeric = found.some(({ text }) => !Number.isNaN(amount(text)));
+      const orders = isNumeric ? ["descending", "ascending", "none"] : ["ascending", "descending", "none"];
+      button.addEventListener("click", () => {
+        const order = orders[(orders.indexOf(head.getAttribute("aria-sort")) + 1) % 3];
+        for (const other of all("[aria-sort]", table)) other.removeAttribute("aria-sort");
+        head.setAttribute("aria-sort", order);
+        const up = order === "ascending" ? 1 : -1;
+        const compare = (a, b) => {
+          if (!isNumeric) return up * a.text.localeCompare(b.text);
+          const [one, other] = [amount(a.text), amount(b.text)];
+          return Number.isNaN(one) || Number.isNaN(other) ? Number.isNaN(one) - Number.isNaN(other) : up * (one - other);
+        };
+        body.append(...(order === "none" ? found : [...found].sort(compare)).map(({ row }) => row));
+      });
+    }
+  };
+  all("table").forEach(sortable);
+
   // Methods that can be hidden.
   const bar = document.querySelector(".methods");
   if (bar) {
@@ -25,10 +55,13 @@
       const path = group.querySelector("path[clip-path]");
       const numbers = (path?.getAttribute("d").match(/-?[\d.]+/g) ?? []).map(Number);
       const points = numbers.flatMap((at, i) => (i % 2 ? [] : [[at, numbers[i + 1]]]));
-      return { group, path, points, name: names[group.dataset.method] };
+      return { group, path, points, measured: points, name: names[group.dataset.method] };
     });
     const places = [...new Set(lines.flatMap(({ points }) => points.map(([at]) => at)))].sort((a, b) => a - b);
-    if (!places.length) return;
+    if (!places.length) return null;
+    const note = made("p", "smoothed");
+    svg.parentElement.append(note);
+    let width = 1;
     const rule = document.createElementNS(svg.namespaceURI, "path");
     rule.classList.add("rule");
     const tip = made("div", "tip");
@@ -56,7 +89,8 @@
         row.append(mark, made("span", "", name), made("b", "", value(point[1], y).toFixed(svg.dataset.digits)));
         return row;
       });
-      tip.replaceChildren(made("p", "", svg.dataset.unit === "round" ? `round ${where}` : `${where} ${svg.dataset.unit}`), ...rows);
+      const of = width > 1 ? `, mean of ${width}` : "";
+      tip.replaceChildren(made("p", "", (svg.dataset.unit === "round" ? `round ${where}` : `${where} ${svg.dataset.unit}`) + of), ...rows);
       rule.setAttribute("d", `M ${at} ${y[0]} L ${at} ${y[1]}`);
       [rule, tip].forEach((part) => part.toggleAttribute("hidden", false));
       const left = (at / svg.viewBox.baseVal.width) * svg.clientWidth;
@@ -66,7 +100,21 @@
       const at = new DOMPoint(clientX, clientY).matrixTransform(svg.getScreenCTM().inverse()).x;
       show(places.reduce((best, place, i) => (Math.abs(place - at) < Math.abs(places[best] - at) ? i : best), 0));
     };
-    hide();
+    const smooth = (count) => {
+      width = count;
+      for (const line of lines) {
+        line.points = line.measured.map(([at], i, of) => {
+          const half = Math.min((width - 1) / 2, i, of.length - 1 - i); // so that a line ends where it was measured
+          const near = of.slice(i - half, i + half + 1);
+          return [at, near.reduce((sum, [, height]) => sum + height, 0) / near.length];
+        });
+        line.path?.setAttribute("d", line.points.map((point, i) => `${i ? "L" : "M"} ${point.join(" ")}`).join(" "));
+      }
+      note.textContent = `Lines smoothed: mean of ${width} points, of fewer towards the ends. Bands, tables and files: as measured.`;
+      note.toggleAttribute("hidden", width === 1);
+      hide();
+    };
+    smooth(1);
     svg.tabIndex = 0;
     svg.addEventListener("pointermove", follow);
     svg.addEventListener("pointerdown", follow);
@@ -79,8 +127,115 @@
       event.preventDefault();
       show(tip.hasAttribute("hidden") ? here : here + step);
     });
+    return smooth;
   };
-  all("svg[data-x]").forEach(watch);
+  const curves = all("svg[data-x]").map(watch).filter(Boolean);
+  if (curves.length) {
+    const [label, select] = [made("label", "choice", "Smoothing "), made("select", "")];
+    for (const count of [1, 3, 5, 9, 15]) select.append(new Option(count === 1 ? "off" : `mean of ${count}`, count));
+    select.addEventListener("change", () => curves.forEach((smooth) => smooth(Number(select.value))));
+    label.append(select);
+    if (bar) bar.append(label);
+    else document.querySelector("main").prepend(label);
+  }
+
+  // One run, one client: their numbers stand in the page as JSON.
+  const box = (heads, rows, name) => {
+    const [scroll, table] = [made("div", "scroll tall"), made("table", "")];
+    scroll.tabIndex = 0;
+    scroll.setAttribute("role", "region");
+    scroll.setAttribute("aria-label", name);
+    const line = table.createTHead().insertRow();
+    const columns = heads.map((_, i) => rows.map((row) => row[i]).filter((value) => value !== null && value !== undefined));
+    const kinds = columns.map((values) => (values.every((value) => typeof value === "number") ? "" : "text"));
+    const digits = columns.map((values) => Math.max(0, ...values.map((value) => String(value).split(".")[1]?.length ?? 0)));
+    heads.forEach((head, i) => line.append(Object.assign(made("th", kinds[i], head), { scope: "col" })));
+    const body = table.createTBody();
+    for (const row of rows) {
+      const tr = body.insertRow();
+      row.forEach((value, i) => {
+        const cell = tr.insertCell();
+        cell.className = kinds[i];
+        cell.append(typeof value === "number" ? value.toFixed(digits[i]) : (value ?? "–"));
+      });
+    }
+    sortable(table);
+    scroll.append(table);
+    return scroll;
+  };
+  const spark = (values) => {
+    const known = values.filter((value) => value !== null);
+    const [low, high] = [Math.min(...known), Math.max(...known)];
+    const points = values.flatMap((value, i) => (value === null ? [] : [`${(100 * i) / Math.max(1, values.length - 1)},${19 - (18 * (value - low)) / (high - low || 1)}`]));
+    const svg = document.createElementNS("http://www.w3.org/2000/svg", "svg");
+    for (const [name, value] of Object.entries({ viewBox: "0 0 100 20", class: "spark", role: "img", "aria-label": `from ${known[0]} to ${known.at(-1)}, lowest ${low}, highest ${high}` })) svg.setAttribute(name, value);
+    const path = document.createElementNS(svg.namespaceURI, "polyline");
+    path.setAttribute("points", points.join(" "));
+    svg.append(path);
+    return svg;
+  };
+  const listed = (values) => {
+    const list = document.createElement("dl");
+    for (const [name, value] of Object.entries(values)) {
+      const part = document.createElement("div");
+      part.append(made("dt", "", name), made("dd", "", value));
+      list.append(part);
+    }
+    return list;
+  };
+  for (const view of all(".view")) {
+    const data = JSON.parse(view.querySelector("script").textContent);
+    const [shown, runs, clients] = [made("div", ""), made("select", ""), made("select", "")];
+    const chosen = () => data.runs[runs.value];
+    const go = (run, client) => {
+      runs.value = run;
+      const names = Object.keys(chosen().clients);
+      clients.replaceChildren(new Option("all", ""), ...names.map((k) => new Option(data.federations[chosen().federation][k]?.[0] || k, k)));
+      clients.value = names.includes(client) ? client : "";
+      draw();
+    };
+    const link = (words, run, client) => {
+      const button = made("button", "sort", words);
+      button.addEventListener("click", () => go(run, client));
+      return button;
+    };
+    const numbers = (run, client) => {
+      const [value, gain, asked, lost, curve] = run.clients[client];
+      return [value, gain, asked, lost, spark(curve)];
+    };
+    const heads = [data.title, data.gain, "asked", "lost", "over rounds"];
+    const draw = () => {
+      const [run, client] = [chosen(), clients.value];
+      const held = data.federations[run.federation];
+      const parts = [];
+      if (client) {
+        const [name, examples, classes] = held[client] ?? ["", null, ""];
+        parts.push(made("p", "", `Client ${client}${name ? `, ${name}` : ""}${examples === null ? "" : `, in this run ${examples} training examples (${classes})`}. Its model in every run, on what it holds out:`));
+        const rows = data.runs.flatMap((other, i) => (client in other.clients ? [[link(other.run, i, client), other.seed, ...numbers(other, client)]] : []));
+        parts.push(box(["run", "seed", ...heads], rows, `client ${client} in every run`));
+      } else {
+        parts.push(made("p", "", `${run.method}, seed ${run.seed ?? "unknown"}. ${Object.keys(run.settings).length ? "Settings that not all runs share:" : "All runs share its settings."}`), listed(run.settings));
+        const all_of = document.createElement("details");
+        all_of.append(made("summary", "", "Settings that all runs share"), listed(data.shared));
+        parts.push(all_of, made("h3", "", data.step > 1 ? `Rounds, one of ${data.step}` : "Rounds"), box(data.heads, run.rounds, "rounds"));
+        const rows = Object.keys(run.clients).map((k) => [link(held[k]?.[0] || k, runs.value, k), held[k]?.[1], held[k]?.[2], ...numbers(run, k)]);
+        if (rows.length) parts.push(made("h3", "", data.clients ? `The first ${rows.length} clients` : "Clients"), box(["client", "examples", "classes", ...heads], rows, "clients"));
+      }
+      shown.replaceChildren(...parts);
+    };
+    data.runs.forEach((run, i) => runs.append(new Option(run.run, i)));
+    runs.addEventListener("change", () => go(runs.value, clients.value));
+    clients.addEventListener("change", draw);
+    for (const [name, select] of [["Run ", runs], ["Client ", clients]]) {
+      const label = made("label", "choice", name);
+      label.append(select);
+      view.append(label);
+    }
+    view.append(shown);
+    view.hidden = false;
+    view.nextElementSibling.hidden = true;
+    go(0, "");
+  }
 
   // What scrolls says so.
   const boxes = all(".scroll, .card");

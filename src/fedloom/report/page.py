@@ -143,6 +143,10 @@ class Page:
         if figures:
             self._add("grid", figures)
 
+    def view(self, json_text: str) -> None:
+        """Add a view of one run and one client, whose numbers are JSON; the page's script shows what is chosen."""
+        self._add("view", Markup(json_text))
+
     def listing(self, values: Mapping[str, str]) -> None:
         """Add names and their values."""
         self._add("listing", values)

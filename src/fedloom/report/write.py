@@ -21,6 +21,7 @@ from fedloom.report.opening import capital, first_measure, first_screen, over_ro
 from fedloom.report.order import tuning_of
 from fedloom.report.over_seeds import compared, partitions_text, readings, seeds_text
 from fedloom.report.printable import class_names, client_names, several_of, with_article
+from fedloom.report.run_view import as_json, run_view
 from fedloom.report.several_seeds import Summary, rename_methods
 from fedloom.report.sweeps import sweeps
 from fedloom.report.tuned_methods import describe_tuning, tuning_table
@@ -93,6 +94,8 @@ def _page(methods: Sequence[Method], remarks: Sequence[str], folders: Sequence[P
             _classes(page, methods_)
         _clients(page, methods_)
         _federation(page, methods_)
+        page.section("one", "One run, one client")
+        page.view(as_json(run_view(methods_)))
         page.section("how", "How it was run", folded=True)
         _failures(page, methods_)
         _settings(page, methods_)
