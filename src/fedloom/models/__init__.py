@@ -18,12 +18,12 @@ from fedloom.models.networks import (
     PFedSDCifar100CNN,
     PFedSDFashionCNN,
     SmallConvNet,
+    UNet,
 )
 from fedloom.models.registry import MODELS, Reads, build
 from fedloom.models.resnet import ResNet, ResNet10, ResNet18, ResNet56
 from fedloom.models.sequences import CategoryMLP, CausalTransformer, TextCNN, TextLSTM
 from fedloom.models.torchvision_networks import with_group_norm
-from fedloom.models.unet import UNet
 from fedloom.models.wide_resnet import WideResNet
 
 __all__ = [

@@ -25,11 +25,11 @@ from fedloom.models.networks import (
     PFedSDCifar100CNN,
     PFedSDFashionCNN,
     SmallConvNet,
+    UNet,
 )
 from fedloom.models.resnet import ResNet10, ResNet18, ResNet56
 from fedloom.models.sequences import CategoryMLP, CausalTransformer, TextCNN, TextLSTM
 from fedloom.models.torchvision_networks import PREFIX, named, torchvision_network
-from fedloom.models.unet import UNet
 from fedloom.models.wide_resnet import WideResNet
 from fedloom.wording import arguments
 
