@@ -188,6 +188,21 @@ def test_the_round_that_validation_chooses_stands_beside_what_it_gives(tmp_path:
     assert "validated_round" not in [c.name for c in alone.columns]
 
 
+def test_the_mean_by_samples_stands_with_the_readings(tmp_path: Path) -> None:
+    """At the end of those of personal models; a method that has not measured it has none."""
+    for name in ("a", "b"):
+        log = made_run(tmp_path / name, {"a": "fedavg", "b": "fedntd"}[name], 0) / "metrics.jsonl"
+        records = [json.loads(line) for line in log.read_text().splitlines()]
+        records[-1] |= {"personal_accuracy_by_samples": 0.625} if name == "a" else {}
+        log.write_text("".join(json.dumps(record) + "\n" for record in records))
+    found = readings(methods(tmp_path), ["global_accuracy", "personal_accuracy"])
+    assert found is not None
+    assert (found.columns[-1].heading, found.groups[-1]) == ("last round, by samples", ("personal accuracy, %", 5))
+    assert found.texts()[0][-1] == "62.5"
+    assert found.rows[1][-1] is None
+    assert "by_samples" not in str(readings(methods(tmp_path), ["personal_accuracy"]))
+
+
 def test_the_share_of_clients_that_are_better_off_than_alone(tmp_path: Path) -> None:
     for seed in (0, 1):
         made_run(tmp_path / f"fedavg/{seed}", "fedavg", seed)

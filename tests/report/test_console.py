@@ -196,6 +196,14 @@ def test_a_caption_names_the_readings_that_are_shown() -> None:
     assert caption.startswith("Which number: last round; *best on test, which is optimistic; mean of all rounds ")
 
 
+def test_the_mean_by_samples_stands_beside_the_mean_over_clients() -> None:
+    """As PFLlib prints it; a run that has not measured it has a dash."""
+    one = history(rounds=1, global_accuracy=0.5, personal_accuracy=0.75, personal_accuracy_by_samples=0.625)
+    out = shown(readings_table([("fedavg", one), ("other", history(rounds=1, personal_accuracy=0.7))]), 100)
+    assert "samples: last round, by samples (others: mean over clients)" in " ".join(out.split())
+    assert [line.split()[-1] for line in out.splitlines()[-2:]] == ["0.6250", "-"]
+
+
 def test_labels_are_not_markup() -> None:
     assert "[red]x[/]" in shown(comparison_table([("[red]x[/]", history(**FULL))]))
 

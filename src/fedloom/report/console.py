@@ -151,6 +151,11 @@ def readings_table(results: Sequence[tuple[str, History]]) -> ConsoleRenderable:
         best = [h.summaries(f"val_{h.headline.name}").validated for _, h in results]
         columns.append(_Column("val.\nbest", list(map(_number, best)), 2))
     explanation = "; ".join(what.format(many=last_rounds) for way, (_, what) in _WAYS.items() if way in ways)
+    weighed = [(h, f"personal_{h.headline.name}_by_samples") for _, h in results]
+    if any(h.has(name) for h, name in weighed):
+        cells = [_number(h.last(name) if h.has(name) else math.nan) for h, name in weighed]
+        columns.append(_Column("personal\nsamples", cells, 1))
+        explanation += "; samples: last round, by samples (others: mean over clients)"
     return _FittedTable(f"Which number: {explanation or 'none'}", [label for label, _ in results], columns, split=True)
 
 

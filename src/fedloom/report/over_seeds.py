@@ -55,6 +55,12 @@ def readings(
                 title, chance = heading.format(many=last_rounds), methods[0].chance(kind)
                 columns.append(Column(f"{kind}_{way}", title, show, of.better, group, brief, chance))
                 cells.append(spreads)
+        by = known[kind]
+        spreads = [reading_of(m, f"{kind}_by_samples", "last", last_rounds) for m in methods]
+        if len(kinds) > 1 and any(spread is not None for spread in spreads):
+            name, title = f"{kind}_by_samples", "last round, by samples"
+            columns.append(Column(name, title, format_of(by.unit), by.better, group, "by samples"))
+            cells.append(spreads)
     if not columns:
         return None
     if len(kinds) > 1 and any(c.name.endswith("_validated") for c in columns):

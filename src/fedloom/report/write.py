@@ -144,7 +144,7 @@ def _summary(page: Page, methods: Sequence[Method]) -> None:
             f"The same {several_of(main.title)} in the readings that papers use: after the last round; mean of the "
             f"last rounds; in the round with the best validation {main.title}; the best on test examples, which is "
             "optimistic, since it chooses the round by the reported number; and the mean over all rounds, including "
-            "round 0."
+            "round 0. Personal numbers are means over clients but where by samples is said."
             + f" The round with the best validation {main.title}, and that {main.title}, stand at the end."
             * any(c.name == "validated_round" for c in table_of_readings.columns),
         )
