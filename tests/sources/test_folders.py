@@ -240,8 +240,19 @@ def test_what_a_chunk_promises_is_not_reserved(tmp_path: Path) -> None:
         resource.setrlimit(resource.RLIMIT_AS, limits)
 
 
-def test_room_is_half_of_the_memory() -> None:
+def test_room_is_half_of_the_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of the machine's or of its container's, whichever is less, and at most 16 GiB."""
     assert 2**26 < memory() <= 2**34
+    pages = {"SC_PAGE_SIZE": 4096, "SC_PHYS_PAGES": 2**20}
+    limit = ["max"]
+    monkeypatch.setattr("fedloom.tables.file_checks.os.sysconf", pages.__getitem__)
+    monkeypatch.setattr(Path, "read_text", lambda self: limit[0])
+    assert memory() == 2**31
+    limit[0] = "1073741824"
+    assert memory() == 2**29
+    pages["SC_PHYS_PAGES"] = 2**30
+    limit[0] = "max"
+    assert memory() == 2**34
 
 
 def test_pillow_is_named_if_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
