@@ -337,10 +337,10 @@ def _parts(value: Tree) -> list[list[int]]:
     return out
 
 
-def _clipped(part: Part, around: Sequence[Tensor], bound: float | None = None) -> list[Tensor]:
-    """Return `around` and the weighted mean of differences to it of norms up to a bound; None: their median."""
+def _clipped(part: Part, around: Sequence[Tensor]) -> list[Tensor]:
+    """Return `around` and the weighted mean of differences to it of norms up to their median."""
     norms = part.distances(around)
-    most = _median(norms.sort().values) if bound is None else torch.tensor(bound).to(norms)
+    most = _median(norms.sort().values)
     return part.mean(part.shares * torch.where(norms > most, most / norms, 1.0), around)
 
 
