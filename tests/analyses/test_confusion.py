@@ -13,6 +13,8 @@ from commands import call, error
 from fedloom import Experiment
 from fedloom.analyses import AnalysedRun, analyse, confusion
 from fedloom.core.errors import SettingError
+from fedloom.report import write_report
+from fedloom.report.confusion_matrix import draw_confusion, shares_of
 from runs_of_tables import LABEL, TARGET, linear, tables, trained
 
 
@@ -69,20 +71,31 @@ def test_classes_that_nobody_has_or_names_have_no_share() -> None:
     """And one that the data do not have, which a network may name, is counted."""
     counts = confusion.confusion(np.array([0, 0, 2]), np.array([0, 2, 4]), 3)
     assert counts.tolist() == confusion_matrix([0, 0, 2], [0, 2, 4], labels=range(5)).tolist()
-    recall, precision = confusion.shares_of(counts)
+    recall, precision = shares_of(counts)
     assert recall[0].tolist() == [0.5, 0, 0.5, 0, 0]
     assert np.isnan(recall[1]).all()
     assert np.isnan(precision[:, 1]).all()
     summary = confusion._summary(counts, list("abcde"), "T").rows
     assert summary[0] == ["a", 2, 0.5, 1.0, "c", 0.5]
     assert summary[1] == ["b", 0, None, None, "-", None]
-    figure = confusion.draw(counts, [*"abcd", "a very long name of a class"])
+    figure = draw_confusion(counts, [*"abcd", "a very long name of a class"])
     for axes, shares in zip(figure.axes, (recall, precision), strict=False):
         (image,) = axes.images
         np.testing.assert_allclose(np.ma.filled(image.get_array(), np.nan), 100 * shares)  # type: ignore[arg-type]
         assert image.get_clim() == (0, 100)
         assert [text.get_text() for text in axes.texts] == [f"{100 * shares[i, j]:.0f}" for i, j in np.argwhere(counts)]
     assert [label.get_text() for label in figure.axes[0].get_yticklabels()] == [*"abcd", "a very l…a class"]
+
+
+@pytest.mark.slow
+def test_the_page_of_a_run_has_what_was_measured(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    call(capsys, "analyse", str(run), "confusion")
+    call(capsys, "analyse", str(run), "confusion", "--client", "Kiel")
+    counts = [int(row["count"]) for row in rows(run / "analysis/confusion.csv")]
+    page = write_report(run, tmp_path / "page").read_text(encoding="utf-8")
+    right = f"after round 2: {counts[0] + counts[3]:,} of {sum(counts):,} are right."
+    assert f"What the global model takes the examples of each class (rows) for {right}" in page
+    assert "Confusion of the model of client " in page
 
 
 def test_mistakes_are_said(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

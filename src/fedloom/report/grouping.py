@@ -47,7 +47,7 @@ def read_methods(directories: Sequence[str | os.PathLike[str]]) -> tuple[list[Me
             name = path.relative_to(directory) if path != directory else Path(path.resolve().name)
             if len(directories) > 1 and path != directory:
                 name = Path(directory.resolve().name) / name
-            run = Run(printable(name.as_posix()), History.read(path))
+            run = Run(printable(name.as_posix()), History.read(path), path)
             if _drop_extremes(run.history):
                 remarks.append(f"{run.folder}: numbers beyond {_MOST:g} are left out.")
             if run.history.metrics:

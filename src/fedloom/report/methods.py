@@ -7,6 +7,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
@@ -49,10 +50,14 @@ def evaluation_seconds(history: History) -> float:
 
 @dataclass(frozen=True)
 class Run:
-    """Run as its directory records it. `folder`: its name in the report, relative to the report's directory."""
+    """Run as its directory records it. `folder`: its name in the report, relative to the report's directory.
+
+    `directory`: where its files are; None of a run in memory.
+    """
 
     folder: str
     history: History
+    directory: Path | None = None
 
     @cached_property
     def rows(self) -> list[Record]:

@@ -14,6 +14,7 @@ from fedloom.experiments.trials import LAST
 from fedloom.report import comparison, figures, sentences
 from fedloom.report.class_maps import class_maps, describe_weakest, weakest_table
 from fedloom.report.class_recall import class_recall
+from fedloom.report.confusion_matrix import draw_confusion, read_confusions
 from fedloom.report.grouping import by_problem, read_methods
 from fedloom.report.heterogeneity import draw_federation, heterogeneity
 from fedloom.report.methods import Method, own_columns
@@ -267,10 +268,25 @@ def _classes(page: Page, methods: Sequence[Method]) -> None:
         page.table(weakest_table(methods), f"The class that ends lowest. {note}")
     if (recall := class_recall(methods)) is not None:
         page.table(recall[1], recall[0])
+    _confusions(page, methods)
     if not several:
         _grid(page, methods, ["forgetting"], first=maps)
         return
     _grid(page, methods, ["forgetting", "in_local_accuracy", "out_local_accuracy"])
+
+
+def _confusions(page: Page, methods: Sequence[Method]) -> None:
+    """Add the confusion matrices that were measured, of each method's run of the lowest seed."""
+    drawn = []
+    for place, m in enumerate(methods, 1):
+        for found in read_confusions(m.first.directory) if m.first.directory is not None else ():
+            name = sentences.file_name("confusion" + f"_client_{found.client}" * bool(found.client), place, m.label)
+            heading = f"Confusion of {found.whose}" + f", {m.label}, {m.first.folder}" * (len(methods) > 1)
+            figure = draw_confusion(found.counts, found.names)
+            drawn.append(page.figure(figure, name, heading, found.describe(), wide=True))
+    page.grid(*drawn)
+    if len(methods) == 1 and not drawn:
+        page.note_missing("Which classes it confuses is not shown: fedloom analyse RUN confusion measures it.")
 
 
 def _clients(page: Page, methods: Sequence[Method]) -> None:
