@@ -39,6 +39,7 @@ WAITING = {row[0][0]: row[1] for row in listed("Files that no test reads")}
 IN_MINIATURE = {row[0][0]: row[1] for row in listed("Files that only a miniature reads")}
 
 
+@pytest.mark.slow
 def test_every_file_is_read_or_waits() -> None:
     forgotten = sorted(FILES.keys() - read().keys() - WAITING.keys())
     assert not forgotten, f"no test reads {forgotten}: write one, or list them in tests/golden/README.md"

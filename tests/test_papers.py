@@ -35,7 +35,7 @@ def test_the_page_has_its_table() -> None:
     assert len(ROWS) > 40
 
 
-@pytest.mark.some(7)
+@pytest.mark.some(3)
 @pytest.mark.parametrize("row", ROWS)
 def test_its_tests_exist(row: Row) -> None:
     assert row.tests

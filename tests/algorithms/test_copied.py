@@ -10,6 +10,7 @@ from fedloom.algorithms import moon
 from fedloom.experiments.experiment import Experiment
 
 
+@pytest.mark.slow
 def test_a_copy_computes_what_the_original_does(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     text = Path(moon.__file__).read_text(encoding="utf-8")
     (tmp_path / "own_moon.py").write_text(text, encoding="utf-8")

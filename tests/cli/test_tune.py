@@ -84,6 +84,7 @@ def test_the_best_try_on_validation_examples_runs_with_every_seed(tuned: Path) -
     assert places(tuned) == [f"{folder}/seed-{seed}" for folder in folders for seed in (0, 1)]  # and none of the tries
 
 
+@pytest.mark.slow
 def test_tables_say_what_tuning_moved(
     tuned: Path, data: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

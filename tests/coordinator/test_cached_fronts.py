@@ -101,7 +101,7 @@ def assert_same(module: nn.Module, begins: str, **more: Any) -> fl.History:
     return once
 
 
-@pytest.mark.some(6)
+@pytest.mark.some(3)
 @pytest.mark.parametrize("form", FORMS, ids=lambda form: "-".join(form))
 @pytest.mark.parametrize("method", METHODS, ids=lambda method: method.__name__)
 def test_a_front_of_exact_arithmetic_gives_the_same_bits(method: Any, form: tuple[str, str]) -> None:
@@ -120,7 +120,7 @@ def test_there_is_no_front_of_inputs_that_drift() -> None:
     assert said(job(Exact(), parts=parts).run()) == "computed in every pass, since inputs drift"
 
 
-@pytest.mark.some(4)
+@pytest.mark.some(2)
 @pytest.mark.parametrize("form", FORMS, ids=lambda form: "-".join(form))
 @pytest.mark.parametrize("method", METHODS, ids=lambda method: method.__name__)
 def test_a_front_of_convolutions_gives_the_same_bits(method: Any, form: tuple[str, str]) -> None:
@@ -131,6 +131,7 @@ def test_a_front_of_convolutions_gives_the_same_bits(method: Any, form: tuple[st
     assert_same(Images(), "" if engine == "stacked" else "body", parts=clients((1, 8, 8)), **more)
 
 
+@pytest.mark.slow
 def test_other_types_and_methods_with_features_and_public_examples() -> None:
     assert_same(Exact(), "body, computed once", dtype="float64")
     assert_same(Exact(), "body, computed once", algorithm=fl.MOON(local=LOCAL, feature="body"))
@@ -162,7 +163,7 @@ def several(**more: Any) -> Job:
     return replace(job(nn.Linear(4, 3), frozen="", **more), model=models)
 
 
-@pytest.mark.some(3)
+@pytest.mark.some(1)
 @pytest.mark.parametrize(
     ("method", "form"),
     [(method, form) for i, method in enumerate(METHODS) for j, form in enumerate(FORMS) if (i + j) % 2 == 0],

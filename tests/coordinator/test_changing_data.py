@@ -73,6 +73,7 @@ def at_rest(f: Federation, round: int) -> Federation:
     return dataclasses.replace(f.at(round), arrives=None, drift=None)
 
 
+@pytest.mark.some(8)
 @pytest.mark.parametrize("engine", [Loop, Stacked])
 @pytest.mark.parametrize("changes", CHANGES)
 @pytest.mark.parametrize(
@@ -176,6 +177,7 @@ def test_ranks_whose_rules_differ_have_other_jobs() -> None:
 # ---- resume, replay
 
 
+@pytest.mark.some(1)
 @pytest.mark.parametrize("changes", CHANGES)
 def test_a_resumed_run_is_the_run_that_was_not_interrupted(changes: str, tmp_path: Path) -> None:
     made, again = (job(CHANGES[changes]) for _ in range(2))

@@ -610,7 +610,7 @@ def of_network(network: Network) -> tuple[Federation, Any]:
     return Federation(made, by_lists([range(count)])), SVM() if network.name == "svm" else Classification()
 
 
-@pytest.mark.some(3)
+@pytest.mark.some(1)
 @pytest.mark.parametrize("name", MODELS)
 def test_networks_that_have_a_name_are_taken_without_a_word(name: str) -> None:
     network = MODELS[name]

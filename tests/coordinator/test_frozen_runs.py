@@ -63,6 +63,7 @@ class Adapted(nn.Module):
 HEAD, A, B, NORM = 6 * 3 + 3, 4 * 2, 2 * 6, 6 + 6 + 6 + 6  # weight, bias, running mean and variance
 
 
+@pytest.mark.some(10)
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("method", [fl.FedAvg, fl.Scaffold, fl.FedNTD])
 @pytest.mark.parametrize(

@@ -123,6 +123,7 @@ def test_what_watches_and_what_chooses_settings_is_the_headline() -> None:
         fl.run(fl.FedAvg(local=LOCAL), bare, network, replace(OF_AUC, keep_best=True))
 
 
+@pytest.mark.slow
 def test_the_command_line_takes_it_and_the_page_compares_by_it(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -200,6 +200,7 @@ def test_columns_of_a_manifest_that_was_changed_are_refused(tmp_path: Path) -> N
             fl.History.read(tmp_path)
 
 
+@pytest.mark.slow
 def test_settings_name_parts_and_a_page_shows_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     source = Path(__file__).read_text(encoding="utf-8")
     start = source.index("class Spread(")

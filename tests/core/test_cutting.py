@@ -72,6 +72,7 @@ def test_which_networks_are_given_shorter_sequences(network: Any, expected: bool
     assert cuts(model, model.init(0), sequences(LONG), Tokens()) == expected
 
 
+@pytest.mark.some(1)
 @pytest.mark.parametrize("engine", ["loop", "stacked"])
 @pytest.mark.parametrize("compilation", ["none", "trace"])
 def test_a_network_is_given_no_more_than_about_the_longest_sequence(engine: Any, compilation: Any) -> None:
@@ -173,6 +174,7 @@ def test_inputs_end_where_all_of_them_are_padding(padding: int) -> None:
     assert pack({"tokens": tokens}, padding, cut=False)[1] != pack({"tokens": tokens}, padding)[1]
 
 
+@pytest.mark.some(2)
 @pytest.mark.parametrize(
     ("network", "engine", "compilation"),
     [

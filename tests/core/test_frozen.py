@@ -78,7 +78,7 @@ FORMS = [("loop", "none"), ("loop", "trace"), ("stacked", "none"), ("stacked", "
 METHODS = [fl.FedAvg, fl.Scaffold, fl.FedNTD, fl.PFedSD, fl.FedCurv, fl.MOON, fl.FedDyn, fl.APFLNi]
 
 
-@pytest.mark.some(8)
+@pytest.mark.some(3)
 @pytest.mark.parametrize("form", FORMS, ids=lambda form: "-".join(form))
 @pytest.mark.parametrize("method", METHODS, ids=lambda method: method.__name__)
 def test_a_head_upon_a_frozen_body_trains_as_upon_the_bodys_features(method: Any, form: tuple[str, str]) -> None:
@@ -119,6 +119,7 @@ class Inside(Net):
         self.body.insert(1, norm)
 
 
+@pytest.mark.some(4)
 @pytest.mark.parametrize(("engine", "compilation"), FORMS)
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_batch_norm_inside_of_the_frozen_part_and_outside(dtype: str, engine: str, compilation: str) -> None:

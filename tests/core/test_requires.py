@@ -50,7 +50,7 @@ def test_a_class_that_adds_to_its_parents_keeps_what_these_need() -> None:
     assert taught.requires == Requires(targets=("classes",), logits=3)
     assert fl.self_distilled(fl.FedProx)(transfer="weights").requires.logits == 1
     assert fl.FedProto().requires == Requires(targets=("classes",), front=True, mixed=True)
-    assert fl.FedRoD().requires == Requires(targets=("classes",), front=True, logits=2)
+    assert fl.FedRoD().requires == Requires(targets=("classes",), front=True, logits=2, optimisers=2)
     assert (fl.KDNTD(lam=0.5).requires.logits, fl.KDNTD(lam=0.0).requires.logits) == (3, 2)
 
 

@@ -167,7 +167,7 @@ def compare(found: Weights, population: Any, kind: Callable[[], nn.Module], make
             np.testing.assert_allclose(value, want[name].detach(), rtol=1e-9, atol=1e-11, err_msg=f"{k} {name}")
 
 
-@pytest.mark.some(12)
+@pytest.mark.some(6)
 @pytest.mark.parametrize("case", OPTIMISERS)
 @pytest.mark.parametrize("network", NETWORKS, ids=lambda network: network.__name__)
 @pytest.mark.parametrize(("engine", "compilation"), FORMS)
@@ -187,6 +187,7 @@ def test_a_training_is_that_of_torch(engine: Any, compilation: Any, network: Any
                 assert all(torch.equal(value[k], start[name]) for k in range(len(SIZES))), name
 
 
+@pytest.mark.some(4)
 @pytest.mark.parametrize("case", ["momentum", "adam and decay"])
 @pytest.mark.parametrize(("engine", "compilation"), FORMS)
 def test_a_clipped_training_is_that_of_torch(engine: Any, compilation: Any, case: str) -> None:
@@ -228,6 +229,7 @@ def drifted(module: nn.Module, k: int) -> None:
             p.grad = add if p.grad is None else p.grad + add
 
 
+@pytest.mark.some(7)
 @pytest.mark.parametrize("case", OPTIMISERS)
 @pytest.mark.parametrize(("engine", "compilation"), FORMS)
 def test_a_correction_gives_a_gradient_where_it_adds_something(engine: Any, compilation: Any, case: str) -> None:
@@ -270,6 +272,7 @@ def test_a_penalty_of_all_parameters_gives_each_a_gradient(engine: Any, compilat
     np.testing.assert_allclose(server.params["spare.weight"], share * start.spare.weight.detach(), rtol=1e-12)
 
 
+@pytest.mark.some(5)
 @pytest.mark.parametrize("engine", ["loop", "stacked", "workers"])
 @pytest.mark.parametrize("method", [fl.FedAvg, fl.Scaffold, fl.FedDyn, fl.FedNova])
 def test_a_spare_head_stays_through_a_run(method: Any, engine: Any) -> None:

@@ -99,6 +99,7 @@ def job(*parts: fl.Part, algorithm: Any = None, **more: Any) -> fl.Job:
     )  # fmt: skip
 
 
+@pytest.mark.some(4)
 @pytest.mark.parametrize("engine", ["loop", "stacked", "workers"])
 @pytest.mark.parametrize("method", [fl.FedAvg, fl.FedProx, fl.Scaffold])
 def test_noise_is_a_part_over_any_method_and_engine(method: Any, engine: Any) -> None:

@@ -101,6 +101,7 @@ CASES: dict[str, tuple[type[nn.Module], str, float]] = {
 }
 
 
+@pytest.mark.some(5)
 @pytest.mark.parametrize("compilation", ["none", "trace"])
 @pytest.mark.parametrize("name", CASES)
 def test_a_round_takes_what_is_predicted_and_not_much_less(name: str, compilation: Any) -> None:

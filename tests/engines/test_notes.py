@@ -144,6 +144,7 @@ def test_notes_are_in_records_and_proved(tmp_path: Path) -> None:
     assert scalars(read.metrics[1])["client_gap"] == read.metrics[1]["client_gap"]
 
 
+@pytest.mark.slow
 def test_a_page_plots_notes_and_the_summary_has_them(tmp_path: Path) -> None:
     history(tmp_path)
     main(["report", str(tmp_path / "run"), "--out", str(tmp_path / "page")])

@@ -38,7 +38,7 @@ def trail(subject: Subject, kind: Any, **options: Any) -> Any:
     return made
 
 
-@pytest.mark.some(2)
+@pytest.mark.some(1)
 @pytest.mark.parametrize("rule", RULES)
 @pytest.mark.parametrize("kind", [FedAvg, Scaffold, FedNova])
 def test_every_engine_has_the_mean_of_the_loop(kind: Any, rule: str) -> None:

@@ -20,6 +20,7 @@ from fedloom.engines.attacks import Attack
 from fedloom.experiments.catalogue import attack
 
 
+@pytest.mark.some(5)
 @pytest.mark.parametrize(
     ("text", "who", "made"),
     [
@@ -42,6 +43,7 @@ def test_attacks_by_name(text: str, who: str | None, made: Attack | None) -> Non
     assert Experiment.of({"clients": {"attack": text, "attackers": who}, "run": {"seed": 5}}).job().attack == made
 
 
+@pytest.mark.some(6)
 @pytest.mark.parametrize(
     ("text", "who", "message"),
     [

@@ -88,6 +88,7 @@ def test_numbers_are_in_the_unit_of_the_target_on_the_command_line(
     assert wanted.mean() > 1.5  # days, not deviations
 
 
+@pytest.mark.slow
 def test_of_two_classes_the_logit_is_the_one_that_predict_takes(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

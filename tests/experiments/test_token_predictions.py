@@ -45,6 +45,7 @@ def test_a_run_is_measured_on_new_sequences(made: Any) -> None:
         assert found.measures[name].value == pytest.approx(last[f"global_{name}"], rel=1e-5)
 
 
+@pytest.mark.slow
 def test_a_run_of_tokens_has_a_page_and_no_classes(made: Any, capsys: Any, tmp_path: Path) -> None:
     folder, _ = made
     assert main(["report", str(folder), "--out", str(tmp_path)]) == 0

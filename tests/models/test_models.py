@@ -40,6 +40,7 @@ def num_parameters(network: nn.Module) -> int:
     return sum(p.numel() for p in network.parameters())
 
 
+@pytest.mark.some(15)
 @pytest.mark.parametrize("name", MODELS)
 def test_a_network_has_as_many_parameters_as_are_declared(name: str) -> None:
     """The numbers are those of papers, of their authors' code, or counted by hand."""

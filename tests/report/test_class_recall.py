@@ -59,6 +59,7 @@ def test_methods_have_their_last_recall_of_each_class_over_seeds(tmp_path: Path)
     assert "Rare: below a tenth of an equal share, severe (1.0 %)." in caption
 
 
+@pytest.mark.slow
 def test_the_page_has_recall_by_class(tmp_path: Path) -> None:
     made(tmp_path / "runs")
     page = write_report(tmp_path / "runs", tmp_path / "report")

@@ -335,6 +335,7 @@ def test_the_first_figure_is_that_of_most_methods(tmp_path: Path) -> None:
     assert opening.first_measure(methods(tmp_path / "fedavg")) == "global_accuracy"
 
 
+@pytest.mark.slow
 def test_lines_that_are_the_same_say_so(tmp_path: Path) -> None:
     for name in ("fedavg", "ditto", "moon"):
         made_run(tmp_path / name, name)

@@ -146,6 +146,7 @@ def test_tables_begin_with_what_is_looked_for_first(comparison: Path) -> None:
     assert "Summary accuracy, % a round method global personal worst decile" in text
 
 
+@pytest.mark.slow
 def test_every_figure_is_described_and_lies_beside_the_page(comparison: Path) -> None:
     page = read(comparison / "report/report.html")
     drawn = [value.removeprefix("figure-") for tag, name, value in page.attributes if (tag, name) == ("figure", "id")]

@@ -117,6 +117,7 @@ def size() -> Any:
     return SCRIPT["Size"].of(*(Path(package.__file__).parents[1] for package in (fedloom, fedloom_papers)))
 
 
+@pytest.mark.slow
 def test_no_modules_import_each_other(size: Any) -> None:
     assert not size.circles, f"these import each other, within functions or for types too: {size.circles}"
 

@@ -424,6 +424,7 @@ def test_unknown_names_are_refused(tmp_path: Path, name: str) -> None:
 # ---- the real files
 
 
+@pytest.mark.some(1)
 @pytest.mark.parametrize(
     ("name", "place", "sizes", "first", "fingerprints"),
     [

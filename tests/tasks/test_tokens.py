@@ -51,7 +51,7 @@ def test_those_that_need_more_of_a_network_are_refused_before_the_run(name: str)
         ).check()
 
 
-@pytest.mark.some(3)
+@pytest.mark.some(1)
 @pytest.mark.parametrize("name", [n for n in BY_CLASS if n not in {"dense", "fed_adi", "fed_dafl"}])
 def test_they_learn_classes_of_sequences(name: str) -> None:
     settings = fl.RunSettings(rounds=2, cohort_size=5)
@@ -96,6 +96,7 @@ def test_engines_agree(engine: str, model: Any) -> None:
     check_alike(records(whole, model), records(whole, model, engine))
 
 
+@pytest.mark.some(2)
 @pytest.mark.parametrize("model", [Attending, Recurrent, classifier])
 @pytest.mark.parametrize("cut", [True, False])
 def test_longer_padding_changes_nothing(model: Any, cut: bool) -> None:
@@ -133,6 +134,7 @@ def test_global_loss_is_the_mean_over_all_places_of_the_test_set(monkeypatch: An
     assert last["global_loss"] == pytest.approx(last["global_log_loss"], abs=1e-6)
 
 
+@pytest.mark.slow
 def test_records_are_small_whatever_the_vocabulary(tmp_path: Path) -> None:
     sizes = {}
     for vocabulary in (VOCABULARY, 50_000):

@@ -34,7 +34,7 @@ OWN: list[tuple[Any, int | None]] = [
 ]
 
 
-@pytest.mark.some(2)
+@pytest.mark.some(1)
 @pytest.mark.parametrize(("task", "outputs"), OWN, ids=lambda value: type(value).__name__)
 def test_tasks_of_fedloom_pass(task: Any, outputs: int | None) -> None:
     check_task(task, outputs=outputs)

@@ -130,7 +130,7 @@ class DevicesOverNats(DevicesInProcess):
         self.place.close()
 
 
-@pytest.mark.some(2)
+@pytest.mark.some(1)
 @pytest.mark.parametrize("algorithm", ["fedavg", "kt_pfl", "scaffold", "pfedsd"])
 def test_an_algorithm_has_the_bits_of_the_loop(algorithm: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(checks, "DevicesInProcess", DevicesOverNats)

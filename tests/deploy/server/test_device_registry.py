@@ -54,6 +54,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.mark.slow
 def test_names_stand_beside_ids_in_the_audit_log_and_in_the_run(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     names = {f"{k:032x}": name for k, name in enumerate(["", "St. Jürgen", *[*SIZES][2:]])}
     entries = audit(run)
