@@ -13,6 +13,7 @@ from fedloom.evaluate.paired_differences import (
     Block,
     Difference,
     Noise,
+    _noisy,
     difference,
     false_alarms,
     pooled,
@@ -106,3 +107,14 @@ def test_false_alarms_are_few_with_equal_and_unequal_noise() -> None:
     assert 0.02 < even.one < 0.09
     assert 0.03 < uneven.one < 0.15  # where nothing tells that a cell is noisier than the others, more are called
     assert false_alarms(equal, 5) == false_alarms(equal, 5)
+
+
+def test_cells_of_a_simulation_have_the_noise_of_their_block() -> None:
+    """Their variances, by their numbers of seeds, are what the fit leaves by degrees of freedom: half of a pair's."""
+    one = block([[1.0, 5.0, 2.0], [4.0, 4.0, 9.0], [0.0, 3.0, 3.0]]) | {3: {0: 7.0, 2: 1.0}}
+    noise = pooled([one])
+    assert noise is not None
+    cells = _noisy(one)
+    assert [len(seeds) for _, seeds in cells] == [3, 3, 3, 2]
+    mean = sum(len(seeds) * deviation**2 for deviation, seeds in cells) / 11
+    assert mean == pytest.approx(noise.deviation**2 / 2)

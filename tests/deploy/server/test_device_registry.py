@@ -17,7 +17,7 @@ from commands import call, error
 from fedloom.core.errors import RefusedError, SettingWarning
 from fedloom.deploy.device import Membership
 from fedloom.deploy.device.data_manager import default_name
-from fedloom.deploy.registration import Registration, check_device_name
+from fedloom.deploy.registration import Registration, check_device_name, describe_targets
 from fedloom.deploy.server.device_registry import Registry
 from fedloom.testing.in_process import InProcess
 from hospitals import SIZES
@@ -181,3 +181,10 @@ def test_personal_models_on_devices_are_refused(tmp_path: Path) -> None:
     assert fl.predict(tmp_path / "out", sources[0]).whose == "global model"
     with pytest.raises(fl.SettingError, match=r"PFedSD are made of states that devices keep: train with run.stateless"):
         fl.predict(tmp_path / "out", sources[0], client="Hamburg")
+
+
+def test_targets_in_words() -> None:
+    """A class for each example has no shape; masks and the tokens of a sequence have one."""
+    assert describe_targets("int64", ()) == "class numbers"
+    assert describe_targets("int64", (28, 28)) == "int64 of shape (N, 28, 28)"
+    assert describe_targets("float32", ()) == "float32 of shape (N,)"
