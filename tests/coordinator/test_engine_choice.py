@@ -611,7 +611,7 @@ def of_network(network: Network) -> tuple[Federation, Any]:
 
 
 @pytest.mark.some(1)
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("name", [name for name in MODELS if name != "unet"])  # which answers for pixels
 def test_networks_that_have_a_name_are_taken_without_a_word(name: str) -> None:
     network = MODELS[name]
     parts, task = of_network(network)

@@ -293,15 +293,14 @@ def test_the_page_of_one_table_is_called_by_its_file(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_the_page_has_a_part_for_each_data_set_and_compares_within_it(reported: Path) -> None:
     raw = (reported / "report/report.html").read_text(encoding="utf-8")
-    text = re.sub(r"<(style|script)>.*?</\1>|<[^>]*>", " ", raw, flags=re.DOTALL)
     assert "<h1>2 methods on easy.csv and Hard &amp; $x$</h1>" in raw
     assert re.findall(r'<section id="(p\d-part)" class="begins"', raw) == ["p1-part", "p2-part"]
     ids = re.findall(r' id="([^"]*)"', raw)
     assert len(ids) == len(set(ids))
     easy, hard = raw.split('id="p1-part"')[1].split('id="p2-part"')
-    assert text.count("Nothing is established") + text.count("is established") + text.count("Established over") == 2
     for prefix, part_ in (("p1", easy), ("p2", hard.split('id="runs"')[0])):
         assert f'id="table-{prefix}-standing"' in part_
+        assert ": not established" in part_ or ": established" in part_
         assert f'id="figure-{prefix}-global_accuracy"' in part_
     bold = re.findall(r"<td[^>]*><b>([\d.]+)", raw.split('id="problems"')[1].split("</section>")[0])
     assert len(bold) == 4  # one of each column, global and personal
