@@ -61,8 +61,10 @@ class KeptOptimisers:
         before, run = client.state, current()
         going = GoingOn(before.optimisers)
         run.optimisers = going if getattr(getattr(self.algorithm, method, None), "on_client", False) else None
-        own, upload = compute(method, replace(client, state=before.own), *sent)
-        run.optimisers = None
+        try:
+            own, upload = compute(method, replace(client, state=before.own), *sent)
+        finally:  # also of a client that fails: whoever trains next has none of its optimisers
+            run.optimisers = None
         return replace(before, own=own, optimisers=going.optimisers), upload
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import zipfile
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +12,9 @@ import numpy.typing as npt
 
 from fedloom.data.examples import MAX_CLASSES, Dataset
 from fedloom.data.in_memory import from_arrays
+from fedloom.sources.folders import owned
 from fedloom.sources.pickles import read_objects
+from fedloom.tables.arrays import read_header
 from fedloom.tables.file_checks import FormatError, check_link, memory, read_whole, refuse
 
 _AGAIN = "write the folder again with PFLlib's generate_*.py"
@@ -42,12 +43,9 @@ def pfllib(folder: Path) -> Dataset:
             told = f"{x.dtype} {x.shape[1:]} and {first.dtype} {first.shape[1:]} in train/0.npz"
             refuse(folder / part / f"{client}.npz", "x of all clients must have one shape and type", told, _AGAIN)
     x, y = (np.concatenate([row[i] for row in rows]) for i in range(2))
-    lengths = [len(row[1]) for row in rows]
-    owners = np.repeat(np.arange(2 * count) // 2, lengths)
-    held_out = np.repeat([part == "test" for _, part in parts], lengths)
     whole = from_arrays(x, y, num_classes=_classes(folder, int(y.max()) + 1), name=folder.resolve().name)
-    whole = replace(whole, owners=tuple(map(str, range(count))))
-    return Dataset(whole, whole.select(np.flatnonzero(held_out)), owners, held_out)
+    lengths = [len(row[1]) for row in rows]
+    return owned(whole, [*map(str, range(count))], [lengths[2 * k : 2 * k + 2] for k in range(count)])
 
 
 def _count(folder: Path) -> int:
@@ -70,9 +68,7 @@ def _read(path: Path, room: int) -> tuple[npt.NDArray[Any], npt.NDArray[np.int64
                 refuse(path, f"the clients together must take at most half of the memory, {room} bytes are left",
                        info.file_size, "read fewer clients")  # fmt: skip
             with archive.open(info) as file:
-                if np.lib.format.read_magic(file) != (1, 0):
-                    raise ValueError("data is of another version of the .npy format")
-                if not np.lib.format.read_array_header_1_0(file)[2].hasobject:
+                if not read_header(file)[2].hasobject:
                     raise ValueError("data is no dictionary")
                 data = file.read(info.file_size)
     except FormatError:

@@ -105,7 +105,7 @@ def _holds_tokens(path: Path) -> bool:
     """Return whether x_train of a .npz file is a matrix of integers, which are token ids then."""
     try:
         with zipfile.ZipFile(path) as archive, archive.open("x_train.npy") as file:
-            shape, _, dtype = _header(file)
+            shape, _, dtype = read_header(file)
     except Exception:  # parsers fed with garbage raise nearly anything; what is wrong, `read_arrays` says
         return False
     return dtype.kind in "iu" and dtype != np.uint8 and len(shape) == 2
@@ -272,7 +272,7 @@ def _member(path: Path, name: str, archive: zipfile.ZipFile, used: int) -> npt.N
         remedy = "write large arrays with numpy.savez, uncompressed"
         refuse(path, f"{name} must promise at most {room} bytes", info.file_size, remedy)
     with archive.open(info) as file:
-        shape, fortran, dtype = _header(file)
+        shape, fortran, dtype = read_header(file)
         if dtype.hasobject:
             raise ValueError(f"{name} holds Python objects, which are never unpickled (allow_pickle=False)")
         size = math.prod(shape) * dtype.itemsize
@@ -287,7 +287,12 @@ def _member(path: Path, name: str, archive: zipfile.ZipFile, used: int) -> npt.N
     return flat.reshape(shape, order="F" if fortran else "C")
 
 
-def _header(file: IO[bytes]) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
+def read_header(file: IO[bytes]) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
+    """Return shape, whether in Fortran order, and type of the array that a .npy file holds, and leave the file there.
+
+    Raises:
+        ValueError: it is of another version of the format than 1.0 and 2.0.
+    """
     version = np.lib.format.read_magic(file)
     if version == (1, 0):
         return np.lib.format.read_array_header_1_0(file)
