@@ -15,8 +15,10 @@ from torch import Tensor
 import fedloom as fl
 from fedloom.core import tree
 from fedloom.core.errors import StackingError
+from fedloom.core.fold.execution import Execution, current, executing
 from fedloom.data import by_lists
 from fedloom.engines.engine_options import Options
+from fedloom.engines.kept_optimisers import KeptOptimisers, WithOptimisers
 from fedloom.engines.loop import Loop
 from fedloom.engines.stacked import Stacked
 from fedloom.engines.workers import Workers
@@ -262,3 +264,22 @@ def test_a_method_without_such_training_is_refused(method: Any, words: str) -> N
 def test_a_training_that_cannot_go_on_is_refused(trains: str, words: str) -> None:
     with pytest.raises(StackingError, match=words):
         fl.run(ByHand(local=STEADY, trains=trains), federation(), mlp, SETTINGS)
+
+
+def test_a_client_that_fails_leaves_none_of_its_optimisers() -> None:
+    """Else whoever calls `minimise` next would be refused, or go on with another client's momentum."""
+
+    @dataclass
+    class Known:
+        state: WithOptimisers
+
+    def fails(*given: Any) -> Any:
+        assert current().optimisers is not None
+        raise ValueError("it fails")
+
+    kept = KeptOptimisers(fl.Ditto(local=fl.Local(keep_optimiser=True)))
+    known: Any = Known(WithOptimisers(own=None, optimisers=[]))
+    with executing(Execution()):
+        with pytest.raises(ValueError, match="it fails"):
+            kept.computed(fails, "local_update", known)
+        assert current().optimisers is None
