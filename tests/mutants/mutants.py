@@ -1,4 +1,15 @@
-"""Which small wrong edits of edits.toml the tests notice: `make mutants`, or this file with names of groups or files.
+"""Which small wrong edits the tests notice: `make mutants`, or this file with names of groups or files.
+
+`edits/GROUP.toml` has those of an algorithm or of a part of the library, such as a tired person makes:
+
+    [[edits]]
+    name = ""      # what is wrong; S1 to S12 once survived all tests
+    file = ""      # below src/fedloom, or papers/... of fedloom-papers
+    old = ""       # stands in the file exactly once; short, so that it outlives other changes
+    new = ""
+    tests = [""]   # below tests, as pytest names them: few and fast, each passes without the edit
+
+An edit changes what is computed. One that no test can notice, since both texts mean the same, is none.
 
 Each edit is made on a copy of the source, alone, and the tests it names are run against that copy. It is killed where
 one of them fails. Exit status 1 if an edit survives, does not apply, or breaks the code instead of changing what it
@@ -26,7 +37,7 @@ from pathlib import Path
 from queue import SimpleQueue
 
 ROOT = Path(__file__).resolve().parents[2]
-LIST = Path(__file__).with_name("edits.toml")
+LISTS = Path(__file__).with_name("edits")
 PROCESSES, SECONDS = 2, 600  # side by side; for the tests of one edit
 LOGIC = (
     *(ast.If, ast.IfExp, ast.For, ast.While, ast.Try, ast.match_case, ast.comprehension),
@@ -56,7 +67,7 @@ def test_of(file: str) -> Path:
 
 @dataclass(frozen=True)
 class Edit:
-    """One wrong edit; see edits.toml."""
+    """One wrong edit, and the group whose file has it."""
 
     group: str
     name: str
@@ -82,7 +93,10 @@ class Edit:
 
     def _where(self, text: str) -> str:
         """What is looked for, and the lines that resemble it."""
-        lines = [f"    {self.old!r}", f"  tests/mutants/edits.toml is to name what stands in {self.file} now, maybe in"]
+        lines = [
+            f"    {self.old!r}",
+            f"  tests/mutants/edits/{self.group}.toml is to name what stands in {self.file} now, maybe in",
+        ]
         numbered = list(enumerate(text.splitlines(), 1))
         first = self.old.strip().splitlines()[0].strip()
         exact = [(n, line) for n, line in numbered if first in line]
@@ -91,12 +105,12 @@ class Edit:
         return "\n".join([*lines, *(f"    {n}: {line.strip()}" for n, line in found[:6])])
 
 
-def read(path: Path = LIST) -> list[Edit]:
-    """The list."""
+def read() -> list[Edit]:
+    """The edits of all groups."""
     return [
-        Edit(group=group, **{**entry, "tests": tuple(entry["tests"])})
-        for group, entries in tomllib.loads(path.read_text(encoding="utf-8")).items()
-        for entry in entries
+        Edit(group=file.stem, **{**entry, "tests": tuple(entry["tests"])})
+        for file in sorted(LISTS.glob("*.toml"))
+        for entry in tomllib.loads(file.read_text(encoding="utf-8"))["edits"]
     ]
 
 
