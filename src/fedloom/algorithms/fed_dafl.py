@@ -164,11 +164,11 @@ class Both(fl.Optimiser):
         self.first.step_(params[:n], grads[:n], state[:own], lr * self.first.lr)
         self.second.step_(params[n:], grads[n:], state[own:], lr * self.second.lr)
 
-    def _part(self, state: Sequence[Tensor], i: int, count: int) -> list[Tensor]:
+    def part_of(self, state: Sequence[Tensor], i: int, count: int) -> list[Tensor]:
         n, own = self.count, self._own
         if i < n:
-            return self.first._part(state[:own], i, n)
-        return self.second._part(state[own:], i - n, count - n)
+            return self.first.part_of(state[:own], i, n)
+        return self.second.part_of(state[own:], i - n, count - n)
 
     @property
     def _own(self) -> int:

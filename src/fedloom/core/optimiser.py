@@ -113,7 +113,7 @@ class Optimiser(StrictSettings):
         counts = [torch.zeros((*clients, len(params)), dtype=torch.float64, device=device)] if counted else []
         return [*taken, *counts, *(t for slot in zip(*map(self.kept, params), strict=True) for t in slot)]
 
-    def _part(self, state: Sequence[Tensor], i: int, count: int) -> list[Tensor]:
+    def part_of(self, state: Sequence[Tensor], i: int, count: int) -> list[Tensor]:
         """Return what the state has of tensor `i` of `count`, as views."""
         counted, state = self.counts_steps, state[self.timed :]
         return [*([state[0][..., i]] if counted else []), *state[counted + i :: count]]
@@ -149,7 +149,7 @@ class Optimiser(StrictSettings):
         held = [
             (t, t.clone(), moved)
             for i, moved in (moves or {}).items()
-            for t in (params[i], *self._part(state, i, len(params)))
+            for t in (params[i], *self.part_of(state, i, len(params)))
         ]
         self._step_(params, grads, state, lr)
         for t, before, moved in held:

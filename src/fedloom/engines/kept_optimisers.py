@@ -47,7 +47,7 @@ class KeptOptimisers:
         made = optimiser.init([*params.values()])
         rest = Moments(
             taken=made[: optimiser.timed],
-            of={name: optimiser._part(made, i, len(params)) for i, name in enumerate(params)},
+            of={name: optimiser.part_of(made, i, len(params)) for i, name in enumerate(params)},
         )
         return WithOptimisers(own=own, optimisers=[tree.map_tree(torch.clone, rest) for _ in range(count)])
 
@@ -100,7 +100,7 @@ class GoingOn:
         moments = [*taken, *counts, *(t for slot in slots for t in slot)]
         carry, after = minimise_from(loss, carry, moments, batches, optimiser, *context, lr=lr, correct=correct)
         for j, (i, name) in enumerate(places):
-            moved = {**self.optimisers[i].of, name: optimiser._part(after, j, len(places))}
+            moved = {**self.optimisers[i].of, name: optimiser.part_of(after, j, len(places))}
             self.optimisers[i] = Moments(taken=[*after[: optimiser.timed]], of=moved)
         return carry
 
