@@ -6,7 +6,8 @@ STAMP := $(VENV)/.installed
 # What a run needs and no more, unless the developers' environment is there already.
 DEMO := $(if $(wildcard $(STAMP)),$(VENV),.demo)
 PIP := -m pip install --quiet --constraint constraints.txt
-PYTEST := $(BIN)/python -m pytest -n 2 --dist loadfile
+# One test that hangs ends its process, which is replaced once: a second one ends the run.
+PYTEST := $(BIN)/python -m pytest -n 2 --dist loadfile --max-worker-restart 1
 # Tests start hundreds of processes: without byte code each compiles the whole library (5 s of 10).
 unexport PYTHONDONTWRITEBYTECODE
 

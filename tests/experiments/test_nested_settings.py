@@ -34,7 +34,7 @@ FORMS = {
 
 def others(value: Any, kind: Any, key: str) -> list[Any]:
     """Values unlike a default, likely ones first."""
-    if key.endswith("optimiser"):
+    if key.rpartition(".")[2] == "optimiser":
         return [word for word in OPTIMISERS if word != value]
     if key.endswith("schedule") and kind is str:  # by rounds, or by steps
         return ["cosine:9", "cosine:9?by=step"]

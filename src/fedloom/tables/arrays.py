@@ -244,7 +244,7 @@ def read_arrays(path: Path, names: Sequence[str]) -> dict[str, npt.NDArray[Any]]
                 there = [name.removesuffix(".npy") for name in members]
                 remedy = "write them with numpy.savez"
                 if there == ["data"]:
-                    remedy += f"; clients as PFLlib writes them are read as pfllib:{path.parents[1]}"
+                    remedy += f"; clients as PFLlib writes them are read as pfllib:{path.absolute().parent.parent}"
                 raise FormatError(
                     f"{path} must hold {', '.join(names)}; {', '.join(missing)} is missing among "
                     f"{', '.join(there)[:100] or 'nothing'}: {remedy}"
