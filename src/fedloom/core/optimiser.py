@@ -114,7 +114,13 @@ class Optimiser(StrictSettings):
         return [*taken, *counts, *(t for slot in zip(*map(self.kept, params), strict=True) for t in slot)]
 
     def part_of(self, state: Sequence[Tensor], i: int, count: int) -> list[Tensor]:
-        """Return what the state has of tensor `i` of `count`, as views."""
+        """Return what the state has of one tensor, as views.
+
+        Args:
+            state: as `init` made it, or as steps have left it.
+            i: number of the tensor.
+            count: of all tensors.
+        """
         counted, state = self.counts_steps, state[self.timed :]
         return [*([state[0][..., i]] if counted else []), *state[counted + i :: count]]
 
