@@ -885,7 +885,13 @@ def test_a_device_whose_server_is_gone_says_so(tmp_path: Path) -> None:
 def test_sigterm_leaves(tmp_path: Path) -> None:
     rank, one = joined(tmp_path)
     before = signal.getsignal(signal.SIGTERM)
-    threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGTERM)).start()
+
+    def ask_once_it_listens() -> None:  # before that, the signal would end the tests
+        while signal.getsignal(signal.SIGTERM) is before:
+            time.sleep(0.01)
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    threading.Thread(target=ask_once_it_listens, daemon=True).start()
     assert take_part(rank, one) is True
     assert signal.getsignal(signal.SIGTERM) is before
     rank.coming.put(None)  # the thread that waits
