@@ -26,6 +26,7 @@ LAYERS = [  # top first; those on one line may not import each other
     {"deploy"},
     {"report"},
     {"experiments"},
+    {"privacy"},
     {"coordinator", "ranks"},
     {"engines"},
     {"algorithms"},

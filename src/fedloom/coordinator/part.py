@@ -15,6 +15,7 @@ from fedloom.coordinator.directory import RunDirectory
 from fedloom.coordinator.evaluation import Evaluation
 from fedloom.coordinator.history import SUMS, History, Record
 from fedloom.coordinator.record_entries import Entries, chosen, columns_for, known, named
+from fedloom.coordinator.sampler import DeviceSampler
 from fedloom.coordinator.settings import RunSettings
 from fedloom.core import tree
 from fedloom.core.algorithm import Algorithm
@@ -127,6 +128,8 @@ class Part:
     """Clients that are judged apart: no panel has them."""
     links: Sequence[Link] = ()
     """Links of the part on the way of uploads to their mean, after fedloom's own."""
+    sampler: DeviceSampler | None = None
+    """Sampler of the clients of each round, in the place of the run's."""
     state: Any = ()
     """State of the part between rounds: a pytree of tensors, of the same shapes at every moment."""
 
@@ -236,6 +239,11 @@ class Parts:
         return tuple(link.encoder for link in self.links if link.encoder is not None)
 
     @property
+    def sampler(self) -> DeviceSampler | None:
+        """The sampler of the first part that has one."""
+        return next((part.sampler for part in self.all if part.sampler is not None), None)
+
+    @property
     def held_out(self) -> set[int]:
         """Clients that are judged apart."""
         return {k for part in self.all for k in part.held_out}
@@ -292,8 +300,12 @@ class Parts:
 
     @property
     def _keeping(self) -> dict[str, Part | Link]:
-        """The user's parts and their links, by the numbers and classes under which checkpoints have their states."""
-        named: dict[str, Part | Link] = {f"{i}_{type(part).__name__}": part for i, part in enumerate(self.own)}
+        """The parts and the links of users' ones, by the names under which checkpoints have their states.
+
+        fedloom's own go by their classes, users' by numbers too.
+        """
+        named: dict[str, Part | Link] = {type(part).__name__: part for part in self.all if part not in self.own}
+        named |= {f"{i}_{type(part).__name__}": part for i, part in enumerate(self.own)}
         links = [(f"{i}_link_{j}", link) for i, part in enumerate(self.own) for j, link in enumerate(part.links)]
         return named | dict(links)
 
@@ -315,8 +327,9 @@ def encoders_of(settings: RunSettings) -> tuple[Encoder, ...]:
 
 
 def _asked(settings: RunSettings) -> list[str]:
-    """Return the parts that settings may ask for, by `module:Class`."""
-    return [f.metadata["part"] for f in fields(settings) if f.metadata.get("part")]
+    """Return the parts that settings ask for, by `module:Class`; what has its default asks for none."""
+    said = (f for f in fields(settings) if f.metadata.get("part") and getattr(settings, f.name) != f.default)
+    return [f.metadata["part"] for f in said]
 
 
 def _check_own(parts: Sequence[Part], known: Collection[str]) -> None:

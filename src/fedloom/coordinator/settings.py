@@ -41,7 +41,10 @@ class RunSettings(StrictSettings):
     round is smaller."""
     seed: WholeNumber = setting(0, may_differ=("method", "recipe"))
     """Seed of everything random but the partition (`data.partition_seed`). `--seed 0,1,2` starts one run for each."""
-    monitor: str = setting(HEADLINE, "--monitor NAME", "training", may_differ=("resumed",))
+    monitor: str = setting(
+        HEADLINE, "--monitor NAME", "training", may_differ=("resumed",),
+        part="fedloom.coordinator.stopping:StopConditions",
+    )  # fmt: skip
     """Measure that `target` and `patience` watch ([stop conditions](runs.md#stop-early)). Losses and forgetting are
     better when lower. The default stands for the headline on the global test set, also where that is not accuracy."""
     target: float | None = setting(
@@ -128,6 +131,10 @@ class RunSettings(StrictSettings):
     """[Bound of one upload](robust.md#a-bound): of the norm of its difference to what was sent, `refuse:X` or `clip:X`;
     `refuse:median:X` is X times the median of such uploads, `refuse:sent:X` X times the norm of what was sent; none: no
     bound. `fedloom serve` uses `refuse:median:5` unless told otherwise."""
+    privacy: str = setting("none", "--privacy KIND", "training", part="fedloom.privacy.privacy_kinds:Privacy")
+    """[Differential privacy of clients](privacy.md#privacy-of-clients): `central:epsilon=4,delta=1e-5,clip=0.5` clips
+    each upload and adds noise to their sum, as much as the run's rounds need for this epsilon; `noise=1` in its place
+    gives the noise in clip norms, and with it epsilon; `clip=adaptive:0.5` follows a quantile of the norms."""
     partial_sums: Count | None = None
     """Parts into which a cohort is cut, in the order of its clients; the uploads of each part are summed, then the
     sums. Ranks and workers [send sums alone](ranks.md#partial-sums). Results depend on the number of parts in the

@@ -97,8 +97,8 @@ class Reduction:
 
     @property
     def share(self) -> float:
-        """Share of all clients that answered: the papers' |S| / N."""
-        return len(self.cohort.ids) / self.cohort.num_clients
+        """Share of all clients that answered, or that the mean is of in any case: the papers' |S| / N."""
+        return float(getattr(self.total, "count", len(self.cohort.ids))) / self.cohort.num_clients
 
     def __bool__(self) -> bool:
         return bool(self.total)

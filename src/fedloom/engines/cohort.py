@@ -139,7 +139,8 @@ class AskedCohort:
         parts = self._parts()
         sums = [tree.WeightedMean() for _ in parts]
         place = {k: i for i, part in enumerate(parts) for k in part}
-        least = max(at_least, self.engine.chain.least) if at_least else 0
+        chain = self.engine.chain
+        least = max(at_least, chain.least) if at_least and not chain.always else 0
         for ids, uploads in self._exchange(fn, broadcast, scatter, failed, least, parts):
             there.update(ids)
             if isinstance(uploads, tree.WeightedMean):
@@ -172,7 +173,7 @@ class AskedCohort:
         number = max((self.exchanges.get(k, 0) for k in self.clients), default=0)
         rate = engine.algorithm.local.rate(self.round)
         call = Call(name, broadcast, self.round, number, rate, works=engine.options.works)
-        return Question(engine, call, sorted(self.clients), name, engine.bill(name))
+        return Question(engine, call, sorted(self.clients), name, engine.bill(name), self.architecture)
 
     def _parts(self) -> list[tuple[int, ...]]:
         """Return the groups of clients whose uploads are added up together.

@@ -41,6 +41,8 @@ class Engine(ServerSide):
         self.states.version = round + 1
         cohort = AskedCohort(self, tuple(sorted(map(int, clients))), round)  # its order carries no meaning
         groups = {"": cohort} if self.algorithm.requires.mixed else {str(g.architecture): g for g in cohort.groups}
+        if self.chain.always:
+            groups = {name: AskedCohort(self, (), round, architecture=name) for name in server if name} | groups
         after = {**server, **{name: self._moved(name, server[name], group) for name, group in groups.items()}}
         self.norms.end_round()
         self.chain.end_round(cohort.clients)

@@ -22,7 +22,7 @@ class Question:
     """An exchange with clients of one architecture, as links see it.
 
     `kind`: names uploads that are alike: method, exchange, architecture. `bill`: what the method's messages cost, and
-    what kind of value each is.
+    what kind of value each is. `architecture`: the one of all that are asked, where the algorithm asks each by itself.
     """
 
     engine: Any  # `ServerSide`, which imports links
@@ -30,6 +30,7 @@ class Question:
     clients: Sequence[int]
     kind: str
     bill: PayloadSize
+    architecture: str | None = None
 
     def references(self, uploads: Tree) -> list[Tensor | None]:
         """Return what was sent in the place of each leaf of stacked uploads, where that is known."""
@@ -88,6 +89,7 @@ class Link:
     encoder: Encoder | None = None
     """Client half of the link, on an upload before it travels. Links see uploads as the server has read them."""
     least = 0  # uploads, below which there is no mean
+    always = False  # whether there is a mean in each round of each architecture, whoever answers: nobody, too
     state: Any = ()
     """State of the link between rounds: a pytree of tensors, of the same shapes at every moment."""
 
@@ -124,6 +126,10 @@ class Chain:
     @property
     def least(self) -> int:
         return max((link.least for link in self.links), default=0)
+
+    @property
+    def always(self) -> bool:
+        return any(link.always for link in self.links)
 
     def lost(self, question: Question) -> dict[int, str]:
         found: dict[int, str] = {}

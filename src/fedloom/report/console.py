@@ -12,6 +12,7 @@ from rich.text import Text
 
 from fedloom.coordinator import History
 from fedloom.coordinator.chosen_rounds import newest
+from fedloom.coordinator.record_entries import columns_of
 from fedloom.display.terminal import table
 from fedloom.report.methods import evaluation_seconds, training_seconds
 from fedloom.report.number_table import Table, two_lines
@@ -70,7 +71,7 @@ def comparison_table(results: Sequence[tuple[str, History]], prefix: str = "") -
     """Return one row per run: its last measures and its cost.
 
     New clients, and the number of lost responses, have columns if there are any. On a narrow terminal whole columns are
-    left out, the least important first; measures beside the headline, and the threshold that they are at, stand in a
+    left out, the least important first; measures beside the headline, columns of parts, and the threshold stand in a
     table below. No number is cut off. `prefix` stands before the title.
     """
     histories = [history for _, history in results]
@@ -93,6 +94,8 @@ def comparison_table(results: Sequence[tuple[str, History]], prefix: str = "") -
         _Column(f"without\n{title}", numbers(f"personal_{name}_undefined", digits=0), 3)
         for name, title in others.items()
     ]
+    own = {c.name: c for history in histories for c in columns_of(history.manifest).values()}
+    beside += [_Column(two_lines(c.label), numbers(name), 1, below=True) for name, c in own.items()]
     dropped = [sum(len(m.get("failed", ())) for m in history.metrics) for history in histories]
     megabytes = [history.rows()[-1]["bytes"] / max(1, len(history.metrics) - 1) / 1e6 for history in histories]
     columns = [
@@ -111,6 +114,7 @@ def comparison_table(results: Sequence[tuple[str, History]], prefix: str = "") -
         _Column("engine", [history.engine for history in histories], 8),
     ]
     explained = f"; mean {last_rounds}: over the last {last_rounds}" * (last_rounds > 1)
+    explained += "".join(f"; {c.label}: {c.meaning.partition('. ')[0]}" for c in own.values())
     title = f"{prefix}{_titles(histories)} after the last round{explained}"
     return _FittedTable(title, [label for label, _ in results], columns)
 

@@ -38,7 +38,7 @@ from fedloom.report.over_seeds import (
 )
 from fedloom.report.printable import printable
 from fedloom.report.problems import Problem
-from fedloom.report.standings import chance_text, standing_of
+from fedloom.report.standings import chance_text, of_parts, standing_of
 from fedloom.storage.files import path_of
 from fedloom.storage.output import as_csv, publish
 from fedloom.wording import did_you_mean
@@ -252,7 +252,8 @@ class Summary:
         for name, of in compared(self.methods).items():
             whose = ", mean over clients" * name.startswith("personal_")
             caption = f"{with_unit(of.title, of.unit, ' in ')}{whose}{spread}."
-            captions[name] = caption + undefined(self.methods, name) + no_better_than_chance(self.methods, of)
+            caption += undefined(self.methods, name) + no_better_than_chance(self.methods, of)
+            captions[name] = caption + of_parts(self.methods)
         return captions
 
     def markdown(self) -> str:

@@ -9,6 +9,7 @@ from functools import cached_property
 import numpy as np
 
 from fedloom.coordinator.chance_level import Chance
+from fedloom.coordinator.record_entries import columns_of
 from fedloom.evaluate.measure import Measure
 from fedloom.evaluate.paired_differences import Noise
 from fedloom.report.methods import Method, Spread
@@ -344,3 +345,14 @@ def spread_text(spread: Spread, unit: str) -> str:
     """Return a mean and its deviation, if it has one, as text."""
     show = format_of(unit)
     return show(spread.mean) + ("" if np.isnan(spread.std) else f" ± {show(spread.std)}")
+
+
+def of_parts(methods: Sequence[Method]) -> str:
+    """Return sentences of the numbers that runs' parts have declared, such as epsilon; "" where there are none."""
+    out, declared = "", [columns_of(m.first.history.manifest) for m in methods]
+    for name, column in {n: c for columns in declared for n, c in columns.items()}.items():
+        pairs = [(m.label, m.last(name)) for m, columns in zip(methods, declared, strict=True) if name in columns]
+        texts = ((label, "-" if found is None else spread_text(found, column.unit)) for label, found in pairs)
+        values = ", ".join(f"{label} {text}" for label, text in texts)
+        out += f" {column.title} after the last round: {values}. {column.meaning.partition('. ')[0].rstrip('.')}."
+    return out

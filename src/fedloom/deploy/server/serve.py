@@ -214,7 +214,7 @@ def settings_of(described: dict[str, Any]) -> Experiment:
     ):
         if forbidden:
             raise SettingError(f"fedloom serve: {reason}: change the settings, or simulate it with fedloom run")
-    its = {} if "run.bound" in flat(described) else {"run.bound": BOUND_OF_DEVICES}
+    its = {} if "run.bound" in flat(described) or run.privacy != "none" else {"run.bound": BOUND_OF_DEVICES}
     return experiment.with_all(
         {"run.engine": "devices", "run.compilation": "none", "run.on_nonfinite": "refuse", **its}
     )

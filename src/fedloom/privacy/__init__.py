@@ -1,0 +1,1 @@
+"""Differential privacy of a run, by the setting `privacy`."""

@@ -1,0 +1,66 @@
+"""The setting `privacy`: its kinds by name, each the part of a run in a file of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from fedloom.coordinator.part import Brief, Part
+from fedloom.coordinator.record_entries import named
+from fedloom.coordinator.settings import RunSettings
+from fedloom.core.grammar import arguments, by_name, find
+from fedloom.engines.links import Encoder
+
+
+@dataclass(frozen=True)
+class Kind:
+    """A kind of privacy: how it is written, and the class of its part, by `module:Class`."""
+
+    form: str
+    part: str
+
+
+KINDS = by_name(
+    (Kind("central:epsilon=4,delta=1e-5,clip=0.5 or central:noise=1,delta=1e-5,clip=adaptive:0.5",
+          "fedloom.privacy.central:Central"),)
+)  # fmt: skip
+
+
+def said(text: str, kinds: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what stands behind the name of a kind, KEY=VALUE,KEY=VALUE, by key.
+
+    Args:
+        text: the setting.
+        kinds: of the values, by key, as of `fedloom.wording.value_of`.
+
+    Raises:
+        SettingError: a key is unknown, or there twice, or a value is missing or of another kind.
+    """
+    name, _, rest = text.partition(":")
+    return arguments(f"privacy = {name!r}", rest.replace(",", "&"), kinds, KINDS[name].form)
+
+
+def _part(text: str) -> type[Any]:
+    kind: type[Any] = named(find("kind of privacy", text, KINDS, before="none").part)
+    return kind
+
+
+class Privacy:
+    """Part that `RunSettings.privacy` names."""
+
+    @staticmethod
+    def of(job: Brief) -> Part:
+        """Return the part of a run.
+
+        Raises:
+            SettingError: the setting names none, or is written otherwise.
+        """
+        part: Part = _part(job.settings.privacy).of(job)
+        return part
+
+    @staticmethod
+    def encoders(settings: RunSettings) -> tuple[Encoder, ...]:
+        """Return what clients do to their uploads by a run's settings."""
+        found: tuple[Encoder, ...] = _part(settings.privacy).encoders(settings)
+        return found

@@ -1,0 +1,60 @@
+"""Random numbers that privacy rests on: of the run's seed in a simulation, of the system's entropy with devices."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from fedloom.coordinator.sampler import IntArray
+from fedloom.core.random import generator
+
+Floats = npt.NDArray[np.float64]
+_KEY = os.urandom(32)  # of this process alone
+
+
+def normals(seed: int | None, *words: int | str) -> Callable[[int], Floats]:
+    """Return a function that draws that many standard normal numbers.
+
+    Args:
+        seed: of the run; None: the system's entropy, in which words play no part.
+        *words: what they are for, such as the round.
+    """
+    if seed is None:
+        return _of_system
+    draw = generator(seed, "privacy", *words)
+    return lambda count: draw.normal(size=count)
+
+
+def _of_system(count: int) -> Floats:
+    """Return standard normal numbers by Box and Muller, each pair of two numbers of the system's own."""
+    radius, angle = _uniform(os.urandom(16 * (half := count // 2 + 1))).reshape(2, half)
+    radius, angle = np.sqrt(-2 * np.log1p(-radius)), 2 * np.pi * angle
+    return np.concatenate([radius * np.cos(angle), radius * np.sin(angle)])[:count]
+
+
+def _uniform(data: bytes) -> Floats:
+    """Return numbers in [0, 1) of 53 bits, of 8 bytes each."""
+    return (np.frombuffer(data, np.uint64) >> np.uint64(11)).astype(np.float64) * 2.0**-53
+
+
+@dataclass(frozen=True)
+class Poisson:
+    """Each client by itself with probability `rate`; as many clients as it happens.
+
+    `seed`: None: by the system's entropy, another one in each process.
+    """
+
+    rate: float
+    seed: int | None = None
+
+    def __call__(self, round: int, sizes: IntArray, cohort_size: int) -> list[int]:
+        if self.seed is None:
+            drawn = _uniform(hashlib.shake_256(_KEY + round.to_bytes(8, "big")).digest(8 * len(sizes)))
+        else:
+            drawn = generator(self.seed, "poisson", round).random(len(sizes))
+        return np.flatnonzero(drawn < self.rate).tolist()
