@@ -12,9 +12,10 @@ import torch
 from rich.console import Console
 
 import fedloom as fl
+import launching
+from fedloom.cli.main import main
 from fedloom.core import tree
 from fedloom.privacy import accountant
-from fedloom.privacy.secret_draws import Poisson
 from fedloom.report import comparison_table, summary, write_report
 from fedloom.testing.in_process import InProcess
 from site_devices import members, serve, settings as site_settings, source_of_server, write_sites
@@ -69,12 +70,10 @@ def test_what_uploads_nothing_costs_nothing() -> None:
 
 
 def test_clients_are_drawn_each_by_itself() -> None:
-    made = job(rounds=8)
-    assert made.trainees.sampler == Poisson(0.5, 0)
-    history = made.run()
+    history = job(rounds=8, per_client=True).run()
     assert history.manifest["sampler"] == {"kind": "Poisson", "rate": 0.5, "seed": 0}
     assert len({len(m["clients"]) for m in history.metrics[1:]}) > 1
-    assert job(sampler=fl.Uniform(7)).trainees.sampler == Poisson(0.5, 0)
+    assert job(sampler=fl.Uniform(7)).run().manifest["sampler"] == {"kind": "Poisson", "rate": 0.5, "seed": 0}
 
 
 def test_noise_is_found_for_the_rounds_of_the_run() -> None:
@@ -222,3 +221,15 @@ def test_with_devices_no_round_begins_beyond_the_budget(sites: Path) -> None:
     (sites / "out/rounds_begun.txt").write_text("1\n2\n2\n")
     with pytest.raises(fl.SettingError, match=r"round 2 would be the 4th with epsilon = .*, beyond the 6 "):
         serving(sites, budget, rounds=3).run(sites / "out", resume=True)
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore::fedloom.core.errors.SettingWarning")
+def test_ranks_have_the_noise_of_one_process(tmp_path: Path) -> None:
+    settings = ["run", "fedavg", "--model", "logistic", "--clients", "20", "--cohort", "5", "--rounds", "3"]
+    settings += ["--set", "data.examples=300", "--epochs", "1", "--privacy", BUDGET, "--threads", "1"]
+    assert main([*settings, "--engine", "loop", "--out", str(tmp_path / "loop")]) == 0
+    of_ranks = ["-m", "fedloom", *settings, "--engine", "gloo", "--out", str(tmp_path / "ranks")]
+    found = launching.ended(launching.gloo([of_ranks] * 2))
+    assert {status for status, _ in found} == {0}, found
+    assert (tmp_path / "ranks/metrics.jsonl").read_bytes() == (tmp_path / "loop/metrics.jsonl").read_bytes()

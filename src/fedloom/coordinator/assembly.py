@@ -113,7 +113,8 @@ def assemble(job: Plan, stored: Mapping[str, Any], *, trains: bool = True) -> As
         job=job, algorithm=algorithm, trained=trained, engine=engine, reason=stored.get("engine_reason", reason),
         num_threads=num_threads, fronts=fronts, parts=parts,
         evaluation=Evaluation(algorithm, examples, engine, panel, never),
-        sampler=job.chosen_sampler or Uniform(settings.seed), schedule=copy.deepcopy(job.schedule) or Schedule(),
+        sampler=parts.sampler or job.sampler or Uniform(settings.seed),
+        schedule=copy.deepcopy(job.schedule) or Schedule(),
     )  # fmt: skip
 
 

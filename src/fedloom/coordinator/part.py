@@ -82,6 +82,7 @@ class Running:
     engine: Engine
     evaluation: Evaluation
     history: History
+    sampler: DeviceSampler | None = None  # of a part, in the place of the job's
     files: RunDirectory | None = None
     server: dict[str, Any] = field(default_factory=dict)
     round: int = 0

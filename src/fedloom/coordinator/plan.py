@@ -88,11 +88,6 @@ class Plan:
         """The parts of the run, as each is before the first round."""
         return Parts(self)
 
-    @property
-    def chosen_sampler(self) -> DeviceSampler | None:
-        """The sampler of a part that brings one, else the run's, if it has one."""
-        return self.begun_parts.sampler or self.sampler
-
     @functools.cached_property
     def measures(self) -> dict[str, Measure]:
         """Descriptions of the numbers that the records of this run have one of a round, by name."""
@@ -147,7 +142,7 @@ class Plan:
     def trainees(self) -> Trainees:
         """Trainees: the clients, or one in their place."""
         return trainees(
-            self.algorithm, self.federation, self.settings, sampler=self.chosen_sampler, faults=self.faults,
+            self.algorithm, self.federation, self.settings, sampler=self.sampler, faults=self.faults,
             attack=self.attack, new=self.new,
         )  # fmt: skip
 

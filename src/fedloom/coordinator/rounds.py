@@ -44,7 +44,9 @@ class Coordinator:
             algorithm=type(self.algorithm).__name__, engine=self.engine.name, engine_reason=self.assembly.reason,
             networks=TrainedNetworks(self.algorithm, self.population.models),
         )  # fmt: skip
-        self.running = Running(job, self.algorithm, self.engine, self.assembly.evaluation, self.history)
+        self.running = Running(
+            job, self.algorithm, self.engine, self.assembly.evaluation, self.history, self.parts.sampler
+        )
         self.assembly.schedule.begin(self.running)
         self.described = Manifest(self.assembly, stored.get("start", {}))
 

@@ -51,7 +51,7 @@ class Schedule:
     def drawn(self, run: Running, round: int) -> list[int]:
         """Return who is asked in a round; with spares, who may be asked, in the order in which places are given."""
         people, who = run.engine.population, run.job.trainees
-        n, sampler, sizes = people.num_clients, who.sampler, people.at(round).partition.sizes
+        n, sampler, sizes = people.num_clients, run.sampler or who.sampler, people.at(round).partition.sizes
         late = {*run.engine.removed(), *run.engine.absent(round)}
         if run.algorithm.requires.everyone:
             return [k for k in range(n) if k not in late]
