@@ -23,6 +23,7 @@ from fedloom.analyses import (
     landscape_noise,
     local_accuracy,
     local_epochs,
+    membership_inference,
     personalised,
     tsne,
     weight_divergence,
@@ -61,6 +62,7 @@ ANALYSES = by_name(
     label_distributions,
     class_accuracy,
     confusion,
+    membership_inference,
     consistency,
     forgetting,
     local_accuracy,
@@ -77,7 +79,7 @@ ANALYSES = by_name(
 """Analyses of any run, in the order of lists of them. What each measures is the first line of its docstring."""
 OF_ANY_TASK = frozenset({"gradient-diversity"})
 """Analyses that ask nothing of a run's targets; all others look at classes."""
-OF_A_CLIENT = frozenset({"confusion"})
+OF_A_CLIENT = frozenset({"confusion", "membership-inference"})
 """Analyses that look at one client's model where one is named; all others are of the whole run."""
 
 
