@@ -41,6 +41,15 @@ def test_few_false_alarms_are_one_in_a_hundred() -> None:
     )  # 20, and 11 before the eleventh stranger
 
 
+def test_losses_of_few_values_are_cut_between_them() -> None:
+    """Ten members and five of 1,000 strangers at each of ten values: two values are one stranger in a hundred."""
+    members, strangers = (
+        np.repeat(np.arange(10.0), 10),
+        np.concatenate([np.repeat(np.arange(10.0), 5), np.full(950, 99)]),
+    )
+    assert membership_inference.strength(*membership_inference.roc(members, strangers))[2] == pytest.approx(0.2)
+
+
 def test_a_thinned_curve_has_both_ends() -> None:
     thin = membership_inference.thinned(np.linspace(0, 1, 9999))
     assert (thin[0], thin[-1]) == (0.0, 1.0)
