@@ -110,7 +110,7 @@ def strength(false_alarms: Floats, hits: Floats) -> tuple[float, float, float]:
 
 def thinned(values: Floats) -> Floats:
     """Return about as many values as are written, with both ends."""
-    return values[np.unique(np.linspace(0, len(values) - 1, _POINTS).round().astype(int))]
+    return np.asarray(values[np.unique(np.linspace(0, len(values) - 1, _POINTS).round().astype(int))])
 
 
 def draw(curves: dict[str, tuple[Floats, Floats]]) -> Figure:
