@@ -1,4 +1,4 @@
-"""Who was trained on: an attack by the loss of a model, as judge of what it tells of its examples.
+"""Membership inference: an attack by the loss of a model, as judge of what it tells of its examples.
 
 Yeom, Giacomelli, Fredrikson, Jha, "Privacy Risk in Machine Learning: Analyzing the Connection to Overfitting", CSF
 2018, arXiv:1709.01604; judged at few false alarms, as in Carlini et al., "Membership Inference Attacks From First
