@@ -135,6 +135,12 @@ class RunSettings(StrictSettings):
     """[Differential privacy of clients](privacy.md#privacy-of-clients): `central:epsilon=4,delta=1e-5,clip=0.5` clips
     each upload and adds noise to their sum, as much as the run's rounds need for this epsilon; `noise=1` in its place
     gives the noise in clip norms, and with it epsilon; `clip=adaptive:0.5` follows a quantile of the norms."""
+    secure_aggregation: str = setting(
+        "none", "--secure-aggregation RANGE", "training", part="fedloom.privacy.secure_sums:SecureSums"
+    )
+    """[Means of sums that nobody sees into](privacy.md#sums-that-nobody-sees-into): `range=8` says how far numbers of
+    uploads are from 0 at most; `range=8,bits=64` takes words of 64 bits, where 32 would do; `masks=true` runs the
+    protocol in a simulation too, with the same bits. Methods and settings that need single uploads are refused."""
     partial_sums: Count | None = None
     """Parts into which a cohort is cut, in the order of its clients; the uploads of each part are summed, then the
     sums. Ranks and workers [send sums alone](ranks.md#partial-sums). Results depend on the number of parts in the

@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import replace
 from typing import Any
 
 from fedloom.coordinator.job import Job
+from fedloom.coordinator.part import Part
 from fedloom.coordinator.rounds import Coordinator
 from fedloom.core.algorithm import Algorithm
 from fedloom.core.errors import FedloomError, NonFiniteError, SettingError, first_line
 from fedloom.evaluate.measure import HEADLINE
 
 
-def try_round(job: Job) -> None:
+def try_round(job: Job, parts: Sequence[Part] = ()) -> None:
     """Compute a job's first round with one batch for each client, one by one in this process; nothing is written.
+
+    `parts`: of one's own, in the place of the job's.
 
     Devices are asked nothing, and of a method that trains on the server, which has no small round, nothing is computed.
     Nor is anything said of a loss that is not finite: whether a run that diverges stops others is not decided here.
@@ -27,7 +31,7 @@ def try_round(job: Job) -> None:
         return
     settings = replace(job.settings, engine="auto", monitor=HEADLINE, target=None, patience=None).for_debugging()
     made = replace(
-        job, settings=settings, algorithm=_short(job.algorithm), faults=None, attack=None, parts=(), schedule=None
+        job, settings=settings, algorithm=_short(job.algorithm), faults=None, attack=None, parts=parts, schedule=None
     )
     try:
         with warnings.catch_warnings():

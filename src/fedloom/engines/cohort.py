@@ -121,10 +121,11 @@ class AskedCohort:
         self.engine.to_judge[name] = predict
 
     def gather(self, fn: Callable[..., Any], *broadcast: Any, scatter: Scatter = (), at_least: int = 1) -> Replies[Any]:
-        if self.engine.options.partial_sums is not None:
+        parts, name = self.engine.options.partial_sums, self.engine.chain.sums_only
+        if said := name or (parts and f"partial_sums = {parts}"):
             raise SettingError(
-                f"partial_sums = {self.engine.options.partial_sums} is for uploads of which only the mean is used, and "
-                f"{type(self.engine.algorithm).__name__} needs each: leave partial_sums out"
+                f"{said} is for uploads of which only the mean is used, and {type(self.engine.algorithm).__name__} "
+                f"needs each: leave {name or 'partial_sums'} out"
             )
         values: dict[int, Any] = {}
         failed: list[Failure] = []

@@ -90,6 +90,7 @@ class Link:
     """Client half of the link, on an upload before it travels. Links see uploads as the server has read them."""
     least = 0  # uploads, below which there is no mean
     always = False  # whether there is a mean in each round of each architecture, whoever answers: nobody, too
+    sums_only = ""  # the setting by which nothing but means is seen of uploads, where the link stands for one
     state: Any = ()
     """State of the link between rounds: a pytree of tensors, of the same shapes at every moment."""
 
@@ -130,6 +131,10 @@ class Chain:
     @property
     def always(self) -> bool:
         return any(link.always for link in self.links)
+
+    @property
+    def sums_only(self) -> str:
+        return next((link.sums_only for link in self.links if link.sums_only), "")
 
     def lost(self, question: Question) -> dict[int, str]:
         found: dict[int, str] = {}

@@ -1,1 +1,1 @@
-"""Differential privacy of a run, by the setting `privacy`."""
+"""Privacy of a run: noise that is counted, by the setting `privacy`, and sums that nobody sees into."""

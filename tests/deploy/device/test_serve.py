@@ -248,6 +248,7 @@ def test_over_mpi(tmp_path: Path) -> None:
             "clients.attack simulates clients that lie, which devices are not",
         ),
         ({"run": {"partial_sums": 2}}, "run.partial_sums is for ranks, and each device answers for itself"),
+        ({"run": {"secure_aggregation": "range=8"}}, "run.secure_aggregation is for simulations yet"),
         ({"run": {"evaluate_training": True}}, "run.evaluate_training needs numbers that devices do not send"),
         ({"run": {"per_client": True}}, "run.per_client needs numbers that devices do not send"),
         ({"run": {"engine": "loop"}}, "run.engine = 'loop' simulates clients"),

@@ -204,6 +204,7 @@ def settings_of(described: dict[str, Any]) -> Experiment:
         (experiment.clients.new is not None, "clients.new needs training that devices do not do"),
         (experiment.clients.attack != "none", "clients.attack simulates clients that lie, which devices are not"),
         (run.partial_sums is not None, "run.partial_sums is for ranks, and each device answers for itself"),
+        (run.secure_aggregation != "none", "run.secure_aggregation is for simulations yet"),
         (run.evaluate_training, "run.evaluate_training needs numbers that devices do not send"),
         (run.per_client, "run.per_client needs numbers that devices do not send"),
         (
