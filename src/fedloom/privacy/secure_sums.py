@@ -78,7 +78,7 @@ class SecureSums(Part):
             (settings.aggregator != "mean", f"aggregator = {settings.aggregator!r}", single),
             (settings.bound != "none", f"bound = {settings.bound!r}", single),
             (settings.on_nonfinite != "stop", f"on_nonfinite = {settings.on_nonfinite!r}", single),
-            (settings.privacy != "none", f"privacy = {settings.privacy!r}", "leaves nobody who could clip and add noise"),
+            (settings.privacy != "none", f"privacy = {settings.privacy!r}", "leaves nobody to clip and add noise"),
             (job.attack is not None, f"attack = {type(job.attack).__name__}", "lets nobody change a single upload"),
             (bool(links), f"the link {' '.join(links[:1])}", "shows links no single upload"),
             (settings.partial_sums is not None, f"partial_sums = {settings.partial_sums}", "adds up all at once"),
