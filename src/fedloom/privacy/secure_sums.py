@@ -201,8 +201,9 @@ class MaskedMean:
             if not heft[0]:
                 raise ValueError("the mean of uploads whose weights are all zero")
             at += size + 1
-            parts = torch.from_numpy(numbers / heft[0]).split([leaf.numel() for leaf in leaves])
-            made.append(tree.unflatten([p.reshape(v.shape).to(v) for p, v in zip(parts, leaves, strict=True)], spec))
+            parts = np.split(numbers / heft[0], np.cumsum([leaf.numel() for leaf in leaves])[:-1])
+            means = [torch.from_numpy(part).reshape(v.shape).to(v) for part, v in zip(parts, leaves, strict=True)]
+            made.append(tree.unflatten(means, spec))
         return tree.unflatten(made, self._spec)
 
     def _total(self) -> Words:
