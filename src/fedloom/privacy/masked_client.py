@@ -27,7 +27,7 @@ ADVERTISED = 3 * KEY
 
 @dataclass(frozen=True, repr=False)  # secrets are in no message of an error
 class Advertised:
-    """What a client keeps after its first message."""
+    """Secrets that a client keeps after its first message."""
 
     terms: Terms
     client: int
@@ -38,7 +38,7 @@ class Advertised:
 
 @dataclass(frozen=True, repr=False)
 class Shared:
-    """What a client keeps after its second message."""
+    """Secrets that a client keeps after its second message, and keys of its neighbours."""
 
     first: Advertised
     keys: dict[int, tuple[bytes, bytes]]  # of its neighbours: of boxes and of masks
@@ -46,7 +46,7 @@ class Shared:
 
 @dataclass(frozen=True, repr=False)
 class Masked:
-    """What a client keeps after its third message."""
+    """Shares that a client keeps after its third message."""
 
     first: Advertised
     shares: dict[int, tuple[bytes, bytes]]  # of its neighbours' two seeds: of the key, of the own mask

@@ -26,7 +26,7 @@ Messages = Mapping[int, bytes]  # by client
 
 @dataclass(frozen=True)
 class Introduced:
-    """What the server knows once clients have advertised their keys."""
+    """Keys and neighbours, once clients have advertised their keys."""
 
     terms: Terms
     keys: Mapping[int, bytes]
@@ -35,7 +35,7 @@ class Introduced:
 
 @dataclass(frozen=True)
 class Collected:
-    """What the server knows once clients have sent their numbers."""
+    """Sum under masks, once clients have sent their numbers."""
 
     first: Introduced
     there: frozenset[int]  # whose numbers came

@@ -22,7 +22,7 @@ Graph = Mapping[int, tuple[int, ...]]
 
 @dataclass(frozen=True)
 class Terms:
-    """What a masked sum is about.
+    """Terms of one masked sum.
 
     Attributes:
         session: 16 random bytes, which no other sum has.
