@@ -81,6 +81,7 @@ class Plan:
         self._check_list(new)
         if federation.changes:
             self._check_changes()
+        _ = self.trainees  # who may not be in one place
         self.begun_parts.check(self)
 
     @functools.cached_property

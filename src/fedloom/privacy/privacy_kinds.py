@@ -46,11 +46,11 @@ def _part(text: str) -> type[Any]:
     return kind
 
 
-class Privacy:
-    """Part that `RunSettings.privacy` names."""
+class Privacy(Part):
+    """Part that `RunSettings.privacy` names: `of` makes that of its kind."""
 
-    @staticmethod
-    def of(job: Brief) -> Part:
+    @classmethod
+    def of(cls, job: Brief) -> Part:
         """Return the part of a run.
 
         Raises:
@@ -59,8 +59,7 @@ class Privacy:
         part: Part = _part(job.settings.privacy).of(job)
         return part
 
-    @staticmethod
-    def encoders(settings: RunSettings) -> tuple[Encoder, ...]:
-        """Return what clients do to their uploads by a run's settings."""
+    @classmethod
+    def encoders(cls, settings: RunSettings) -> tuple[Encoder, ...]:
         found: tuple[Encoder, ...] = _part(settings.privacy).encoders(settings)
         return found
