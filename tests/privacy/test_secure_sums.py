@@ -57,10 +57,11 @@ def test_words_of_32_and_64_bits() -> None:
 
 
 @pytest.mark.parametrize(("lost", "means"), [(1, True), (2, False)])
-def test_more_than_half_of_each_ones_neighbours_must_answer(lost: int, means: bool) -> None:
-    """Of five, each has four neighbours, of whom three must stay."""
+@pytest.mark.parametrize("text", ["range=8", "range=8,masks=true"])
+def test_more_than_half_of_each_ones_neighbours_must_answer(text: str, lost: int, means: bool) -> None:
+    """Of five, each has four neighbours, of whom three must stay; under masks and as if."""
     chosen = federation(clients=5)
-    settings = dataclasses.replace(SETTINGS, rounds=1, secure_aggregation="range=8,masks=true")
+    settings = dataclasses.replace(SETTINGS, rounds=1, secure_aggregation=text)
     found = fl.run(
         fl.FedAvg(local=LOCAL), chosen, linear, settings, faults=lambda t, e, k: "lost" if k < lost else None
     )

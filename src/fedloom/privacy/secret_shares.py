@@ -2,7 +2,7 @@
 
 A secret is the value at 0 of a random polynomial over the integers modulo the prime 2^130 - 5; share x is its value at
 x. Of the libraries that are kept, pycryptodome has shares too, over GF(2^128): a sum of 500 clients, which splits 1,000
-secrets and puts 500 together, takes it 216 seconds, and this 3.
+secrets and puts 500 together, would take it 216 seconds, and this 3.
 """
 
 from __future__ import annotations
