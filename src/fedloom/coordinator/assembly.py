@@ -10,7 +10,7 @@ from typing import Any
 from fedloom.coordinator.cached_fronts import Frame, settled
 from fedloom.coordinator.engine_choice import check_used, choose, choose_compilation
 from fedloom.coordinator.evaluation import Evaluation, panel_of
-from fedloom.coordinator.part import Parts, encoders_of
+from fedloom.coordinator.part import Parts, encoders_of, gradients_of
 from fedloom.coordinator.plan import Plan
 from fedloom.coordinator.sampler import DeviceSampler, Uniform
 from fedloom.coordinator.schedule import Schedule
@@ -93,6 +93,7 @@ def assemble(job: Plan, stored: Mapping[str, Any], *, trains: bool = True) -> As
         aggregator=who.aggregator,
         links=parts.links,
         encoders=parts.encoders,
+        gradients=parts.gradients,
         counts_states=settings.stateless or parts.wants.states,
         works=parts.wants.trained,
     )
@@ -121,6 +122,7 @@ def assemble(job: Plan, stored: Mapping[str, Any], *, trains: bool = True) -> As
 def _check_devices(options: Options, settings: RunSettings) -> None:
     """Raise SettingError where clients elsewhere would have to know more than settings, or to import code."""
     own = [type(e).__name__ for e in options.encoders] if options.encoders != encoders_of(settings) else []
+    own += [type(options.gradients).__name__] if options.gradients != gradients_of(settings) else []
     own += [name for name in options.works if name != EVALUATION]
     if own:
         raise SettingError(

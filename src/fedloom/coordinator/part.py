@@ -131,6 +131,8 @@ class Part:
     """Links of the part on the way of uploads to their mean, after fedloom's own."""
     sampler: DeviceSampler | None = None
     """Sampler of the clients of each round, in the place of the run's."""
+    gradients: Any = None
+    """Rule by which clients make gradients of their training examples."""
     state: Any = ()
     """State of the part between rounds: a pytree of tensors, of the same shapes at every moment."""
 
@@ -138,6 +140,11 @@ class Part:
     def encoders(cls, settings: RunSettings) -> tuple[Encoder, ...]:
         """Return the encoders of the part's links, where a setting asks for the part: a device knows settings alone."""
         return ()
+
+    @classmethod
+    def gradients_of(cls, settings: RunSettings) -> Any:
+        """Return `gradients`, where a setting asks for the part: a device knows settings alone."""
+        return None
 
     def columns_for(self, main: TaskMeasure, others: Sequence[TaskMeasure]) -> Sequence[Column]:
         """Return `columns`, or those for a task with this headline measure, and others that are computed too."""
@@ -245,6 +252,11 @@ class Parts:
         return next((part.sampler for part in self.all if part.sampler is not None), None)
 
     @property
+    def gradients(self) -> Any:
+        """The rule by which clients make gradients, of the first part that has one."""
+        return next(filter(None, (part.gradients for part in self.all)), None)
+
+    @property
     def held_out(self) -> set[int]:
         """Clients that are judged apart."""
         return {k for part in self.all for k in part.held_out}
@@ -325,6 +337,11 @@ class Parts:
 def encoders_of(settings: RunSettings) -> tuple[Encoder, ...]:
     """Return what clients do to their uploads by a run's settings, as a device does it."""
     return tuple(encoder for where in _asked(settings) for encoder in named(where).encoders(settings))
+
+
+def gradients_of(settings: RunSettings) -> Any:
+    """Return the rule by which clients make gradients of their examples, by a run's settings."""
+    return next(filter(None, (named(where).gradients_of(settings) for where in _asked(settings))), None)
 
 
 def _asked(settings: RunSettings) -> list[str]:

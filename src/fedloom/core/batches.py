@@ -135,7 +135,8 @@ class Batches(Schedule):
             *context: pytrees of tensors, such as weights.
         """
         n, width = self.examples.shape[0], min(_AT_A_TIME, padded(self.examples.shape[0]))
-        passes, steps = replace(self, notes={}).in_order(width), -(-n // width)
+        # rows that stay apart are not learnt from
+        passes, steps = replace(self, notes={}, private=False).in_order(width), -(-n // width)
         like = _row_shape(fn, context, self)
         table = torch.zeros((steps * width, *like.shape), dtype=like.dtype, device=self.examples.device)
 

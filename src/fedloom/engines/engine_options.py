@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 from fedloom.core.errors import SettingError
 from fedloom.core.fold.execution import Compilation
@@ -51,6 +51,8 @@ class Options:
     """Links of parts on the way of uploads to their mean, after all others (`engines/chain.py`)."""
     encoders: tuple[Encoder, ...] = ()
     """Encoders of links, which act on uploads before these travel (`Link.encoder`)."""
+    gradients: Any = None
+    """Rule by which clients make gradients of their examples, in the place of the mean's."""
     counts_states: bool = False
     """Let clients' states travel with the messages, and count their bytes."""
     works: tuple[str, ...] = ()

@@ -47,7 +47,7 @@ class Runtime:
     `stacked`: whether K clients are one computation under `vmap`; if not, a request asks one client. What it keeps
     between requests, traced steps and initial weights, depends on no client. `between`: called before each training
     step, to end an answer by what it raises. `encoders`: what clients do to their uploads, and to which a part of their
-    states belongs.
+    states belongs. `gradients`: another rule by which they make gradients of their examples.
     """
 
     def __init__(
@@ -61,6 +61,7 @@ class Runtime:
         programs: Programs | None = None,
         between: Callable[[], None] | None = None,
         encoders: Sequence[Encoder] = (),
+        gradients: Any = None,
     ) -> None:
         self.population, self.algorithm, self.stacked = population, algorithm, stacked
         self.encoders: Encoders | None = None
@@ -77,6 +78,7 @@ class Runtime:
             self._trained = functools.partial(self.optimisers.computed, self._computed)
         self._works: dict[str, Callable[..., Any]] = {}
         self.compilation, self.bf16, self.between = compilation, bf16, between
+        self.gradients = None if gradients is None else gradients.of(algorithm.training)
         self.programs = Programs() if programs is None else programs
         self._initial: dict[str, Weights] = {}
         self._zeros: dict[Model, dict[str, Tensor]] = {}
@@ -88,9 +90,8 @@ class Runtime:
             ClientError: the code of a client failed; names client, round and batch.
         """
         works = bool(request.call.works)
-        execution = Execution(
-            self.compilation, self.bf16, watching=watched or works, programs=self.programs, between=self.between
-        )
+        execution = Execution(self.compilation, self.bf16, watching=watched or works, programs=self.programs)
+        execution.between, execution.gradients = self.between, self.gradients
         leaves = tree.leaves((states, request.call.broadcast, request.scatter))
         given = [t for t in leaves if isinstance(t, Tensor)]  # a number may be sent too
         versions = [t._version for t in given]

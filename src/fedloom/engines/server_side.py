@@ -76,7 +76,7 @@ class ServerSide(ABC):
         self._bills: dict[str, PayloadSize] = {}
         self.runtime = Runtime(
             population, algorithm, stacked=self.stacked, compilation=o.compilation, bf16=o.bf16, programs=programs,
-            encoders=o.encoders,
+            encoders=o.encoders, gradients=o.gradients,
         )  # fmt: skip
         for name in o.works:
             self.runtime.work(name)

@@ -63,3 +63,8 @@ class Privacy(Part):
     def encoders(cls, settings: RunSettings) -> tuple[Encoder, ...]:
         found: tuple[Encoder, ...] = _part(settings.privacy).encoders(settings)
         return found
+
+    @staticmethod
+    def gradients_of(settings: RunSettings) -> Any:
+        """Return how clients make gradients of their examples by a run's settings."""
+        return _part(settings.privacy).gradients_of(settings)

@@ -109,6 +109,7 @@ class Ranks(Processes):
             runtime = Runtime(
                 population, self.algorithm, stacked=opening["stacked"], compilation=opening["compilation"],
                 bf16=opening["bf16"], programs=self.runtime.programs, encoders=self.options.encoders,
+                gradients=self.options.gradients,
             )  # fmt: skip
             service = Service(runtime, trusted=True, bound=self.bound)
             with threads(1):
@@ -190,7 +191,9 @@ class Ranks(Processes):
         """Return a digest of everything that must be the same at all ranks."""
         p = self.population
         o = self.options
-        chosen = (self.algorithm, p.seed, str(p.dtype), p.assignment, p.task, p.measures, o.bound, o.encoders)
+        chosen = (
+            self.algorithm, p.seed, str(p.dtype), p.assignment, p.task, p.measures, o.bound, o.encoders, o.gradients,
+        )  # fmt: skip
         digest = hashlib.sha256(_ADDRESS.sub("", repr(chosen)).encode())
         for name in p.models:
             digest.update(f"{name} {self.runtime.digest(name)}".encode())
@@ -232,5 +235,5 @@ def _check_same_job(job: str, other_job: str) -> None:
     if other_job != job:
         raise SettingError(
             "all ranks must run the same job, and two differ in algorithm, task, seed, data, networks, initial "
-            "weights, encoders or bound: launch them with the same arguments on the same files"
+            "weights, encoders, gradients or bound: launch them with the same arguments on the same files"
         )

@@ -125,7 +125,9 @@ class DevicesInProcess(Devices):
             warnings.simplefilter("ignore", SettingWarning)  # as on a device
             algorithm = self.algorithm.bind(population.federation, population.models)
         o = self.options
-        runtime = Runtime(population, algorithm, compilation=o.compilation, bf16=o.bf16, encoders=o.encoders)
+        runtime = Runtime(
+            population, algorithm, compilation=o.compilation, bf16=o.bf16, encoders=o.encoders, gradients=o.gradients
+        )
         where = folder or self.folder / str(client)
         models = None if o.counts_states else ModelManager(where, runtime.fresh(0))
         return Controller(name, self.fleet.tokens[name], runtime, models)

@@ -73,7 +73,7 @@ class Messages(Engine):
         return Service(
             Runtime(
                 population, self.algorithm, compilation=self.options.compilation, bf16=self.options.bf16,
-                encoders=self.options.encoders,
+                encoders=self.options.encoders, gradients=self.options.gradients,
             ),
             limit=self.limit,
         )  # fmt: skip

@@ -107,6 +107,8 @@ def minimise_from(
 
 
 def _fold(step: Step, carry: C, batches: Schedule, context: tuple[Any, ...]) -> C:
+    if batches.private and (rule := current().gradients) is not None:
+        step, context = rule.instead(step, batches, context)
     for fn in (*step.callables, *(teacher.fn for teacher in batches.lazy.values())):
         refuse_captured(fn)
     flat, spec = tree.flatten((carry, batches, context))

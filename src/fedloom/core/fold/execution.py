@@ -41,6 +41,7 @@ class Execution:
     trained: tuple[int, Any] | None = None  # (client axes 0 or 1, carry) after the last minimise over private examples
     programs: Programs = field(default_factory=Programs)
     optimisers: Any = None  # those of a client that keeps them: engines/kept_optimisers.py
+    gradients: Any = None  # another rule by which clients make gradients of their examples: privacy/by_example.py
     notes: dict[str, Tensor] = field(default_factory=dict)  # what a client has noted: [] float64 by name
     between: Callable[[], None] | None = None  # called before each step; what it raises ends the fold
 

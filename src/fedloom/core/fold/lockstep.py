@@ -22,7 +22,7 @@ from fedloom.core.types import replace
 
 
 def run_one(step: Step, carry: Any, batches: Schedule, context: Any) -> Any:
-    run, images = current(), _images_on_cpu(batches)
+    run, images, batches = current(), _images_on_cpu(batches), step.batches(batches)
     work, spec = step.start(tree.map_tree(by_pixels if images else torch.clone, carry), 0)
     count, losses = int(batches.num_steps), []
     run.planned += len(batches.order) * isinstance(step, Descent)
@@ -30,7 +30,7 @@ def run_one(step: Step, carry: Any, batches: Schedule, context: Any) -> Any:
     steps = torch.arange(count, device=batches.key.device)
     series = rows, batches.order, batches.mask, fold_in(batches.key, steps), steps.double() / max(count, 1)
     lock = _Lockstep(step, spec, tree.flatten(carry)[1], series, batches, context, None)
-    widths = batches.mask.sum(1).tolist()
+    widths = batches.mask.sum(1).clamp(min=1).tolist()
     for s in range(count):
         run.begin(s)
         value = lock.advance_one(work, s, widths[s])
@@ -98,7 +98,7 @@ def _in_lockstep(step: Step, K: int, values: Any, axes: Any) -> Any:
         return t.index_select(0, perm)
 
     carry = _map2(own, carry, carry_axes)
-    batches, context = _map2(arrange, batches, batches_axes), _map2(arrange, context, context_axes)
+    batches, context = step.batches(_map2(arrange, batches, batches_axes)), _map2(arrange, context, context_axes)
     spread = {f: getattr(batches, f).expand(K, *getattr(batches, f).shape) for f in ("order", "mask", "examples")
               if getattr(batches_axes, f) is None}  # fmt: skip
     batches = replace(batches, **spread)
@@ -205,8 +205,7 @@ class _Lockstep:
         self.static = (self.compilation, *what, batches.prepare, batches.augment, batches.dtype, self.run.bf16)
         beside = batches.notes or batches.lazy or batches.augment  # of the whole sequence, perhaps
         self.cut = None if beside else batches.cut
-        # of this fold, found without hashing what they depend on
-        self.programs: dict[Any, Callable[..., Any] | None] = {}
+        self.programs: dict[Any, Callable[..., Any] | None] = {}  # of this fold, found without hashing
         self.unused: dict[int | None, frozenset[int]] = {}  # by places of a sequence
 
     def advance_one(self, work: Sequence[Tensor], s: int, width: int) -> Tensor | None:
@@ -244,7 +243,8 @@ class _Lockstep:
         return self.batches.x, self.batches.y
 
     def _run(self, kind: _Kind, args: Sequence[Tensor], trace: bool = True) -> Tensor | None:
-        if self.axes is not None and kind[2] not in self.unused:
+        self.step.before(args[: kind[0]], self.spec, args[kind[0] + 2])
+        if (self.axes is not None or self.step.functional) and kind[2] not in self.unused:
             self.unused[kind[2]] = self._find_unused(kind, args)
         if self.compilation == "none" or not trace:
             return self._compute(*kind, args)
@@ -270,8 +270,9 @@ class _Lockstep:
         if (known := kept.get(name)) is not None:
             return known
         batch, context, dims = self._read(*kind, args)
-        one = _map2(lambda t, axis: t if axis is None else t[0], (batch, context), dims)
-        found = step.find_unused([t[0] for t in args[: kind[0]]], self.spec, *one)
+        work = args[: kind[0]] if dims is None else [t[0] for t in args[: kind[0]]]
+        one = _map2(lambda t, axis: t if axis is None else t[0], (batch, context), dims) if dims else (batch, context)
+        found = step.find_unused(work, self.spec, *one)
         if name is not None:
             kept[name] = found
         return found

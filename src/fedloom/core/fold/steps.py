@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.func import grad_and_value, vmap
 
 from fedloom.core import tree
-from fedloom.core.batch import Batch, at_batch, piece_of
+from fedloom.core.batch import Batch, Schedule, at_batch, piece_of
 from fedloom.core.errors import StackingError
 from fedloom.core.fold.execution import Compilation, current
 from fedloom.core.fold.purity import identity
@@ -23,7 +23,20 @@ from fedloom.core.types import BatchLoss, Weights
 tracing: ContextVar[Compilation] = ContextVar("fedloom_tracing", default="none")  # inside make_fx: what for
 
 
-class Plain:
+class _Step:
+    """What each fold is asked (abstract)."""
+
+    functional = False  # whether gradients of one client are found as those of a stack: what has none is found before
+
+    def batches(self, batches: Schedule) -> Schedule:
+        """Return the batches that are gone through, before the first step."""
+        return batches
+
+    def before(self, work: Sequence[Tensor], spec: Any, key: Tensor) -> None:
+        """Do what belongs to a step and is in no graph of it. `key`: of the batch, [], of a stack [K]."""
+
+
+class Plain(_Step):
     """A step as it was given."""
 
     def __init__(self, step: Callable[..., Any]) -> None:
@@ -55,7 +68,7 @@ class Plain:
         return None
 
 
-class Descent:
+class Descent(_Step):
     """A gradient step of an optimiser on a loss."""
 
     def __init__(
@@ -107,15 +120,15 @@ class Descent:
                 grads = self._corrected(grads, rebuild, rest, context)  # type: ignore[arg-type]  # all are tensors here
             return list(grads), value, moved
 
-        if dims is None:
+        if dims is None and not self.functional:
             grads, value, moved = self._gradient(trained, rest, rebuild, batch, context)
             unused = frozenset(i for i, g in enumerate(grads) if g is None)
             if self.correct is not None:
                 whole = [torch.zeros_like(t) if g is None else g for t, g in zip(trained, grads, strict=True)]
                 grads = self._corrected(whole, rebuild, rest, context)
         else:
-            axes = (0, 0, dims[0], dims[1][1:])
-            grads, value, moved = vmap_trees(gradient, axes)(list(trained), list(rest), batch, context)
+            stacked = gradient if dims is None else vmap_trees(gradient, (0, 0, dims[0], dims[1][1:]))
+            grads, value, moved = stacked(list(trained), list(rest), batch, context)
         moves = {}
         if self.correct is not None:
             moves = {i: _nonzero(g, lead) for i, g in enumerate(grads) if i in unused and g is not None}

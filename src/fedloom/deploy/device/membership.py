@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from fedloom.coordinator.part import encoders_of
+from fedloom.coordinator.part import encoders_of, gradients_of
 from fedloom.coordinator.task_targets import check_targets
 from fedloom.core.errors import FedloomError, RankError, RefusedError, SettingError, SettingWarning
 from fedloom.core.fold.execution import threads
@@ -262,7 +262,10 @@ class Membership:
             warnings.simplefilter("ignore", SettingWarning)  # the server, which chose the settings, is warned of them
             algorithm = catalogue.algorithm(e.algorithm, e.local, e.settings.get(e.algorithm, {}))
             algorithm = algorithm.bind(population.federation, population.models)
-        runtime = Runtime(population, algorithm, compilation="none", bf16=e.run.bf16, encoders=encoders_of(e.run))
+        runtime = Runtime(
+            population, algorithm, compilation="none", bf16=e.run.bf16, encoders=encoders_of(e.run),
+            gradients=gradients_of(e.run),
+        )  # fmt: skip
         files.make(self.folder / "runs", private=True)  # its states may be personal models
         folder = self.folder / "runs" / check_id(self._offer["run"], "a run")
         models = None if e.run.stateless else ModelManager(folder, runtime.fresh(0))
