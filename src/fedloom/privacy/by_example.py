@@ -29,12 +29,11 @@ from fedloom.core.optimiser import Optimiser
 from fedloom.core.random import fold_in
 from fedloom.privacy.draws import source
 
-READS = (
-    "privacy of examples is that of clipped gradients with noise, and a client reads its training examples beside them "
-    "(by a fold of its own, such as a mean loss, a gradient without noise or a sum): take a method that trains by "
-    "`train` or minimise alone"
-)
 HELD = 64 << 20  # bytes of gradients by example at a time, for a client
+
+
+class ReadsExamplesError(StackingError):
+    """A client reads its training examples, and makes no private gradients of them."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,10 +60,13 @@ class ExampleGradients:
         """Return the step of a training on a client's own examples, and its context, in the place of those given.
 
         Raises:
-            StackingError: these are read, and no gradients are made of them.
+            ReadsExamplesError: no gradients are made of these.
         """
         if not isinstance(step, Descent):
-            raise StackingError(READS)
+            raise ReadsExamplesError(
+                "examples are private by clipped gradients with noise, and this fold reads a client's training "
+                "examples beside them: train by minimise alone, or leave privacy out"
+            )
         (lr, *rest), expected = context, batches.num_examples.clamp(1, self.batch_size).double()
         return ByExample(step.loss, step.optimiser, step.correct, step.goes_on, self), (lr, expected, *rest)
 

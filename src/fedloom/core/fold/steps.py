@@ -24,7 +24,7 @@ tracing: ContextVar[Compilation] = ContextVar("fedloom_tracing", default="none")
 
 
 class _Step:
-    """What each fold is asked (abstract)."""
+    """Base of steps: what each fold asks of one."""
 
     functional = False  # whether gradients of one client are found as those of a stack: what has none is found before
 
