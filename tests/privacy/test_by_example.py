@@ -247,6 +247,18 @@ def test_engines_agree(method: Any) -> None:
             assert torch.allclose(a.double(), b.double(), atol=1e-6), more
 
 
+def test_losses_stay_where_draws_are_secret() -> None:
+    rule = ExampleGradients(clip=0.5, noise=0.7, secret=True)
+    moved = []
+    for _ in range(2):
+        engine = DevicesInProcess(population(mlp), fl.FedAvg(local=LOCAL), Options(gradients=rule))
+        moved.append(tree.leaves(engine.round(engine.init(), (0, 1), 0)))
+        assert not engine.traffic.losses
+        assert not engine.traffic.failed
+        engine.close()
+    assert not any(torch.equal(a, b) for a, b in zip(*moved, strict=True))
+
+
 def test_clients_draw_for_themselves() -> None:
     fast = fl.FedAvg(local=fl.Local(epochs=1, batch_size=4, optimiser=fl.SGD(lr=0.1)))
     for a, b in zip(

@@ -134,7 +134,8 @@ class RunSettings(StrictSettings):
     privacy: str = setting("none", "--privacy KIND", "training", part="fedloom.privacy.privacy_kinds:Privacy")
     """[Differential privacy of clients](privacy.md#privacy-of-clients): `central:epsilon=4,delta=1e-5,clip=0.5` clips
     each upload and adds noise to their sum, as much as the run's rounds need for this epsilon; `noise=1` in its place
-    gives the noise in clip norms, and with it epsilon; `clip=adaptive:0.5` follows a quantile of the norms."""
+    gives the noise in clip norms, and with it epsilon; `clip=adaptive:0.5` follows a quantile of the norms.
+    [Of examples](privacy.md#privacy-of-examples): `examples:noise=1,delta=1e-5,clip=1`, in each client's training."""
     secure_aggregation: str = setting(
         "none", "--secure-aggregation RANGE", "training", part="fedloom.privacy.secure_sums:SecureSums"
     )

@@ -132,7 +132,8 @@ class ByExample(Descent):
         if dims is not None:
             of_batch, (of_lr, of_expected, *of_rest) = dims
             dims = of_batch, (of_lr, (of_expected, [0] * p), *of_rest)
-        return super().advance(work[:-p], spec, batch, context, dims, unused)
+        value = super().advance(work[:-p], spec, batch, context, dims, unused)
+        return None if self.rule.secret else value  # a loss has no noise, and stays where its examples are
 
     def find_unused(self, work: Sequence[Tensor], spec: Any, batch: Batch, context: Any) -> frozenset[int]:
         return Descent(self.loss, self.optimiser, None).find_unused(work, spec, batch, context)
@@ -171,5 +172,5 @@ class ByExample(Descent):
         norm = torch.stack([torch.linalg.vector_norm(g, dim=1) for g in flat]).square().sum(0).sqrt()
         fine = mask & norm.isfinite()  # what is not finite would show in the sum, however small its share may be
         share = torch.where(fine, (self.rule.clip / (norm + 1e-6)).clamp(max=1.0), 0.0)
-        kept = (torch.where(fine[:, None], g, 0.0) for g in flat)
+        kept = (g.contiguous().nan_to_num_(0.0, 0.0, 0.0) for g in flat)  # in place: gradients by example are large
         return [(share.to(g.dtype) @ g).reshape(whole.shape[1:]) for g, whole in zip(kept, grads, strict=True)]

@@ -23,7 +23,9 @@ class Kind:
 
 KINDS = by_name(
     (Kind("central:epsilon=4,delta=1e-5,clip=0.5 or central:noise=1,delta=1e-5,clip=adaptive:0.5",
-          "fedloom.privacy.central:Central"),)
+          "fedloom.privacy.central:Central"),
+     Kind("examples:epsilon=4,delta=1e-5,clip=1 or examples:noise=1,delta=1e-5,clip=1",
+          "fedloom.privacy.examples:Examples"))
 )  # fmt: skip
 
 

@@ -1,0 +1,207 @@
+"""Differential privacy of examples: clients train by clipped gradients with noise (DP-SGD), and each has an epsilon."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from fedloom.coordinator.history import Record
+from fedloom.coordinator.part import Brief, Part, Running
+from fedloom.coordinator.sampler import Uniform
+from fedloom.coordinator.settings import RunSettings
+from fedloom.core.errors import SettingError
+from fedloom.core.local_training import Local
+from fedloom.core.task import NeedsLabelStatistics, Objective
+from fedloom.evaluate.measure import Measure
+from fedloom.privacy import accountant
+from fedloom.privacy.by_example import ExampleGradients
+from fedloom.privacy.example_trial import check_network, trainings
+from fedloom.privacy.privacy_kinds import said
+
+_FORM = "examples:noise=1,clip=1,delta=1e-5"
+_KEYS = {"epsilon": float, "noise": float, "delta": float, "clip": float}
+_GROUPS = 8  # of clients, for the mean of their epsilons
+_BEGUN = "clients_asked.txt"  # of a run with devices, beside its records
+_NOT_COVERED = (
+    "It is of uploads alone: training losses, numbers of personal and validation examples and what was chosen by them "
+    "are not in it, nor how many examples a client has."
+)
+
+
+@dataclass(frozen=True)
+class Asked:
+    """Privacy as it was asked for: one of `epsilon` and `noise`."""
+
+    delta: float
+    epsilon: float | None
+    noise: float | None
+    clip: float
+
+    @classmethod
+    def read(cls, text: str) -> Asked:
+        """Return what a text asks for.
+
+        Raises:
+            SettingError: something is missing, said twice or out of range.
+        """
+        found = said(text, _KEYS)
+        epsilon, noise, delta, clip = (found.get(name) for name in ("epsilon", "noise", "delta", "clip"))
+        if (epsilon is None) == (noise is None) or delta is None or clip is None:
+            raise SettingError(f"privacy is epsilon or noise, and delta and clip, got {text!r}: write {_FORM}")
+        for name, value, fits, rule in (
+            ("epsilon", epsilon, epsilon is None or epsilon > 0, "above 0"),
+            ("noise", noise, noise is None or noise >= 0, "0 or more"),
+            ("delta", delta, 0 < delta < 1, "above 0 and below 1"),
+            ("clip", clip, clip > 0, "above 0"),
+        ):
+            if not fits:
+                raise SettingError(f"{name} of privacy is {rule}, got {value:g} in {text!r}: correct it")
+        return cls(delta, epsilon, noise, clip)
+
+
+class Examples(Part):
+    """Private gradients of clients' examples, and the epsilons of the clients so far."""
+
+    def __init__(self, asked: Asked, job: Brief) -> None:
+        self.asked, self.text = asked, job.settings.privacy
+        self.simulated = job.federation.train.remote is None
+        self.times: npt.NDArray[np.int64] = np.zeros(job.federation.num_clients, np.int64)  # each was asked, in rounds
+        self.each, self.rate = np.zeros(0), np.zeros(0)  # steps of a round, and how often each example is in one
+        noise = math.nan if asked.noise is None else asked.noise
+        self.gradients = ExampleGradients(clip=asked.clip, noise=noise, secret=not self.simulated)
+        of, source = (" of a simulation", "the run's seed") if self.simulated else ("", "each device's entropy")
+        what = (
+            f"Differential privacy of the examples of a client so far, (epsilon, {asked.delta:g}), of one that is "
+            f"there or not, with draws and noise of {source}"
+        )
+        shared: Mapping[str, Any] = {"unit": "", "better": "low", "range": (0.0, None)}
+        self.columns = (
+            Measure("epsilon", f"Epsilon{of}", f"epsilon{of}", f"{what}: the largest of all. {_NOT_COVERED}", **shared),
+            Measure(
+                "epsilon_mean", f"Mean epsilon{of}", f"mean epsilon{of}",
+                f"{what}: the mean over clients that took part, each counted as the largest in its eighth of them. "
+                f"{_NOT_COVERED}", **shared,
+            ),
+        )  # fmt: skip
+
+    @classmethod
+    def of(cls, job: Brief) -> Examples:
+        return cls(Asked.read(job.settings.privacy), job)
+
+    @classmethod
+    def gradients_of(cls, settings: RunSettings) -> ExampleGradients:
+        """Return how a device makes gradients: by draws of its own."""
+        asked = Asked.read(settings.privacy)
+        if asked.noise is None:
+            raise SettingError(
+                f"devices know the noise by the settings of their run, got {settings.privacy!r}: write noise=..., as "
+                "a simulation with as many clients and rounds has found it"
+            )
+        return ExampleGradients(clip=asked.clip, noise=asked.noise, secret=True)
+
+    def check(self, job: Any) -> None:
+        settings, task = job.settings, job.task
+        if self.asked.delta >= 1 / (most := int(job.federation.partition.sizes.max())):
+            raise SettingError(
+                f"delta is below one over the largest number of examples of a client, 1 / {most}, or one of them could "
+                f"be published whole, got {self.asked.delta:g}: lower delta"
+            )
+        if isinstance(task, NeedsLabelStatistics | Objective):
+            what = "label counts of a client" if isinstance(task, NeedsLabelStatistics) else "more than a mean loss"
+            raise SettingError(
+                f"privacy = {self.text!r} clips what each example says of the model, and the task "
+                f"{type(task).__name__} trains by {what}: take another task"
+            )
+        if job.federation.changes:
+            raise SettingError(
+                f"privacy = {self.text!r} counts how often the same examples are drawn, and data.arrives and "
+                "data.drift make others of them: leave one of both out"
+            )
+        accountant.check_installed()
+        for model in job.population.models.values():
+            check_network(model)
+        plan = job.algorithm.training
+        sizes = job.federation.partition.sizes.astype(np.int64)
+        self.each = planned(sizes, plan) * trainings(job, self.gradients)
+        self.rate = np.minimum(1.0, plan.batch_size / np.maximum(sizes, 1))
+        if self.asked.epsilon is not None:
+            self.gradients = ExampleGradients(clip=self.asked.clip, noise=self._found(job, self.asked.epsilon))
+            if not self.simulated:
+                self.gradients_of(settings)
+
+    def _found(self, job: Any, most: float) -> float:
+        """Return the noise with which no client passes an epsilon, as often as the run's rounds ask it."""
+        settings, there = job.settings, job.federation.num_clients
+        asked = np.zeros(there, np.int64)
+        sampler, size = job.sampler or Uniform(settings.seed), job.trainees.cohort_size
+        for round in range(settings.rounds):
+            asked[[*sampler(round, job.federation.partition.sizes, size)]] += 1
+        asked = asked if job.schedule is None and job.new is None else asked * 0 + settings.rounds
+        return max(
+            accountant.noise_for(most, t, q, self.asked.delta) for t, q in _largest(asked * self.each, self.rate)
+        )
+
+    def begin(self, run: Running) -> None:
+        self.times[:] = 0
+        for clients in self._asked_before(run):
+            self.times[clients] += 1
+
+    def _asked_before(self, run: Running) -> list[list[int]]:
+        """Return who was asked in each round before, in those of devices that were lost too."""
+        if self.simulated or run.files is None:
+            return [record["clients"] for record in run.history.metrics if record.get("clients")]
+        log = run.files.path / _BEGUN
+        return [[*map(int, line.split())] for line in log.read_text().splitlines()] if log.exists() else []
+
+    def before(self, run: Running) -> None:
+        """Count a round that begins: devices that compute it anew do so with other draws."""
+        self.times[run.clients] += 1
+        if not self.simulated and run.files is not None:
+            with (run.files.path / _BEGUN).open("a") as log:
+                log.write(f"{' '.join(map(str, run.clients))}\n")
+                log.flush()
+                os.fsync(log.fileno())
+
+    def after(self, run: Running) -> Record:
+        largest = self._epsilon(self.times)
+        return {"epsilon": largest if math.isfinite(largest) else None}
+
+    def due(self, run: Running) -> Record:
+        there = np.flatnonzero(self.times)
+        there = there[np.argsort((self.rate**2 * self.each * self.times)[there], kind="stable")]
+        groups = [g for g in np.array_split(there, _GROUPS) if len(g)]
+        spent = sum(len(g) * self._epsilon(self.times[g[-1:]], g[-1:]) for g in groups) / max(1, len(there))
+        return {"epsilon_mean": spent if math.isfinite(spent) else None}
+
+    def stop(self, run: Running, record: Record | None) -> str | None:
+        most = self.asked.epsilon
+        if most is None or (next_one := self._epsilon(self.times + (self.times > 0))) <= most or self.simulated:
+            return None
+        return f"a client that takes part once more would have epsilon = {next_one:.4g}, and {most:g} were asked for"
+
+    def _epsilon(self, times: npt.NDArray[np.int64], clients: Any = slice(None)) -> float:
+        """Return the largest epsilon of clients that were asked so often."""
+        pairs = _largest(times * self.each[clients], self.rate[clients])
+        noise, delta = self.gradients.noise, self.asked.delta
+        return max((accountant.epsilon(steps, rate, noise, delta) for steps, rate in pairs), default=0.0)
+
+
+def planned(sizes: npt.NDArray[np.int64], plan: Local) -> npt.NDArray[np.int64]:
+    """Return the steps of a round, [N], of clients with these numbers of examples."""
+    batches = -(-sizes // np.minimum(plan.batch_size, np.maximum(sizes, 1)))
+    return np.full_like(sizes, plan.steps) if plan.steps else batches * plan.epochs
+
+
+def _largest(steps: npt.NDArray[np.int64], rates: npt.NDArray[np.float64]) -> list[tuple[int, float]]:
+    """Return the pairs of steps and rate to which no other has as much of both, without those of no step."""
+    found: list[tuple[int, float]] = []
+    for t, q in sorted({*zip(steps.tolist(), rates.tolist(), strict=True)}, reverse=True):
+        if t and (not found or q > found[-1][1]):
+            found.append((t, q))
+    return found

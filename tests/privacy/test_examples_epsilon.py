@@ -1,0 +1,136 @@
+"""The kind `examples` of the setting privacy: epsilon of each client in the records, noise for a budget, refusals."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from torch import nn
+
+import fedloom as fl
+from fedloom.algorithms.shared.ldam import LDAM
+from fedloom.core.errors import SettingError
+from fedloom.privacy import accountant
+from fedloom.privacy.examples import Examples, _largest, planned
+from fedloom.tasks import SVM
+from tiny import LOCAL, examples, federation, linear
+
+SETTINGS = fl.RunSettings(rounds=3, cohort_size=3, engine="loop", threads=1)
+NOISE = "examples:noise=2,delta=1e-5,clip=0.5"
+
+
+def job(privacy: str = NOISE, **more: Any) -> fl.Job:
+    of_job = {name: more.pop(name) for name in ("algorithm", "model", "federation", "task") if name in more}
+    given = {"algorithm": fl.FedAvg(local=LOCAL), "model": linear, "federation": federation()} | of_job
+    return fl.Job(settings=dataclasses.replace(SETTINGS, privacy=privacy, **more), **given)
+
+
+def unequal() -> fl.Federation:
+    """Clients with 4, 12 and 24 examples."""
+    train, ends = examples(40), (0, 4, 16, 40)
+    return fl.federate(train, fl.data.by_lists([[*range(a, b)] for a, b in itertools.pairwise(ends)]))
+
+
+def test_epsilon_of_each_client_is_of_its_own_rate_and_steps() -> None:
+    clients = unequal()
+    history = job(federation=clients).run()  # all three in each round
+    sizes = clients.partition.sizes.tolist()
+    assert sizes[0] < 4 < sizes[1] < sizes[2]
+    each = [(min(1.0, 4 / n), 2 * -(-n // 4)) for n in sizes]  # rate, steps in a round of 2 epochs
+    for t, record in enumerate(history.metrics):
+        spent = [accountant.epsilon(t * steps, rate, 2.0, 1e-5) for rate, steps in each]
+        assert record["epsilon"] == pytest.approx(max(spent))
+        assert record["epsilon_mean"] == pytest.approx(np.mean(spent))
+    assert history.measures["epsilon"].title == "Epsilon of a simulation"
+
+
+def test_clients_are_counted_by_the_rounds_that_asked_them(tmp_path: Path) -> None:
+    whole = job(cohort_size=1).run(tmp_path / "run")
+    asked = [record["clients"][0] for record in whole.metrics[1:]]
+    most = max(asked.count(k) for k in asked)
+    assert whole.metrics[-1]["epsilon"] == pytest.approx(accountant.epsilon(most * 6, 1 / 3, 2.0, 1e-5))
+    (tmp_path / "other").mkdir()
+    half = dataclasses.replace(job(cohort_size=1), settings=dataclasses.replace(job(cohort_size=1).settings, rounds=2))
+    half.run(tmp_path / "half")
+    assert job(cohort_size=1).run(tmp_path / "half", resume=True).metrics == whole.metrics
+
+
+def test_a_budget_gives_the_noise_that_keeps_it() -> None:
+    history = job("examples:epsilon=3,delta=1e-5,clip=0.5").run()
+    assert 2.9 < history.metrics[-1]["epsilon"] <= 3
+    assert job("examples:noise=0,delta=1e-5,clip=0.5").run().metrics[-1]["epsilon"] is None
+
+
+def test_a_private_run_learns() -> None:
+    data = federation(per_client=60)
+    local = fl.Local(epochs=5, batch_size=16, optimiser=fl.SGD(lr=0.5))
+    private = job("examples:noise=1,delta=1e-4,clip=1", federation=data, algorithm=fl.FedAvg(local=local)).run()
+    assert private.metrics[-1]["global_accuracy"] > 0.6, private.metrics[-1]
+
+
+def test_planned_steps_are_those_of_a_run() -> None:
+    sizes = np.array([1, 4, 5, 12])
+    assert planned(sizes, LOCAL).tolist() == [2, 2, 4, 6]
+    assert planned(sizes, dataclasses.replace(LOCAL, steps=7)).tolist() == [7] * 4
+
+
+def test_only_what_no_other_client_exceeds_is_accounted_for() -> None:
+    pairs = _largest(np.array([6, 12, 2, 6, 0]), np.array([0.3, 0.1, 0.2, 0.2, 1.0]))
+    assert pairs == [(12, 0.1), (6, 0.3)]
+
+
+@pytest.mark.parametrize(
+    ("privacy", "said"),
+    [
+        ("examples:noise=1,clip=1", "epsilon or noise, and delta and clip"),
+        ("examples:noise=1,epsilon=2,clip=1,delta=1e-5", "epsilon or noise, and delta and clip"),
+        ("examples:noise=1,clip=0,delta=1e-5", "clip of privacy is above 0"),
+        ("examples:noise=-1,clip=1,delta=1e-5", "noise of privacy is 0 or more"),
+        ("examples:epsilon=0,clip=1,delta=1e-5", "epsilon of privacy is above 0"),
+        ("examples:noise=1,clip=1,delta=2", "delta of privacy is above 0 and below 1"),
+        ("examples:noise=1,clip=1,delta=0.2", "delta is below one over the largest number of examples"),
+    ],
+)
+def test_what_is_written_otherwise_is_refused(privacy: str, said: str) -> None:
+    with pytest.raises(SettingError, match=said):
+        job(privacy)
+
+
+def normalised() -> nn.Module:
+    return nn.Sequential(nn.Linear(4, 5), nn.BatchNorm1d(5), nn.Linear(5, 3))
+
+
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [
+        ({"model": normalised}, "statistics of the whole batch in .*take nn.GroupNorm"),
+        ({"task": LDAM()}, "trains by label counts of a client"),
+        ({"task": SVM()}, "trains by more than a mean loss"),
+        ({"algorithm": fl.Centralised(local=LOCAL)}, "all clients in one place"),
+        ({"algorithm": fl.QFedAvg(local=LOCAL)}, "clients of QFedAvg read their training examples beside these"),
+        ({"algorithm": fl.FedLC(local=LOCAL)}, "clients of FedLC upload what depends on their examples"),
+        ({"federation": federation(arrives=fl.data.Growing(0.5, 2))}, "counts how often the same examples are drawn"),
+    ],
+    ids=["batch_norm", "ldam", "svm", "centralised", "q_fedavg", "fedlc", "arrives"],
+)
+def test_what_clipped_gradients_do_not_cover_is_refused(more: dict[str, Any], said: str) -> None:
+    with pytest.raises(SettingError, match=said):
+        job(**more)
+
+
+def test_group_norm_is_taken() -> None:
+    model = lambda: nn.Sequential(nn.Linear(4, 6), nn.GroupNorm(2, 6), nn.Linear(6, 3))  # noqa: E731
+    assert job(model=model).run().metrics[-1]["epsilon"] > 0
+
+
+def test_devices_draw_for_themselves() -> None:
+    settings = job().settings
+    rule = Examples.gradients_of(settings)
+    assert rule.secret
+    assert (rule.noise, rule.clip) == (2.0, 0.5)
+    with pytest.raises(SettingError, match="devices know the noise by the settings of their run"):
+        Examples.gradients_of(dataclasses.replace(settings, privacy="examples:epsilon=3,delta=1e-5,clip=0.5"))
