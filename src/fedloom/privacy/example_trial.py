@@ -13,7 +13,6 @@ from contextlib import closing
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -26,14 +25,13 @@ from fedloom.core.fold.steps import Step
 from fedloom.core.local_training import Local
 from fedloom.core.model import Model
 from fedloom.core.network_makers import own_defaults
-from fedloom.data import Federation, by_lists
+from fedloom.data import Federation
 from fedloom.engines.engine_options import Options
 from fedloom.engines.links import Asked, Link, Question
 from fedloom.engines.loop import Loop
 from fedloom.privacy.by_example import ByExample, ExampleGradients, ReadsExamplesError
+from fedloom.privacy.method_trial import ROWS, a_few
 from fedloom.wording import some_of
-
-_ROWS = 8  # of each client
 
 
 def check_network(model: Model) -> None:
@@ -63,7 +61,7 @@ def trainings(job: Any, rule: ExampleGradients) -> int:
             f"privacy of examples is against whoever sees uploads, and {name} has the examples of all clients in one "
             "place: leave privacy out"
         )
-    few = _few(job.federation, 2 * len(job.population.models))
+    few = a_few(job.federation, 2 * len(job.population.models))
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # they come with the run
@@ -112,7 +110,7 @@ def _uploads(job: Any, federation: Federation, rule: ExampleGradients) -> tuple[
         for round in range(rounds):
             server = engine.round(server, tuple(range(federation.num_clients)), round)
     plan = job.algorithm.training
-    each = plan.steps or -(-_ROWS // min(plan.batch_size, _ROWS)) * plan.epochs
+    each = plan.steps or -(-ROWS // min(plan.batch_size, ROWS)) * plan.epochs
     return -(-sum(tried.steps) // (each * rounds * federation.num_clients)), link.seen
 
 
@@ -174,21 +172,9 @@ class _Seen(Link):
         return asked[2]
 
 
-def _few(federation: Federation, clients: int) -> Federation:
-    """Return clients with a few of a federation's examples each."""
-    roles = 1 if federation.local_val is None else 2
-    rows = np.arange(clients * _ROWS * roles).reshape(roles, clients, _ROWS)
-    train = federation.train.select(rows.reshape(-1) % len(federation.train))
-    parts = [by_lists(part.tolist()) for part in rows]
-    return Federation(
-        replace(train, groups=None), parts[0], local_val=parts[1] if roles == 2 else None,
-        public=federation.public, public_labels=federation.public_labels,
-    )  # fmt: skip
-
-
 def _with_others(federation: Federation) -> Federation:
     """Return the same clients with other examples but for the first of each."""
-    train, first = federation.train, federation.partition.indices[::_ROWS]
+    train, first = federation.train, federation.partition.indices[::ROWS]
     x, y = train.x.flip(0), train.y.flip(0)
     x = x + 1 if x.is_floating_point() else x
     y = (y + 1) % train.num_classes if train.has_classes else y

@@ -34,7 +34,7 @@ from fedloom.engines.links import Asked, Link, Question
 from fedloom.engines.message import Answer
 
 _CLIENTS = 40  # for each architecture
-_ROWS = 8  # of each client
+ROWS = 8  # of each client
 
 
 def shapes_of(job: Any) -> dict[tuple[str, str], Tree]:
@@ -66,7 +66,7 @@ class _Unfit(Exception):  # noqa: N818  # a finding
 def _tried(job: Any) -> dict[tuple[str, str], Tree]:
     if job.algorithm.requires.one_place:
         raise _Unfit("has the examples of all clients in one place, and no uploads")
-    few, settings = _few(job.federation, len(job.population.models) * _CLIENTS), job.settings
+    few, settings = a_few(job.federation, len(job.population.models) * _CLIENTS), job.settings
     with warnings.catch_warnings(), own_defaults():
         warnings.simplefilter("ignore")  # they come with the run
         made = Coordinator(
@@ -217,10 +217,10 @@ def _short(algorithm: Algorithm[Any, Any]) -> Algorithm[Any, Any]:
         return algorithm
 
 
-def _few(federation: Federation, clients: int) -> Federation:
+def a_few(federation: Federation, clients: int) -> Federation:
     """Return clients with a few of a federation's examples each."""
     roles = 1 if federation.local_val is None else 2
-    rows = np.arange(clients * _ROWS * roles).reshape(roles, clients, _ROWS)
+    rows = np.arange(clients * ROWS * roles).reshape(roles, clients, ROWS)
     train = federation.train.select(rows.reshape(-1) % len(federation.train))
     parts = [by_lists(part.tolist()) for part in rows]
     return Federation(

@@ -25,7 +25,7 @@ KINDS = by_name(
     (Kind("central:epsilon=4,delta=1e-5,clip=0.5 or central:noise=1,delta=1e-5,clip=adaptive:0.5",
           "fedloom.privacy.central:Central"),
      Kind("examples:epsilon=4,delta=1e-5,clip=1 or examples:noise=1,delta=1e-5,clip=1",
-          "fedloom.privacy.examples:Examples"))
+          "fedloom.privacy.private_examples:Examples"))
 )  # fmt: skip
 
 

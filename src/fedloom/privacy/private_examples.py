@@ -72,7 +72,8 @@ class Examples(Part):
         self.asked, self.text = asked, job.settings.privacy
         self.simulated = job.federation.train.remote is None
         self.times: npt.NDArray[np.int64] = np.zeros(job.federation.num_clients, np.int64)  # each was asked, in rounds
-        self.each, self.rate = np.zeros(0), np.zeros(0)  # steps of a round, and how often each example is in one
+        self.each: npt.NDArray[np.int64] = np.zeros(0, np.int64)  # steps of a round
+        self.rate: npt.NDArray[np.float64] = np.zeros(0)  # at which each draws its examples
         noise = math.nan if asked.noise is None else asked.noise
         self.gradients = ExampleGradients(clip=asked.clip, noise=noise, secret=not self.simulated)
         of, source = (" of a simulation", "the run's seed") if self.simulated else ("", "each device's entropy")

@@ -15,7 +15,7 @@ import fedloom as fl
 from fedloom.algorithms.shared.ldam import LDAM
 from fedloom.core.errors import SettingError
 from fedloom.privacy import accountant
-from fedloom.privacy.examples import Examples, _largest, planned
+from fedloom.privacy.private_examples import Examples, _largest, planned
 from fedloom.tasks import SVM
 from tiny import LOCAL, examples, federation, linear
 
