@@ -93,7 +93,7 @@ def assemble(job: Plan, stored: Mapping[str, Any], *, trains: bool = True) -> As
         aggregator=who.aggregator,
         links=parts.links,
         encoders=parts.encoders,
-        gradients=parts.gradients,
+        gradients=next(filter(None, (part.gradients for part in parts.all)), None),
         counts_states=settings.stateless or parts.wants.states,
         works=parts.wants.trained,
     )

@@ -252,11 +252,6 @@ class Parts:
         return next((part.sampler for part in self.all if part.sampler is not None), None)
 
     @property
-    def gradients(self) -> Any:
-        """The rule by which clients make gradients, of the first part that has one."""
-        return next(filter(None, (part.gradients for part in self.all)), None)
-
-    @property
     def held_out(self) -> set[int]:
         """Clients that are judged apart."""
         return {k for part in self.all for k in part.held_out}

@@ -85,8 +85,7 @@ class Engine(ServerSide):
         rows |= {"pools": [*self.keys.pools]} if self.keys.pools else {}
         o = self.options
         rows |= {"partial_sums": o.partial_sums} if o.partial_sums else {}
-        rows |= {"encoders": o.encoders} if o.encoders else {}
-        rows |= {"gradients": o.gradients} if o.gradients else {}
+        rows |= {name: kept for name in ("encoders", "gradients") if (kept := getattr(o, name))}
         return {"engine": self.name, "compilation": o.compilation, "bf16": o.bf16, **rows}
 
     def variant(self, algorithm: Algorithm[Any, Any], options: Options | None = None) -> Engine:

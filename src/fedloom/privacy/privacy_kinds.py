@@ -66,7 +66,6 @@ class Privacy(Part):
         found: tuple[Encoder, ...] = _part(settings.privacy).encoders(settings)
         return found
 
-    @staticmethod
-    def gradients_of(settings: RunSettings) -> Any:
-        """Return how clients make gradients of their examples by a run's settings."""
+    @classmethod
+    def gradients_of(cls, settings: RunSettings) -> Any:
         return _part(settings.privacy).gradients_of(settings)
