@@ -101,7 +101,8 @@ def test_the_page_of_a_run_has_what_was_measured(run: Path, tmp_path: Path, caps
 def test_mistakes_are_said(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     said = error(capsys, "analyse", str(run), "consistency", "--client", "Kiel")
     assert said == (
-        "consistency is of the whole run, got client 'Kiel': leave --client out; analyses of one client are confusion"
+        "consistency is of the whole run, got client 'Kiel': leave --client out; analyses of one client are "
+        "confusion, membership-inference"
     )
     assert error(capsys, "analyse", str(run), "confusion", "--client", "Kil").endswith("(did you mean 'Kiel'?)")
     with pytest.raises(SettingError, match="clients are the numbers 0 to 4, got 9: name one of them"):

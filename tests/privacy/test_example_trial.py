@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
+from typing import Any
+
 import pytest
 
 import fedloom as fl
@@ -14,19 +17,19 @@ from small import ONE_SHOT
 
 READ = "read their training examples beside these"
 UPLOAD = "upload what depends on their examples"
-MOVES = "moves buffers by the examples of its batch"
 REFUSED = {
-    "apfl_deng": MOVES, "apfl_ni": READ, "centralised": "in one place", "fedala": READ, "fedcurv": READ,
+    "apfl_ni": READ, "centralised": "in one place", "fedala": READ, "fedcurv": READ,
     "fedcurv_ni": READ, "fedfomo": UPLOAD, "fedlc": UPLOAD, "fedmeta": READ, "fedproto": READ, "fedrod": UPLOAD,
     "ifca": READ, "per_fedavg": READ, "pfedme": READ, "q_fedavg": READ,
 }  # fmt: skip
 
 
-def tried(name: str) -> int:
+def tried(name: str, **changes: Any) -> int:
     subject = Subject.of(ONE_SHOT.get(name, ALGORITHMS[name]))
-    size = 1 if subject.algorithm.requires.one_place else 4
+    algorithm = dataclasses.replace(subject.algorithm, **changes)
+    size = 1 if algorithm.requires.one_place else 4
     job = fl.Job(
-        algorithm=subject.algorithm, federation=subject.population().federation, model=dict(subject.models),
+        algorithm=algorithm, federation=subject.population().federation, model=dict(subject.models),
         settings=fl.RunSettings(rounds=3, cohort_size=size),
     )  # fmt: skip
     return trainings(job, ExampleGradients(clip=1.0, noise=1.0))
@@ -41,6 +44,11 @@ def test_each_method_protects_examples_or_is_refused(name: str) -> None:
             tried(name)
     else:
         assert tried(name) in (1, 2)
+
+
+def test_a_share_that_steps_move_is_seen() -> None:
+    with pytest.raises(SettingError, match="moves buffers by the examples of its batch"):
+        tried("apfl_deng", alpha_update="every_step")
 
 
 @pytest.mark.parametrize("name", ["fedavg", "fedrep"])

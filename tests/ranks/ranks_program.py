@@ -98,7 +98,7 @@ def other_backbones(kind: type[Ranks]) -> None:
         engine.serve()
         return
     with (
-        pytest.raises(SettingError, match=r"differ in .* networks, initial weights, encoders or bound"),
+        pytest.raises(SettingError, match=r"differ in .* networks, initial weights, encoders, gradients or bound"),
         contextlib.closing(engine),
     ):
         engine.serve() if rank else engine.open()

@@ -307,7 +307,7 @@ def test_a_rank_with_another_backbone_is_refused() -> None:
     assert one.ranks == [1]
     one.close()
     one.wires = InProcess([rank(alike), rank(other)])
-    with pytest.raises(SettingError, match=r"two differ in .* networks, initial weights, encoders or bound"):
+    with pytest.raises(SettingError, match=r"two differ in .* networks, initial weights, encoders, gradients or bound"):
         one.open()
 
 

@@ -70,10 +70,6 @@ class ExampleGradients:
         (lr, *rest), expected = context, batches.num_examples.clamp(1, self.batch_size).double()
         return ByExample(step.loss, step.optimiser, step.correct, step.goes_on, self), (lr, expected, *rest)
 
-    def bytes(self, parameters: int, rows: int) -> int:
-        """Return how many bytes gradients by example take for a client. `parameters`: bytes of those trained."""
-        return parameters * min(rows, max(1, HELD // max(1, parameters)))
-
 
 class ByExample(Descent):
     """A gradient step of an optimiser on gradients that are clipped example by example, with noise."""
