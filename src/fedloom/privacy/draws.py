@@ -50,8 +50,7 @@ class _Secret:
     """
 
     def uniform(self, count: int) -> npt.NDArray[np.float64]:
-        words = np.frombuffer(os.urandom(8 * count), np.uint64)
-        return np.asarray((words >> np.uint64(11)) * 2.0**-53, np.float64)
+        return uniforms(os.urandom(8 * count))
 
     def normal(self, shape: tuple[int, ...], dtype: torch.dtype) -> npt.NDArray[Any]:
         count = math.prod(shape)
@@ -59,3 +58,8 @@ class _Secret:
         angle = 2.0 * math.pi * self.uniform(2 * count)
         four = radius * np.cos(angle) + radius * np.sin(angle)  # two independent ones of each pair
         return np.asarray(four.reshape(2, *shape).sum(0) / 2, np.float32 if dtype == torch.float32 else np.float64)
+
+
+def uniforms(data: bytes) -> npt.NDArray[np.float64]:
+    """Return numbers in [0, 1) of 53 bits, of 8 bytes each."""
+    return (np.frombuffer(data, np.uint64) >> np.uint64(11)).astype(np.float64) * 2.0**-53

@@ -9,9 +9,11 @@ from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
+import torch
 
 from fedloom.coordinator.sampler import IntArray
 from fedloom.core.random import generator
+from fedloom.privacy.draws import source, uniforms
 
 Floats = npt.NDArray[np.float64]
 _KEY = os.urandom(32)  # of this process alone
@@ -25,21 +27,10 @@ def normals(seed: int | None, *words: int | str) -> Callable[[int], Floats]:
         *words: what they are for, such as the round.
     """
     if seed is None:
-        return _of_system
+        system = source(True, 0, 0)
+        return lambda count: system.normal((count,), torch.float64)
     draw = generator(seed, "privacy", *words)
     return lambda count: draw.normal(size=count)
-
-
-def _of_system(count: int) -> Floats:
-    """Return standard normal numbers by Box and Muller, each pair of two numbers of the system's own."""
-    radius, angle = _uniform(os.urandom(16 * (half := count // 2 + 1))).reshape(2, half)
-    radius, angle = np.sqrt(-2 * np.log1p(-radius)), 2 * np.pi * angle
-    return np.concatenate([radius * np.cos(angle), radius * np.sin(angle)])[:count]
-
-
-def _uniform(data: bytes) -> Floats:
-    """Return numbers in [0, 1) of 53 bits, of 8 bytes each."""
-    return (np.frombuffer(data, np.uint64) >> np.uint64(11)).astype(np.float64) * 2.0**-53
 
 
 @dataclass(frozen=True)
@@ -54,7 +45,7 @@ class Poisson:
 
     def __call__(self, round: int, sizes: IntArray, cohort_size: int) -> list[int]:
         if self.seed is None:
-            drawn = _uniform(hashlib.shake_256(_KEY + round.to_bytes(8, "big")).digest(8 * len(sizes)))
+            drawn = uniforms(hashlib.shake_256(_KEY + round.to_bytes(8, "big")).digest(8 * len(sizes)))
         else:
             drawn = generator(self.seed, "poisson", round).random(len(sizes))
         return np.flatnonzero(drawn < self.rate).tolist()
