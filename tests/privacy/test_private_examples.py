@@ -49,13 +49,13 @@ def test_epsilon_of_each_client_is_of_its_own_rate_and_steps() -> None:
 
 
 def test_clients_are_counted_by_the_rounds_that_asked_them(tmp_path: Path) -> None:
-    whole = job(cohort_size=2, rounds=4).run(tmp_path / "run")
+    whole = job(cohort_size=2, rounds=6).run(tmp_path / "run")
     asked = [k for record in whole.metrics[1:] for k in record["clients"]]
     most = max(map(asked.count, asked))
-    assert most >= 3
+    assert most >= 2
     assert whole.metrics[-1]["epsilon"] == pytest.approx(accountant.epsilon(most * 6, 1 / 3, 2.0, 1e-5))
-    job(cohort_size=2, rounds=3).run(tmp_path / "part")
-    assert job(cohort_size=2, rounds=4).run(tmp_path / "part", resume=True).metrics == whole.metrics
+    job(cohort_size=2, rounds=5).run(tmp_path / "part")
+    assert job(cohort_size=2, rounds=6).run(tmp_path / "part", resume=True).metrics == whole.metrics
 
 
 def test_a_budget_gives_the_noise_that_keeps_it() -> None:
