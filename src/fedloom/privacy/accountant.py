@@ -54,11 +54,14 @@ def noise_for(most: float, rounds: int, rate: float, delta: float) -> float:
         low, high = low / 2, low
         if low < 1 / _MOST:
             break  # so large an epsilon says nothing
-    while math.ceil(low * (scale := 10 ** (_DIGITS - 1 - math.floor(math.log10(high))))) + 1 < round(high * scale):
-        middle = math.ceil((low + high) / 2 * scale) / scale
+    while True:
+        scale = 10 ** (_DIGITS - 1 - math.floor(math.log10(high)))
+        under, over = math.floor(low * scale + 1e-6), round(high * scale)  # whole: halves of floats may stand still
+        if over - under < 2:
+            return high
+        middle = (under + over) // 2 / scale
         fits = epsilon(rounds, rate, middle, delta) <= most
         low, high = (low, middle) if fits else (middle, high)
-    return high
 
 
 def check_installed() -> None:
