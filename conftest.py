@@ -9,7 +9,6 @@ import random
 import subprocess
 import sys
 import zlib
-from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -21,8 +20,6 @@ import torch
 if TYPE_CHECKING:
     from fedloom.analyses.analysed_run import AnalysedRun, ReplayedRound
 
-KILLED = tuple(f"src/fedloom/{room}" for room in ("coordinator", "core", "deploy", "engines", "ranks", "storage"))
-KILLED += ("tests/attack", "tests/coordinator", "tests/deploy", "tests/ranks", "conftest.py", "constraints.txt")
 os.environ["HF_HUB_OFFLINE"] = "1"  # before it is read, by the first test that imports the hub: none asks for its files
 GOLDEN = Path(__file__).parent / "tests" / "golden"
 FIRST = ("test_flower.py", "test_battery.py", "test_ranks.py", "test_write.py", "test_writing.py", "test_runs.py")
@@ -56,7 +53,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     met somewhere: of 12 cases (4 algorithms x 3 engines), some(4) runs the 1st, 4th, 7th and 10th, or the 2nd, 5th, ...
 
     What takes longest comes `FIRST`, so that nobody waits for it in the end: `make test-all` keeps this order. CI runs
-    a `--share` of the slow cases of long tables, others with each commit.
+    a `--share` of what is slow, another one with each commit.
     """
     items.sort(key=lambda item: FIRST.index(item.path.name) if item.path.name in FIRST else len(FIRST))
     cases = dict[str, list[pytest.Item]]()
@@ -69,56 +66,32 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         for i, item in enumerate(several):
             if i not in kept:
                 item.add_marker(pytest.mark.slow)
-    left = set[str]()
-    if (since := config.getoption("kills_since")) and not may_break_kills(since, config.rootpath):
-        left.update(item.nodeid for item in items if item.get_closest_marker("kills"))
     if (share := config.getoption("share")) > 1:
         slow = [item.nodeid for item in items if item.get_closest_marker("slow")]
-        left.update(out_of_turn(slow, share, git(config.rootpath, "rev-parse", "HEAD") or ""))
-    if left:
-        config.hook.pytest_deselected(items=[item for item in items if item.nodeid in left])
-        items[:] = [item for item in items if item.nodeid not in left]
+        if left := out_of_turn(slow, share, commit_of(config.rootpath)):
+            config.hook.pytest_deselected(items=[item for item in items if item.nodeid in left])
+            items[:] = [item for item in items if item.nodeid not in left]
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--kills-since", help="leave out tests marked `kills` where nothing that they kill has changed")
     parser.addoption(
-        "--share", type=int, default=1, metavar="N",
-        help="of a test with ten slow cases or more run each Nth of them, in turn from commit to commit",
-    )  # fmt: skip
+        "--share", type=int, default=1, metavar="N", help="run each Nth slow test, in turn from commit to commit"
+    )
 
 
 def out_of_turn(names: Sequence[str], share: int, commit: str) -> set[str]:
-    """Return the names of cases that are left out at a commit: of ten slow cases or more of a test all but a share.
-
-    With a share of 2, a case of even digest runs at a commit of even digest.
-    """
-    several = Counter(name.partition("[")[0] for name in names)
+    """Return the names of cases that are left out at a commit: three of four with a share of 4."""
     turn = zlib.crc32(commit.encode())
-    return {
-        name for name in names
-        if several[name.partition("[")[0]] >= 10 and (zlib.crc32(name.encode()) - turn) % share
-    }  # fmt: skip
+    return {name for name in names if (zlib.crc32(name.encode()) - turn) % share}
 
 
-def git(root: Path, *words: str) -> str | None:
-    """Return what git prints, nothing where it fails."""
+def commit_of(root: Path) -> str:
+    """Return the commit that is there, nothing where nobody can tell."""
     try:
-        found = subprocess.run(["git", *words], cwd=root, capture_output=True, text=True)
+        found = subprocess.run(["git", "rev-parse", "HEAD"], cwd=root, capture_output=True, text=True)
     except OSError:  # there is no git
-        return None
-    return found.stdout.strip() if found.returncode == 0 else None
-
-
-def may_break_kills(since: str, root: Path) -> bool:
-    """Return whether a kill could end otherwise than at a commit: what keeps or carries a run has changed since then.
-
-    So it is too where nobody can tell: there is no such commit, or it is this one.
-    """
-    then = git(root, "rev-parse", "--verify", "--quiet", f"{since}^{{commit}}")
-    if then is None or then == git(root, "rev-parse", "HEAD"):
-        return True
-    return git(root, "diff", "--name-only", then, "--", *KILLED) != ""
+        return ""
+    return found.stdout.strip()
 
 
 @pytest.fixture(autouse=True)

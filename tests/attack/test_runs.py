@@ -14,7 +14,6 @@ import damages
 import kills
 
 
-@pytest.mark.kills
 @pytest.mark.slow
 @pytest.mark.parametrize(("name", "engine"), [("kt_pfl", "loop"), ("dense", "loop"), ("pfedsd", "workers")])
 @pytest.mark.filterwarnings("ignore::fedloom.core.errors.SettingWarning")

@@ -558,7 +558,6 @@ def test_rounds_beyond_those_of_a_kill_are_set_aside(done: Path) -> None:
     assert (done / "set-aside/1/checkpoints/00000006-server.safetensors").exists()
 
 
-@pytest.mark.kills
 @pytest.mark.slow
 def test_the_rounds_of_a_kill_are_cut(tmp_path: Path) -> None:
     job = _job(checkpoint_every=4)
@@ -582,7 +581,6 @@ def test_a_tail_that_no_run_wrote_is_set_aside(done: Path) -> None:
     assert verify(done).whole
 
 
-@pytest.mark.kills
 @pytest.mark.slow
 def test_deleting_a_checkpoint_can_be_killed_at_every_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What is left over is known to be so: nothing goes aside, and verify says that all is well."""
@@ -722,7 +720,6 @@ def test_another_failure_of_a_lock_is_an_error(done: Path, monkeypatch: pytest.M
 # ---- more rounds, killed at any moment
 
 
-@pytest.mark.kills
 @pytest.mark.slow
 def test_giving_a_run_more_rounds_can_be_killed_at_any_write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write = files.write

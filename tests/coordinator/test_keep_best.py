@@ -101,7 +101,6 @@ def test_a_run_that_was_stopped_keeps_the_same(after: int, tmp_path: Path) -> No
     assert verify(tmp_path / "cut").notes == []
 
 
-@pytest.mark.kills
 @pytest.mark.slow
 def test_a_run_that_was_killed_at_any_step_keeps_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(f"{__name__}.VALIDATION", (0.1, 0.1, 0.8, 0.2, 0.3, 0.9, 0.1))

@@ -112,7 +112,6 @@ def test_ranks_begin_with_a_file_and_go_on_without_it(tmp_path: Path) -> None:
     assert [p.name for p in (tmp_path / "ranks").glob("*.safetensors")] == ["initial-0.safetensors"]
 
 
-@pytest.mark.kills
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::fedloom.core.errors.SettingWarning")
 @pytest.mark.parametrize(("transport", "victim"), [("gloo", "server"), ("mpi", "rank")])

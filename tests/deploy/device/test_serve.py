@@ -80,7 +80,6 @@ def test_examples_of_devices_arrive_and_drift_as_in_the_loop(tmp_path: Path) -> 
     assert (tmp_path / "out" / "metrics.jsonl").read_bytes() == of_loop(tmp_path, changing)
 
 
-@pytest.mark.kills
 @pytest.mark.slow
 def test_a_device_that_was_killed_comes_back(tmp_path: Path) -> None:
     """It is asked again, at its state, and the numbers are those of the loop that loses it in the meantime."""

@@ -41,7 +41,6 @@ def test_a_federation_with_tls_and_keys_has_the_bits_of_the_loop(algorithm: str,
     assert not [*(folder / "out").glob("*.db")]
 
 
-@pytest.mark.kills
 def test_keys_decide_who_is_in_and_a_killed_server_goes_on(federation: Federation) -> None:
     """A key that is not registered is refused until it is; a killed server is resumed; a device whose key is removed
     is out. Nothing that either side started is left. Devices are killed over NATS, and by tests/attack/carried.py.

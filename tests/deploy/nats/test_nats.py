@@ -55,7 +55,6 @@ def test_a_federation_with_tls_and_keys_has_the_bits_of_the_loop(algorithm: str,
     assert federation.left() == []
 
 
-@pytest.mark.kills
 def test_keys_decide_who_is_in_and_a_killed_server_and_device_go_on(federation: Federation) -> None:
     """As over Flower: refused until registered, back after a kill, resumed, and out once its key is removed."""
     folder, log = federation.folder, federation.folder / "out" / "metrics.jsonl"

@@ -229,7 +229,6 @@ def test_a_server_that_is_gone_ends_the_session(place: Place) -> None:
         end.receive()
 
 
-@pytest.mark.kills
 def test_a_nats_server_that_is_killed_is_started_again_and_devices_return(place: Place) -> None:
     place.serve("Kiel", named("Kiel"))
     until(place.manager.arrivals)

@@ -127,7 +127,6 @@ def test_stateless_devices_give_the_same_bits(tmp_path: Path) -> None:
     assert not list(tmp_path.glob("True/[0-9]*"))  # on no device
 
 
-@pytest.mark.kills
 @pytest.mark.slow
 @pytest.mark.parametrize("stateless", [False, True])
 def test_a_killed_server_goes_on_and_devices_may_be_other_machines(stateless: bool, tmp_path: Path) -> None:
