@@ -27,14 +27,11 @@ from fedloom.privacy.clipped_sums import ClippedSums, Mechanism, Shapes
 from fedloom.privacy.method_trial import shapes_of
 from fedloom.privacy.privacy_kinds import said
 from fedloom.privacy.secret_draws import Poisson
+from fedloom.privacy.told_beside import told_beside
 
 _FIRST = 0.1  # clip norm with which an adaptive one begins, the paper's
 _BEGUN = "rounds_begun.txt"  # of a run with devices, beside its records
 _KEYS = {"epsilon": float, "noise": float, "delta": float, "clip": str}
-_NOT_COVERED = (
-    "Training losses, numbers of personal and validation examples, what was chosen by them, how tables were prepared "
-    "and who was asked are not in it."
-)
 _ADAPTIVE = Named(("adaptive:QUANTILE",), float, (float,))
 
 
@@ -114,8 +111,8 @@ class Central(Part):
                 "epsilon",
                 f"Epsilon{of}",
                 f"epsilon{of}",
-                f"(epsilon, {asked.delta:g})-differential privacy of clients so far, of the means of their uploads "
-                f"alone, with noise of {source}. {_NOT_COVERED}",
+                f"(epsilon, {asked.delta:g})-differential privacy of clients so far, of the means of their uploads, "
+                f"with noise of {source}; {told_beside(job, losses=True)}.",
                 unit="",
                 better="low",
                 range=(0.0, None),

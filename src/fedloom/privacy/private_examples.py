@@ -23,15 +23,12 @@ from fedloom.privacy import accountant
 from fedloom.privacy.by_example import ExampleGradients
 from fedloom.privacy.example_trial import check_network, trainings
 from fedloom.privacy.privacy_kinds import said
+from fedloom.privacy.told_beside import told_beside
 
 _FORM = "examples:noise=1,clip=1,delta=1e-5"
 _KEYS = {"epsilon": float, "noise": float, "delta": float, "clip": float}
 _GROUPS = 8  # of clients, for the mean of their epsilons
 _BEGUN = "clients_asked.txt"  # of a run with devices, beside its records
-_NOT_COVERED = (
-    "It is of uploads alone: training losses, numbers of personal and validation examples and what was chosen by them "
-    "are not in it, nor how many examples a client has."
-)
 
 
 @dataclass(frozen=True)
@@ -83,11 +80,14 @@ class Examples(Part):
         )
         shared: Mapping[str, Any] = {"unit": "", "better": "low", "range": (0.0, None)}
         self.columns = (
-            Measure("epsilon", f"Epsilon{of}", f"epsilon{of}", f"{what}: the largest of all. {_NOT_COVERED}", **shared),
+            Measure(
+                "epsilon", f"Epsilon{of}", f"epsilon{of}",
+                f"{what}: the largest of all, of uploads; {told_beside(job, losses=self.simulated)}.", **shared,
+            ),
             Measure(
                 "epsilon_mean", f"Mean epsilon{of}", f"mean epsilon{of}",
-                f"{what}: the mean over clients that took part, each counted as the largest in its eighth of them. "
-                f"{_NOT_COVERED}", **shared,
+                f"{what}: the mean over clients that took part, each counted as the largest in its eighth of them.",
+                **shared,
             ),
         )  # fmt: skip
 
