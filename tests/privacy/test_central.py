@@ -23,6 +23,7 @@ from tiny import LOCAL, federation, linear
 
 SETTINGS = fl.RunSettings(rounds=4, cohort_size=3, engine="loop", threads=1)
 NOISE = "central:noise=1,delta=1e-5,clip=0.5"
+SAMPLER = {"kind": "Poisson", "rate": 0.5, "seed": 0, "entropy": "of the run's seed"}
 BUDGET = "central:epsilon=6,delta=1e-5,clip=adaptive:0.5"
 
 
@@ -72,9 +73,9 @@ def test_what_uploads_nothing_costs_nothing() -> None:
 
 def test_clients_are_drawn_each_by_itself() -> None:
     history = job(rounds=8, per_client=True).run()
-    assert history.manifest["sampler"] == {"kind": "Poisson", "rate": 0.5, "seed": 0}
+    assert history.manifest["sampler"] == SAMPLER
     assert len({len(m["clients"]) for m in history.metrics[1:]}) > 1
-    assert job(sampler=fl.Uniform(7)).run().manifest["sampler"] == {"kind": "Poisson", "rate": 0.5, "seed": 0}
+    assert job(sampler=fl.Uniform(7)).run().manifest["sampler"] == SAMPLER
 
 
 def test_noise_is_found_for_the_rounds_of_the_run() -> None:
@@ -200,7 +201,7 @@ def test_with_devices_noise_is_of_the_system(sites: Path) -> None:
     one, other = (serving(sites).run(sites / f"out{i}") for i in range(2))
     assert one.measures["epsilon"].title == "Epsilon"
     assert "with noise of the system's entropy" in one.measures["epsilon"].meaning
-    assert one.manifest["sampler"] == {"kind": "Poisson", "rate": 0.6, "seed": None}
+    assert one.manifest["sampler"] == {"kind": "Poisson", "rate": 0.6, "seed": None, "entropy": "of the system"}
     assert one.series("epsilon").tolist() == other.series("epsilon").tolist()
     assert not torch.equal(tree.leaves(one.server)[0], tree.leaves(other.server)[0])
 

@@ -4,19 +4,25 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+import math
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from torch import nn
 
 import fedloom as fl
+from convolved_losses import convolved
 from fedloom.algorithms.shared.ldam import LDAM
+from fedloom.core import tree
 from fedloom.core.errors import SettingError
 from fedloom.privacy import accountant
-from fedloom.privacy.private_examples import Examples, _largest, planned
+from fedloom.privacy.private_examples import Asked, Examples, _largest, planned
 from fedloom.tasks import SVM
+from fedloom.testing.in_process import InProcess
+from site_devices import members, serve, settings as site_settings, source_of_server, write_sites
 from tiny import LOCAL, examples, federation, linear
 
 SETTINGS = fl.RunSettings(rounds=3, cohort_size=3, engine="loop", threads=1)
@@ -46,6 +52,24 @@ def test_epsilon_of_each_client_is_of_its_own_rate_and_steps() -> None:
         assert record["epsilon"] == pytest.approx(max(spent))
         assert record["epsilon_mean"] == pytest.approx(np.mean(spent))
     assert history.measures["epsilon"].title == "Epsilon of a simulation"
+
+
+@pytest.mark.some(4)
+@pytest.mark.parametrize("seed", range(200))
+def test_epsilon_is_that_of_losses_that_are_convolved_for_each_client(seed: int) -> None:
+    """Three clients of any sizes, that any number of rounds have asked, under any plan of training."""
+    draw = np.random.default_rng(seed)
+    noise, size = round(10 ** draw.uniform(-0.2, 0.8), 2), int(10 ** draw.uniform(0, 2))
+    part = Examples(Asked(delta=1e-5, epsilon=None, noise=noise, clip=1.0), job())
+    plan = fl.Local(epochs=int(draw.integers(1, 4)), batch_size=size, optimiser=fl.SGD(lr=0.1))
+    sizes, asked = (10 ** draw.uniform(0.5, 3, 3)).astype(np.int64), draw.integers(0, 8, 3)
+    asked[0] += 1
+    part.each, part.rate = planned(sizes, plan), np.minimum(1.0, size / sizes)
+    steps = [plan.epochs * math.ceil(n / min(size, n)) * t for n, t in zip(sizes, asked, strict=True)]
+    spent = [
+        convolved(t, min(1.0, size / n), noise, 1e-5) if t else 0.0 for t, n in zip(steps, sizes.tolist(), strict=True)
+    ]
+    assert part._epsilon(asked) == pytest.approx(max(spent), rel=0.01)
 
 
 def test_clients_are_counted_by_the_rounds_that_asked_them(tmp_path: Path) -> None:
@@ -133,3 +157,39 @@ def test_devices_draw_for_themselves() -> None:
     assert (rule.noise, rule.clip) == (2.0, 0.5)
     with pytest.raises(SettingError, match="devices know the noise by the settings of their run"):
         Examples.gradients_of(dataclasses.replace(settings, privacy="examples:epsilon=3,delta=1e-5,clip=0.5"))
+
+
+def serving(folder: Path, rounds: int = 3) -> fl.Job:
+    """Return a run of five devices, of which three are asked in a round."""
+    words = site_settings(
+        "fedavg",
+        **{"run.rounds": rounds, "run.cohort_size": 3, "run.eval_every": 9, "run.privacy": NOISE},
+    )
+    return serve(folder, words, InProcess(members(folder)), source_of_server(folder))
+
+
+@pytest.mark.filterwarnings("ignore:Kiel")
+def test_with_devices_draws_are_their_own_and_rounds_that_are_lost_count(tmp_path: Path) -> None:
+    """A process is killed in round 2; who goes on asks the devices of round 2 anew."""
+    write_sites(tmp_path)
+
+    def killed(history: fl.History) -> None:
+        if len(history.metrics) == 2:
+            raise KeyboardInterrupt
+
+    whole = serving(tmp_path).run(tmp_path / "whole")
+    assert whole.measures["epsilon"].title == "Epsilon"
+    assert "with draws and noise of each device's entropy" in whole.measures["epsilon"].meaning
+    assert whole.manifest["fixed"]["gradients"]["entropy"] == "of the system"
+    assert [record["train_loss"] for record in whole.metrics[1:]] == [None] * 3
+    with pytest.raises(KeyboardInterrupt):
+        serving(tmp_path).run(tmp_path / "out", on_round=killed)
+    log, asked = tmp_path / "out/clients_asked.txt", [record["clients"] for record in whole.metrics[1:]]
+    assert log.read_text() == f"{' '.join(map(str, asked[0]))}\n"
+    log.write_text(log.read_text() + 9 * f"{' '.join(map(str, asked[1]))}\n")  # what processes leave that are killed
+    again = serving(tmp_path).run(tmp_path / "out", resume=True)
+    assert [record["clients"] for record in again.metrics[1:]] == asked
+    assert again.metrics[1]["epsilon"] == whole.metrics[1]["epsilon"]
+    assert again.metrics[2]["epsilon"] > 1.5 * whole.metrics[2]["epsilon"]
+    for one, other in zip(tree.leaves(again.server), tree.leaves(whole.server), strict=True):
+        assert not torch.equal(one, other)

@@ -9,7 +9,8 @@ Flat Minima.* ECCV 2022. https://arxiv.org/abs/2203.11834. The step is that of S
     w  <- sum_k (n_k / n) w_k                    on the server, as `fedavg`
 
 Momentum and weight decay act on the second gradient alone. Both passes have the same dropout masks and augmentation.
-BatchNorm follows the first pass alone. `train_loss` is that of the second. A step costs two.
+BatchNorm follows the first pass alone. `train_loss` is that of the second. A step costs two. Where examples are private
+(`privacy="examples:..."`), each example has a worst point of its own.
 
 Down: the model. Up: the model. Kept by the client: nothing. rho = 0 is FedAvg.
 

@@ -11,7 +11,7 @@ Each example is in each batch with probability L / n, whoever else is.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -27,7 +27,7 @@ from fedloom.core.fold.steps import Descent, Step
 from fedloom.core.local_training import Local
 from fedloom.core.optimiser import Optimiser
 from fedloom.core.random import fold_in
-from fedloom.privacy.draws import source
+from fedloom.privacy.draws import entropy, source
 
 HELD = 64 << 20  # bytes of gradients by example at a time, for a client
 
@@ -51,6 +51,10 @@ class ExampleGradients:
     noise: float
     secret: bool = False
     batch_size: int = 0
+    entropy: str = field(init=False)  # for the manifest
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "entropy", entropy(self.secret))
 
     def of(self, local: Local) -> ExampleGradients:
         """Return the rule of a training with this plan."""

@@ -12,6 +12,11 @@ import numpy.typing as npt
 import torch
 
 
+def entropy(secret: bool) -> str:
+    """Return of which entropy draws are, as manifests say it."""
+    return "of the system" if secret else "of the run's seed"
+
+
 class Draws(Protocol):
     """Source of random numbers."""
 

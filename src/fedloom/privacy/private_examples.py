@@ -180,12 +180,6 @@ class Examples(Part):
         spent = sum(len(g) * self._epsilon(self.times[g[-1:]], g[-1:]) for g in groups) / max(1, len(there))
         return {"epsilon_mean": spent if math.isfinite(spent) else None}
 
-    def stop(self, run: Running, record: Record | None) -> str | None:
-        most = self.asked.epsilon
-        if most is None or (next_one := self._epsilon(self.times + (self.times > 0))) <= most or self.simulated:
-            return None
-        return f"a client that takes part once more would have epsilon = {next_one:.4g}, and {most:g} were asked for"
-
     def _epsilon(self, times: npt.NDArray[np.int64], clients: Any = slice(None)) -> float:
         """Return the largest epsilon of clients that were asked so often."""
         pairs = _largest(times * self.each[clients], self.rate[clients])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 import numpy.typing as npt
@@ -13,7 +13,7 @@ import torch
 
 from fedloom.coordinator.sampler import IntArray
 from fedloom.core.random import generator
-from fedloom.privacy.draws import source, uniforms
+from fedloom.privacy.draws import entropy, source, uniforms
 
 Floats = npt.NDArray[np.float64]
 _KEY = os.urandom(32)  # of this process alone
@@ -42,6 +42,10 @@ class Poisson:
 
     rate: float
     seed: int | None = None
+    entropy: str = field(init=False)  # for the manifest, of the noise too
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "entropy", entropy(self.seed is None))
 
     def __call__(self, round: int, sizes: IntArray, cohort_size: int) -> list[int]:
         if self.seed is None:

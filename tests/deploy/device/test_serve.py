@@ -248,6 +248,7 @@ def test_over_mpi(tmp_path: Path) -> None:
         ),
         ({"run": {"partial_sums": 2}}, "run.partial_sums is for ranks, and each device answers for itself"),
         ({"run": {"secure_aggregation": "range=8"}}, "run.secure_aggregation is for simulations yet"),
+        ({"run": {"privacy": "examples:epsilon=3,delta=1e-5,clip=1"}}, "devices know the noise by the settings of th"),
         ({"run": {"evaluate_training": True}}, "run.evaluate_training needs numbers that devices do not send"),
         ({"run": {"per_client": True}}, "run.per_client needs numbers that devices do not send"),
         ({"run": {"engine": "loop"}}, "run.engine = 'loop' simulates clients"),

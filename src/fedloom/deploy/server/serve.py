@@ -12,6 +12,7 @@ from typing import Any
 from fedloom.coordinator import Job, RunSettings, check_free
 from fedloom.coordinator.directory import RunDirectory
 from fedloom.coordinator.history import History
+from fedloom.coordinator.part import encoders_of, gradients_of
 from fedloom.core.errors import CodecError, SettingError
 from fedloom.core.naming import forbid_imports
 from fedloom.core.task import needs_moments
@@ -215,6 +216,7 @@ def settings_of(described: dict[str, Any]) -> Experiment:
     ):
         if forbidden:
             raise SettingError(f"fedloom serve: {reason}: change the settings, or simulate it with fedloom run")
+    encoders_of(run), gradients_of(run)  # what devices would not take is said before they come
     its = {} if "run.bound" in flat(described) or run.privacy != "none" else {"run.bound": BOUND_OF_DEVICES}
     return experiment.with_all(
         {"run.engine": "devices", "run.compilation": "none", "run.on_nonfinite": "refuse", **its}
