@@ -18,6 +18,7 @@ from fedloom.core.model import Model
 from fedloom.core.types import Weights
 from fedloom.engines.engine_options import Options
 from fedloom.engines.loop import Loop
+from fedloom.engines.memory import step_bytes
 from fedloom.engines.stacked import Stacked
 from fedloom.engines.workers import Workers
 from fedloom.privacy.by_example import ByExample, ExampleGradients
@@ -245,6 +246,18 @@ def test_engines_agree(method: Any) -> None:
     for more in ({}, {"compilation": "trace"}, {"chunk": 2}):
         for a, b in zip(expected, tree.leaves(after_rounds(Stacked, algorithm, **more)), strict=True):
             assert torch.allclose(a.double(), b.double(), atol=1e-6), more
+
+
+@pytest.mark.parametrize("micro", [None, 3])
+def test_stacks_leave_room_for_gradients_by_example(micro: int | None) -> None:
+    """A measured step holds 1.3 to 1.9 times the gradients: they are copied to be summed."""
+    p, size = population(mlp), LOCAL.batch_size
+    local = fl.replace(LOCAL, optimiser=fl.SGD(lr=0.1, micro_batch=micro))
+    rows, each = micro or 2 * size, 4 * p.models["net"].num_params
+    step = step_bytes(p.models["net"], p, size)
+    stacked = Stacked(p, fl.FedAvg(local=local), Options(gradients=RULE))
+    assert stacked.chunks == {"net": (2 << 30) // (step + 2 * rows * each)}
+    assert ExampleGradients(clip=1.0, noise=1.0, batch_size=512).held(1 << 20) == 128 << 20
 
 
 def test_losses_stay_where_draws_are_secret() -> None:

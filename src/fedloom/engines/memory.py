@@ -21,10 +21,13 @@ from fedloom.engines.population import Population
 COPIES = 8  # of the trained weights that a step holds: weights, gradients, momenta, what was received, and copies
 
 
-def step_bytes(model: Model, population: Population, batch_size: int) -> int:
-    """Return the bytes that a training step holds for one client: copies of what is trained, and activations."""
+def step_bytes(model: Model, population: Population, batch_size: int, rule: Any = None) -> int:
+    """Return the bytes that a training step holds for one client: copies of what is trained, and activations.
+
+    `rule`: of gradients by example, which are there too.
+    """
     trained = model.num_params * torch.finfo(population.dtype).bits // 8
-    return COPIES * trained + batch_size * activation_bytes(model, population)
+    return COPIES * trained + (rule.held(trained) if rule else 0) + batch_size * activation_bytes(model, population)
 
 
 def frozen_bytes(population: Population) -> int:

@@ -41,5 +41,5 @@ class Stacked(Engine):
         budget = torch.cuda.mem_get_info(p.device)[0] // 2 if p.device.type == "cuda" else 2 << 30
         if self.options.chunk:
             return dict.fromkeys(p.models, self.options.chunk)
-        budget, batch_size = budget - frozen_bytes(p), self.algorithm.local.batch_size
-        return {name: max(1, budget // step_bytes(model, p, batch_size)) for name, model in p.models.items()}
+        budget, size, rule = budget - frozen_bytes(p), self.algorithm.local.batch_size, self.runtime.gradients
+        return {name: max(1, budget // step_bytes(model, p, size, rule)) for name, model in p.models.items()}

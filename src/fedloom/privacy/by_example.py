@@ -45,12 +45,14 @@ class ExampleGradients:
         noise: standard deviation of the noise in the sum, as a multiple of `clip`.
         secret: whether draws come from the system's entropy, and not from keys that the server has too.
         batch_size: expected examples of a batch, of a client that has so many.
+        rows: examples of which there are gradients at a time; None: as many as `HELD` bytes hold.
     """
 
     clip: float
     noise: float
     secret: bool = False
     batch_size: int = 0
+    rows: int | None = None
     entropy: str = field(init=False)  # for the manifest
 
     def __post_init__(self) -> None:
@@ -58,7 +60,11 @@ class ExampleGradients:
 
     def of(self, local: Local) -> ExampleGradients:
         """Return the rule of a training with this plan."""
-        return replace(self, batch_size=local.batch_size)
+        return replace(self, batch_size=local.batch_size, rows=local.optimiser.micro_batch)
+
+    def held(self, trained: int) -> int:
+        """Return the most bytes of gradients by example, `trained` each, with a copy: of a batch of twice its size."""
+        return 2 * trained * min(2 * self.batch_size, self.rows or max(1, HELD // max(1, trained)))
 
     def instead(self, step: Step, batches: Schedule, context: tuple[Any, ...]) -> tuple[ByExample, tuple[Any, ...]]:
         """Return the step of a training on a client's own examples, and its context, in the place of those given.
