@@ -11,7 +11,7 @@ from made import made_run, methods
 
 from fedloom import History
 from fedloom.report.grouping import read_methods
-from fedloom.report.methods import evaluation_seconds, training_seconds
+from fedloom.report.methods import Spread, evaluation_seconds, training_seconds
 
 
 def test_unfinished_runs_are_told_and_left_out_of_means(tmp_path: Path) -> None:
@@ -85,6 +85,15 @@ def test_curves_and_spreads_by_hand(tmp_path: Path) -> None:
     assert (last.mean, last.std, last.count) == (pytest.approx(0.7), pytest.approx(0.2**0.5 / 10**0.5), 2)
     assert method.last("personal_accuracy") is None
     assert method.curve("personal_accuracy") is None
+
+
+def test_equal_numbers_have_no_spread(tmp_path: Path) -> None:
+    for seed in range(3):
+        folder = made_run(tmp_path / str(seed), seed=seed, rounds=1)
+        lines = [{"round": t, "global_accuracy": 0.1, "bytes_up": 10} for t in range(2)]
+        (folder / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    assert np.std([0.1] * 3, ddof=1) > 0
+    assert methods(tmp_path)[0].last("global_accuracy") == Spread(0.1, 0.0, 3)
 
 
 def test_a_curve_ends_where_the_shortest_run_ends(tmp_path: Path) -> None:

@@ -272,6 +272,8 @@ class Method:
         known = [float(v) for v in values if v is not None and not np.isnan(v)]
         if len(known) < len(values):
             return None
+        if len(known) > 1 and len({*known}) == 1:  # epsilon, say, whose mean may differ from each in the last bit
+            return Spread(known[0], 0.0, len(known))
         return Spread(float(np.mean(known)), float(np.std(known, ddof=1)) if len(known) > 1 else np.nan, len(known))
 
     def last(self, name: str, count: int = 1) -> Spread | None:
