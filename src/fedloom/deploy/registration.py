@@ -24,6 +24,7 @@ from fedloom.tables.targets import class_numbers
 _LATE = ("target_dtype", "target_shape", "targets", "statistics_digest", "name", "inputs", "vocabulary")
 CAP = 1_000_000  # the most examples of a device that count, by default
 INVITATION = "invitation"  # instead of a method: asks whether a device takes part in a round
+MASKED = "masked"  # instead of a method: a message of a masked sum
 TIMES_MEDIAN = 10  # and at most this multiple of the median over devices
 _LONGEST, _LARGEST = 1000, 1 << 21  # characters of a name, bytes of all names of classes or of columns
 _LONGEST_NAME = 64  # characters of a device's name

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import Any, cast
 
 import numpy as np
@@ -15,13 +16,15 @@ from fedloom.coordinator.part import Brief, Part
 from fedloom.coordinator.trial_round import try_round
 from fedloom.core import tree
 from fedloom.core.cohort import Total
-from fedloom.core.errors import SettingError, StackingError
+from fedloom.core.errors import RefusedError, SettingError, StackingError
 from fedloom.core.grammar import arguments
 from fedloom.core.types import Tree, Weighted, Weights
+from fedloom.data import Examples
 from fedloom.engines.accounting import is_named
 from fedloom.engines.links import Asked, Link, Question
 from fedloom.privacy.fixed_point import Bits, FixedPoint, Words
 from fedloom.privacy.masked_terms import LEAST
+from fedloom.privacy.method_trial import a_few
 
 _FORM = "range=8,bits=32,masks=true"
 _KEYS = {"range": float, "bits": int, "masks": bool}
@@ -73,8 +76,8 @@ class SecureSums(Part):
         settings, name = job.settings, type(job.algorithm).__name__
         links = [type(link).__name__ for part in job.parts for link in part.links]
         single, needs = "shows the server no single upload", job.algorithm.requires
+        remote = job.federation.train.remote is not None
         for forbidden, what, why in (
-            (job.federation.train.remote is not None, "devices", "is for simulations yet"),
             (settings.aggregator != "mean", f"aggregator = {settings.aggregator!r}", single),
             (settings.bound != "none", f"bound = {settings.bound!r}", single),
             (settings.on_nonfinite != "stop", f"on_nonfinite = {settings.on_nonfinite!r}", single),
@@ -84,6 +87,7 @@ class SecureSums(Part):
             (settings.partial_sums is not None, f"partial_sums = {settings.partial_sums}", "adds up all at once"),
             (settings.stateless, "stateless = true", "shows the server no client's state"),
             (needs.server_training, f"{name}, whose server trains", "tries methods first: some have no small round"),
+            (remote and needs.mixed, f"{name}, which mixes architectures", "adds up devices of one network"),
         ):  # fmt: skip
             if forbidden:
                 raise SettingError(
@@ -94,6 +98,10 @@ class SecureSums(Part):
                 f"secure_aggregation adds up {LEAST} clients or more, and a round asks {job.trainees.cohort_size}: "
                 "raise cohort_size (--cohort)"
             )
+        if remote:
+            from fedloom.privacy import mask_secrets as mask_secrets  # which a run needs then, and says so if it cannot
+
+            job = replace(job, federation=_blank(job), fleet=None)
         trial = Part()
         trial.links = (InFixedPoint(self.asked, stop=True),)
         try:  # in which the setting would ask for the next trial
@@ -112,24 +120,65 @@ class InFixedPoint(Link):
 
     def __init__(self, asked: SecureAggregation, *, stop: bool = False) -> None:
         self.asked, self.stop = asked, stop
-        self._sum: MaskedMean | None = None
+        self.sum: MaskedMean | None = None  # of the newest question
 
     def total(self, question: Question, total: Total) -> Total:
-        self._sum = MaskedMean(self.asked, _largest_weights(question, question.clients))
-        self.least = self._sum.least
-        return self._sum
+        weights = largest_weights(question.engine, question.call.round, question.clients)
+        self.sum = MaskedMean(self.asked, weights)
+        self.least = self.sum.least
+        return self.sum
 
     def refuse(self, question: Question, asked: Asked) -> dict[int, str]:
         request, _, answer = asked
-        if self._sum is None:  # the upload of a method without a mean
+        if self.sum is None or not tree.leaves(answer.upload):  # a method without a mean; a device, which looks itself
             return {}
-        limits = _largest_weights(question, request.clients)
-        bad = self._sum.beyond(answer.upload, request.clients, limits)
+        limits = largest_weights(question.engine, question.call.round, request.clients)
+        bad = self.sum.beyond(answer.upload, request.clients, limits)
         if bad and self.stop:
             raise SettingError(
                 f"in a trial of one batch, secure_aggregation refuses client {min(bad)}: {bad[min(bad)]}"
             )
         return bad
+
+
+@dataclass(frozen=True)
+class FixedUploads:
+    """Uploads as words: of each `Weighted` its numbers, and then its weight.
+
+    `whole`: the most that the weights of all clients together may be.
+    """
+
+    asked: SecureAggregation
+    whole: float
+    clients: int
+
+    @functools.cached_property
+    def point(self) -> FixedPoint:
+        """Fixed point of weighted numbers."""
+        return FixedPoint.chosen(self.asked.bits, self.asked.most, self.whole, max(1, self.clients))
+
+    @functools.cached_property
+    def heft(self) -> FixedPoint:
+        """Fixed point of weights."""
+        return FixedPoint(self.point.bits, 1.0, self.whole, max(1, self.clients))
+
+    def words(self, nodes: Sequence[Weighted[Any]], place: int, most: float = math.inf) -> Words:
+        """Return the words of one client.
+
+        Args:
+            nodes: of stacked uploads.
+            place: of the client in them.
+            most: it weighs no more.
+
+        Raises:
+            OutOfRange: a number is beyond the range.
+        """
+        out = list[Words]()
+        for node in nodes:
+            weight = min(float(node.weight[place]), most)
+            flat = torch.cat([leaf[place].detach().double().flatten() for leaf in tree.leaves(node.value)])
+            out += [self.point.encode(flat.cpu().numpy(), weight), self.heft.encode(np.ones(1), weight)]
+        return np.concatenate(out)
 
 
 class MaskedMean:
@@ -140,9 +189,8 @@ class MaskedMean:
 
     def __init__(self, asked: SecureAggregation, weights: Sequence[float]) -> None:
         self.asked, self.clients = asked, len(weights)
-        whole, n = sum(weights), max(1, len(weights))
-        self.point = FixedPoint.chosen(asked.bits, asked.most, whole, n)
-        self.heft = FixedPoint(self.point.bits, 1.0, whole, n)  # of weights
+        self.fixed = FixedUploads(asked, sum(weights), len(weights))
+        _ = self.fixed.heft  # refused before anybody is asked
         self.least = max(LEAST, (self.clients - 1) // 2 + 2)  # more than half of each one's neighbours, and it
         self.count = 0
         self._sum: Words | None = None
@@ -150,10 +198,41 @@ class MaskedMean:
         self._like: list[tuple[list[Tensor], Any]] = []  # of each Weighted
         self._spec: Any = None
 
+    def expect(self, uploads: Tree) -> int:
+        """Take note of the shapes of stacked uploads of which the sum will be given; return the number of its words.
+
+        Raises:
+            StackingError: there is something else in them than `Weighted`.
+            SettingError: there are whole numbers.
+        """
+        nodes, self._spec = weighted_of(uploads)
+        self._like = [(lambda f: ([v[0] for v in f[0]], f[1]))(tree.flatten(node.value)) for node in nodes]
+        return sum(1 + sum(leaf.numel() for leaf in leaves) for leaves, _ in self._like)
+
+    def give(self, total: Words) -> None:
+        """Take the sum of the uploads that are expected, as others have added it up; each counts once it is added.
+
+        Raises:
+            RefusedError: numbers and weights within their limits do not give this sum: somebody has sent others.
+        """
+        at, point, heft = 0, self.fixed.point, self.fixed.heft
+        for leaves, _ in self._like:
+            size = sum(leaf.numel() for leaf in leaves)
+            numbers, (weight,) = point.decode(total[at : at + size]), heft.decode(total[at + size : at + size + 1])
+            rounding = self.clients / 2 * (1 / point.scale + self.asked.most / heft.scale)
+            most = self.asked.most * weight * (1 + 1e-9) + rounding
+            if not (0 < weight <= self.fixed.whole + rounding and np.abs(numbers).max(initial=0.0) <= most):
+                raise RefusedError(
+                    f"the sum is beyond what numbers up to {self.asked.most:g} and weights up to "
+                    f"{self.fixed.whole:g} give: a device has sent something else"
+                )
+            at += size + 1
+        self._sum = total
+
     def beyond(self, uploads: Tree, clients: Sequence[int], weights: Sequence[float]) -> dict[int, str]:
         """Return the clients with numbers beyond the range, or weights beyond theirs, and how far."""
         out = dict[int, str]()
-        for node in self._nodes(uploads)[0]:
+        for node in weighted_of(uploads)[0]:
             rows = [
                 leaf.detach().abs().flatten(1) if leaf.ndim > 1 else leaf.abs()[:, None]
                 for leaf in tree.leaves(node.value)
@@ -173,15 +252,13 @@ class MaskedMean:
         return out
 
     def add(self, uploads: Tree) -> None:
-        nodes, self._spec = self._nodes(uploads)
-        self._like = [(lambda f: ([v[0] for v in f[0]], f[1]))(tree.flatten(node.value)) for node in nodes]
+        if not tree.leaves(uploads):  # one that is in the sum
+            self.count += 1
+            return
+        nodes = weighted_of(uploads)[0]
+        self.expect(uploads)
         for i in range(len(nodes[0].weight)):
-            words = list[Words]()
-            for node in nodes:
-                weight = float(node.weight[i])
-                flat = torch.cat([leaf[i].detach().double().flatten() for leaf in tree.leaves(node.value)])
-                words += [self.point.encode(flat.cpu().numpy(), weight), self.heft.encode(np.ones(1), weight)]
-            vector = np.concatenate(words)
+            vector = self.fixed.words(nodes, i)
             if self.asked.masks:
                 self._each[self.count] = vector
             else:
@@ -197,7 +274,8 @@ class MaskedMean:
         total, made, at = self._total(), list[Tree](), 0
         for leaves, spec in self._like:
             size = sum(leaf.numel() for leaf in leaves)
-            numbers, heft = self.point.decode(total[at : at + size]), self.heft.decode(total[at + size : at + size + 1])
+            numbers = self.fixed.point.decode(total[at : at + size])
+            heft = self.fixed.heft.decode(total[at + size : at + size + 1])
             if not heft[0]:
                 raise ValueError("the mean of uploads whose weights are all zero")
             at += size + 1
@@ -207,30 +285,30 @@ class MaskedMean:
         return tree.unflatten(made, self._spec)
 
     def _total(self) -> Words:
-        if not self.asked.masks:
-            assert self._sum is not None
+        if self._sum is not None:
             return self._sum
         from fedloom.privacy.masked_in_process import masked_sum  # most simulations need no keys
 
         return masked_sum(self._each, clients=self.clients)
 
-    def _nodes(self, uploads: Tree) -> tuple[list[Weighted[Any]], Any]:
-        """Return the `Weighted` of uploads, and what holds them.
 
-        Raises:
-            StackingError: there is something else in them.
-            SettingError: there are whole numbers, of which a mean is the maximum.
-        """
-        nodes, spec = tree.flatten(uploads, is_leaf=lambda n: isinstance(n, Weighted))
-        if not all(isinstance(node, Weighted) for node in nodes):
-            raise StackingError(tree.UNWEIGHTED)
-        if names := [name for node in nodes for name in _whole_numbers(node.value)]:
-            raise SettingError(
-                f"secure_aggregation adds up floating numbers, and the mean of {', '.join(names[:3])} would be a "
-                "maximum, which no sum gives: leave such counters out of uploads (buffers = 'local' or 'server'), or "
-                "take a network or a method without them"
-            )
-        return nodes, spec
+def weighted_of(uploads: Tree) -> tuple[list[Weighted[Any]], Any]:
+    """Return the `Weighted` of uploads, and what holds them.
+
+    Raises:
+        StackingError: there is something else in them.
+        SettingError: there are whole numbers, of which a mean is the maximum.
+    """
+    nodes, spec = tree.flatten(uploads, is_leaf=lambda n: isinstance(n, Weighted))
+    if not all(isinstance(node, Weighted) for node in nodes):
+        raise StackingError(tree.UNWEIGHTED)
+    if names := [name for node in nodes for name in _whole_numbers(node.value)]:
+        raise SettingError(
+            f"secure_aggregation adds up floating numbers, and the mean of {', '.join(names[:3])} would be a "
+            "maximum, which no sum gives: leave such counters out of uploads (buffers = 'local' or 'server'), or "
+            "take a network or a method without them"
+        )
+    return nodes, spec
 
 
 def _whole_numbers(value: Tree) -> list[str]:
@@ -248,10 +326,22 @@ def _whole_numbers(value: Tree) -> list[str]:
     return out
 
 
-def _largest_weights(question: Question, clients: Sequence[int]) -> list[float]:
-    """Return the largest weight that each client may have: 1, or its number of examples, which all know."""
-    engine = question.engine
-    if getattr(engine.algorithm, "aggregation", "") == "uniform":
+def largest_weights(of: Any, round: int, clients: Sequence[int]) -> list[float]:
+    """Return the largest weight that each client may have: 1, or its number of examples, which all know.
+
+    Args:
+        of: an engine, or a runtime.
+        round: from 0.
+        clients: their numbers.
+    """
+    if getattr(of.algorithm, "aggregation", "") == "uniform":
         return [1.0] * len(clients)
-    sizes = engine.population.at(question.call.round).partition.sizes
+    sizes = of.population.at(round).partition.sizes
     return [float(max(1, sizes[k])) for k in clients]
+
+
+def _blank(job: Any) -> Any:
+    """Return clients with blank examples, in the place of devices, to try a method on."""
+    few = a_few(job.federation, max(LEAST, job.federation.num_clients))
+    train = Examples(**{field.name: getattr(few.train, field.name) for field in fields(Examples)})
+    return replace(few, train=train)

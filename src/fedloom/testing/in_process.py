@@ -130,7 +130,12 @@ class DevicesInProcess(Devices):
         )
         where = folder or self.folder / str(client)
         models = None if o.counts_states else ModelManager(where, runtime.fresh(0))
-        return Controller(name, self.fleet.tokens[name], runtime, models)
+        masks = None
+        if (link := next((link for link in o.links if link.sums_only), None)) is not None:
+            from fedloom.deploy.device.device_masks import DeviceMasks  # which needs cryptography
+
+            masks = DeviceMasks(link.asked, runtime)  # type: ignore[attr-defined]
+        return Controller(name, self.fleet.tokens[name], runtime, models, masks=masks)
 
     def all_states(self) -> dict[int, Any]:
         """Return the states of all clients, on the server or on devices, and the server's rows and pools."""

@@ -270,7 +270,7 @@ class Answered:
         self.sound = bytes(answer)
 
     def taken(self, data: bytes) -> Any:
-        return self.engine._read_answer(self.request, self.engine._open_answer(2, memoryview(data)))
+        return self.engine.read_answer(self.request, self.engine._open_answer(2, memoryview(data)))
 
     def changed(self, head: dict[str, Any], parts: dict[str, Any]) -> bytes:
         message = unpack(unseal(self.sound, self.token, 1 << 30))

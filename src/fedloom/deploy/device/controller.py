@@ -5,18 +5,21 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from fedloom.core import tree
 from fedloom.core.errors import DeclinedError, RefusedError
 from fedloom.deploy.device.device_results import KINDS, DeviceResults
 from fedloom.deploy.device.model_manager import ModelManager
 from fedloom.deploy.device.monitor import Limits, Reading, SystemMonitor
-from fedloom.deploy.registration import INVITATION
+from fedloom.deploy.registration import INVITATION, MASKED
 from fedloom.engines.message import EVALUATING, Answer, Request
 from fedloom.engines.message_bytes import head_of, pack, seal, unseal
 from fedloom.engines.runtime import Runtime
 from fedloom.engines.service import LIMIT, Service, integer, problem
+
+if TYPE_CHECKING:
+    from fedloom.deploy.device.device_masks import DeviceMasks  # which needs cryptography
 
 SECONDS = 1.0  # between two readings of the monitor while a device computes
 STEPS = 100_000  # of training in a request, by default
@@ -31,7 +34,8 @@ class Controller(Service):
     violates none of `start_limits`. A reading that violates one of `abort_limits` ends a request while it is computed.
     One request is answered at a time, with at most `steps` training steps. `models` stores the states; None for a
     stateless device. `results` has the numbers of this device and its models of the finished run, which a request with
-    `final` brings; these are not sent back. `leave_reason()` returns why the device wants to leave, or None.
+    `final` brings; these are not sent back. `leave_reason()` returns why the device wants to leave, or None. `masks`:
+    of a run with secure aggregation.
     """
 
     def __init__(
@@ -48,10 +52,11 @@ class Controller(Service):
         limit: int = LIMIT,
         steps: int = STEPS,
         results: DeviceResults | None = None,
+        masks: DeviceMasks | None = None,
     ) -> None:
         super().__init__(runtime, keeper=models, limit=limit)
         self.steps, self._steps_taken = steps, 0  # of the request at hand
-        self.results = results
+        self.results, self.masks = results, masks
         runtime.between = self._check_between_steps
         self.name, self.token, self.models, self.monitor, self.leave_reason = name, token, models, monitor, leave_reason
         self.start_limits, self.abort_limits = start_limits or Limits(), abort_limits or Limits()
@@ -86,14 +91,21 @@ class Controller(Service):
         head = head_of(data, self.limit)
         self._check_request(head)
         final, self._is_initial = head.get("final"), head.get("initial") is True
-        limited = None if final is not None else self.start_limits.violation(self.monitor())
+        if self.masks is not None:
+            self.masks.check(head)
+        small = final is not None or head.get("method") == MASKED  # others wait for it
+        limited = None if small else self.start_limits.violation(self.monitor())
         if (reason := self.leave_reason() or limited) is not None:
             raise DeclinedError(reason)
         if final is not None:
             return self._keep(final, head, super()._answer(data)[1])
         if head.get("method") == INVITATION:
             return {"problem": None, "steps": []}, {}
+        if self.masks is not None and head.get("method") == MASKED:
+            return self.masks.answer(head.get("masked"))
         answer = super()._answer(data)
+        if self.masks is not None and head["exchange"] != EVALUATING:
+            answer = answer[0], self.masks.masked(head, answer[1])
         if head["exchange"] != EVALUATING:
             self._newest_training = head["round"], head["exchange"]
         if self.models is not None:

@@ -276,12 +276,19 @@ class Membership:
             "id": self.id, "name": self.name, "source": self.source, "model": name, "client": int(welcome["client"]),
             "settings": described, "preparation": welcome.get("preparation"), "moments": welcome.get("moments"),
         }  # fmt: skip
+        masks = None
+        if e.run.secure_aggregation != "none":
+            from fedloom.deploy.device.device_masks import DeviceMasks  # which needs cryptography
+
+            masks = DeviceMasks.of(e.run.secure_aggregation, runtime)
+            self.say(f"uploads leave this device under masks: secure_aggregation = {e.run.secure_aggregation}")
         self.say(f"joined as client {int(welcome['client'])}: {e.algorithm}, {e.run.rounds} rounds, {name}")
         self.controller = Controller(
             self.id, str(welcome["token"]), runtime, models,
             monitor=self.monitor, start_limits=self.start_limits, abort_limits=self.abort_limits,
             leave_reason=lambda: self.leave_reason, steps=self.steps,
             results=DeviceResults(self.folder / "results", self._offer["run"], self.task, facts, self.say),
+            masks=masks,
         )  # fmt: skip
 
 

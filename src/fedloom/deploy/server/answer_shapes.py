@@ -74,6 +74,10 @@ class AnswerShapes:
             like = like if known is None else {**like, NOTES: {**known, **noted}}
         same_shapes(expected[name], name, like)
 
+    def upload(self, request: Request) -> Any:
+        """Return the upload of an answer, without storage."""
+        return self._expected(request)[0]["upload"]
+
     def size(self, request: Request) -> int:
         """Return the bytes that the answer to a request may have."""
         expected, planned = self._expected(request)

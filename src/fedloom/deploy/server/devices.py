@@ -5,8 +5,9 @@ from __future__ import annotations
 import itertools
 import re
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from types import MappingProxyType
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -30,13 +31,14 @@ from fedloom.deploy.server.fleet import Fleet, NoResponse
 from fedloom.engines.engine import Engine
 from fedloom.engines.loop import Loop
 from fedloom.engines.message import EVALUATING, GIVEN, Answer, Call, EvaluationResult, Request
-from fedloom.engines.message_bytes import head_of, part, seal, unpack, unseal
+from fedloom.engines.message_bytes import head_of, part, same_shapes, seal, unpack, unseal
 from fedloom.engines.processes import in_order
 from fedloom.engines.server_side import Send
 from fedloom.engines.service import LIMIT, answer_of, request_bytes
 from fedloom.ranks.communication import UNLISTED
 from fedloom.storage.store import Version
 
+T = TypeVar("T")
 _DIGEST = re.compile(r"[0-9a-f]{32}")
 _IN_A_ROW = 5  # answers of a device that were refused, after which somebody is told
 PATIENCE = 120.0  # seconds that a device has to keep a model of the finished run
@@ -87,7 +89,13 @@ class Devices(Engine):
         self._has_states = any(tree.leaves(self.runtime.fresh(k)) for k in one_of_each)
 
     def answers(self, call: Call, clients: Sequence[int], send: Send) -> Iterator[tuple[Request, Any, Answer]]:
-        yield from in_order(clients, self._ask_devices(call, clients, send))
+        link = next((link for link in self.options.links if link.sums_only), None)
+        if link is None or call.exchange == EVALUATING:
+            yield from in_order(clients, self._ask_devices(call, clients, send))
+        else:
+            from fedloom.deploy.server.masked_exchange import MaskedExchange  # most runs have no masks
+
+            yield from MaskedExchange(self, link.sum, call, clients, send).answers()  # type: ignore[attr-defined]
 
     def removed(self) -> Collection[int]:
         """Return the clients whose devices have no registered key any more; none if that holds for all.
@@ -126,20 +134,34 @@ class Devices(Engine):
         if self.watch is not None:
             raise SettingError("a round of devices cannot be replayed, since their examples are not here")
         requests = {k: self.request(call, [k], send) for k in clients}
-        for k, answer in self._exchange(requests, call.broadcast):
+        if self._final is None:
+            for k, response in self.taken(requests, call.broadcast, self.read_answer):
+                self._fleet.audit("answered", self._fleet.names[k], round=call.round + 1, method=call.method)
+                yield requests[k], *response
+            return
+        for k, _ in self.taken(requests, call.broadcast, lambda request, message: None):
+            self._handed_out.add(k)
+            self._fleet.audit("kept", self._fleet.names[k], round=call.round + 1, model=self._final["kind"])
+
+    def taken(
+        self,
+        requests: dict[int, Request],
+        broadcast: tuple[Any, ...] | None,
+        read: Callable[[Request, memoryview], T],
+        more: Mapping[int, Mapping[str, Any]] = MappingProxyType({}),
+    ) -> Iterator[tuple[int, T]]:
+        """Send devices requests, and yield what is read of the answers that may be taken; the others are lost.
+
+        `more`: entries of the heads of requests, by client.
+        """
+        for k, answer in self._exchange(requests, broadcast, more):
             try:
-                message = self._open_answer(k, answer)
-                if self._final is not None:
-                    self._handed_out.add(k)
-                    self._fleet.audit("kept", self._fleet.names[k], round=call.round + 1, model=self._final["kind"])
-                    continue
-                response = self._read_answer(requests[k], message)
+                response = read(requests[k], self._open_answer(k, answer))
             except FedloomError as error:
-                self.lost[k] = self._record_failure(k, error, call.round)
+                self.lost[k] = self._record_failure(k, error, requests[k].call.round)
                 self.traffic.refused += not isinstance(error, RankError | DeclinedError)
                 continue
-            self._fleet.audit("answered", self._fleet.names[k], round=call.round + 1, method=call.method)
-            yield requests[k], *response
+            yield k, response
 
     def hand_out(self, server: dict[str, Any], clients: Sequence[int], round: int, threshold: float | None) -> set[int]:
         """Send devices their models of the finished run, and return the clients that have one.
@@ -224,7 +246,10 @@ class Devices(Engine):
     # ---- over the wire
 
     def _exchange(
-        self, requests: dict[int, Request], broadcast: tuple[Any, ...] | None
+        self,
+        requests: dict[int, Request],
+        broadcast: tuple[Any, ...] | None,
+        more: Mapping[int, Mapping[str, Any]] = MappingProxyType({}),
     ) -> Iterator[tuple[int, memoryview | NoResponse]]:
         """Send each client its request, and yield (client, answer or NoResponse)."""
         if self._final is None:
@@ -239,7 +264,7 @@ class Devices(Engine):
             name, number, round = fleet.names[k], self._request_numbers[k], request.call.round
             state = self.stack([k]) if self.options.counts_states and packed is not None else None
             durable = round if self.durable is None else self.durable
-            fields = {"to": name, "durable": durable, "held": self._digest(k)}
+            fields = {"to": name, "durable": durable, "held": self._digest(k), **more.get(k, {})}
             fields |= {} if self._final is None else {"final": self._final}
             self._has_trained |= request.call.exchange != EVALUATING
             fields |= {"initial": True} if round == 0 and not self._has_trained else {}
@@ -280,9 +305,19 @@ class Devices(Engine):
             raise RefusedError(f"it has failed: {what!s:.200}")
         return data
 
-    def _read_answer(self, request: Request, data: memoryview) -> tuple[Any, Answer]:
-        """Return (new state or its version, answer) from untrusted bytes."""
-        message = unpack(data, check=lambda _, name, like: self.shapes.check(request, name, like), limit=self.limit)
+    def read_answer(self, request: Request, data: memoryview, upload: Any = None) -> tuple[Any, Answer]:
+        """Return (new state or its version, answer) from untrusted bytes.
+
+        `upload`: another one than the method's, without storage.
+        """
+
+        def check(_: Any, name: str, like: Any) -> None:
+            if name == "upload" and upload is not None:
+                same_shapes(upload, name, like)
+            else:
+                self.shapes.check(request, name, like)
+
+        message = unpack(data, check=check, limit=self.limit)
         message.head["warnings"] = []  # warnings of a device go to its own log
         travels = self.options.counts_states and request.call.exchange != EVALUATING
         if ("state" in message.parts) != travels:

@@ -205,7 +205,6 @@ def settings_of(described: dict[str, Any]) -> Experiment:
         (experiment.clients.new is not None, "clients.new needs training that devices do not do"),
         (experiment.clients.attack != "none", "clients.attack simulates clients that lie, which devices are not"),
         (run.partial_sums is not None, "run.partial_sums is for ranks, and each device answers for itself"),
-        (run.secure_aggregation != "none", "run.secure_aggregation is for simulations yet"),
         (run.evaluate_training, "run.evaluate_training needs numbers that devices do not send"),
         (run.per_client, "run.per_client needs numbers that devices do not send"),
         (
@@ -217,7 +216,9 @@ def settings_of(described: dict[str, Any]) -> Experiment:
         if forbidden:
             raise SettingError(f"fedloom serve: {reason}: change the settings, or simulate it with fedloom run")
     encoders_of(run), gradients_of(run)  # what devices would not take is said before they come
-    its = {} if "run.bound" in flat(described) or run.privacy != "none" else {"run.bound": BOUND_OF_DEVICES}
-    return experiment.with_all(
-        {"run.engine": "devices", "run.compilation": "none", "run.on_nonfinite": "refuse", **its}
-    )
+    its: dict[str, Any] = {"run.engine": "devices", "run.compilation": "none"}
+    if run.secure_aggregation == "none":  # which refuses both: devices look at what they send themselves
+        its["run.on_nonfinite"] = "refuse"
+        if "run.bound" not in flat(described) and run.privacy == "none":
+            its["run.bound"] = BOUND_OF_DEVICES
+    return experiment.with_all(its)
