@@ -89,3 +89,96 @@ def test_devices_have_the_bits_of_the_simulation(algorithm: Any) -> None:
     assert torch.equal(flat(found), flat(want))
     assert not any(each.failed for each in traffic)
     assert [t.up for t in traffic] == [t.up for t in simulated]
+
+
+@pytest.mark.parametrize("fate", ["lost", "unheard", "killed"])
+@pytest.mark.parametrize("stage", STAGES)
+@pytest.mark.parametrize("count", [1, 3])
+def test_devices_are_lost_at_each_message(stage: str, count: int, fate: str) -> None:
+    """Of ten, each has nine neighbours, of whom five must stay; who is lost after its numbers came is in the sum."""
+    made = fl.Scaffold(local=LOCAL)
+
+    def lose(at: str, k: int) -> str | None:
+        return fate if k in range(2, 2 + count) and (at == stage or (fate != "killed" and after(at, stage))) else None
+
+    gone = set() if stage == "unmask" or (stage, fate) == ("advertise", "killed") else {*range(2, 2 + count)}
+    (found,), engine, _, (traffic,) = computed(made, lose=lose, rounds=1)
+    want = simulated(made, gone)
+    assert torch.equal(flat(found), flat(want))
+    assert {failure.client for failure in traffic.failed} == gone
+    assert {k for k in engine.states if k < CLIENTS} == {*range(CLIENTS)} - gone
+
+
+def after(one: str, other: str) -> bool:
+    return STAGES.index(one) > STAGES.index(other)
+
+
+def simulated(algorithm: Any, gone: set[int]) -> Any:
+    options = Options(
+        links=(InFixedPoint(SecureAggregation(8.0)),), faults=lambda t, e, k: "lost" if k in gone else None
+    )
+    engine = Loop(population(mlp, federation(clients=CLIENTS)), algorithm, options)
+    return engine.round(engine.init(), range(CLIENTS), 0)
+
+
+@pytest.mark.parametrize("stage", STAGES)
+def test_a_sum_that_is_refused_leaves_everything_as_it_was(stage: str) -> None:
+    """At the last message too, when the states of all devices are on offer."""
+    made = fl.PFedSD(local=LOCAL)
+    (found,), engine, _, (traffic,) = computed(
+        made, lose=lambda at, k: "lost" if k < 6 and (at == stage or after(at, stage)) else None, rounds=1
+    )
+    assert torch.equal(flat(found), flat(engine.init()))
+    assert not engine.states
+    assert {failure.client for failure in traffic.failed} == {*range(CLIENTS)}
+    assert "there is no sum: a masked sum needs" in traffic.failed[-1].reason
+    assert traffic.unanswered
+
+
+def test_a_false_share_and_a_false_sum_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    from fedloom.deploy.device import device_masks
+
+    true = DeviceMasks.masked
+
+    def lies(self: DeviceMasks, head: Any, parts: Any) -> Any:
+        out = true(self, head, parts)
+        return {**out, "upload": out["upload"] + (1 << 30)} if self.client == 3 else out
+
+    monkeypatch.setattr(device_masks.DeviceMasks, "masked", lies)
+    (found,), engine, _, (traffic,) = computed(fl.FedAvg(local=LOCAL), rounds=1)
+    assert torch.equal(flat(found), flat(engine.init()))
+    assert "the sum is beyond what numbers up to 8 and weights up to" in traffic.failed[0].reason
+
+
+def words_of_uploads(algorithm: Any) -> list[bytes]:
+    """The floats and the words in fixed point of each client's upload in round 0, in pieces of 16 bytes."""
+    seen = list[Any]()
+
+    class Watching(Link):
+        def take(self, question: Any, asked: Any, good: Any) -> Any:
+            seen.append(asked[2].upload)
+            return asked[2]
+
+    engine = Loop(population(mlp, federation(clients=CLIENTS)), algorithm, Options(links=(Watching(),)))
+    engine.round(engine.init(), range(CLIENTS), 0)
+    sizes = engine.population.at(0).partition.sizes
+    mean = MaskedMean(SecureAggregation(8.0), [float(n) for n in sizes])
+    out = list[bytes]()
+    for upload in seen:
+        nodes = [n for n in tree.flatten(upload, is_leaf=lambda n: isinstance(n, Weighted))[0]]
+        floats = torch.cat([leaf[0].flatten() for node in nodes for leaf in tree.leaves(node.value)])
+        for values in (floats.numpy(), mean.fixed.words(nodes, 0)):
+            data = values.tobytes()
+            out += [data[i : i + 16] for i in range(0, len(data) - 15, 4)]
+    return [piece for piece in out if piece.count(0) < 8]  # zeros are everywhere
+
+
+def test_no_message_has_a_piece_of_an_upload() -> None:
+    """Four numbers in a row of an upload, as floats or words, are in no message; without masks all are found."""
+    made = fl.FedAvg(local=LOCAL)
+    pieces = words_of_uploads(made)
+    _, _, masked, _ = computed(made, rounds=1)
+    _, _, plain, _ = computed(made, text="none", rounds=1)
+    sent, clear = b"".join(masked.bytes), b"".join(plain.bytes)
+    assert not [piece for piece in pieces if piece in sent]
+    assert sum(piece in clear for piece in pieces) > len(pieces) / 4

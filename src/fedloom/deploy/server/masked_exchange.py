@@ -52,6 +52,8 @@ class MaskedExchange:
             return
         left_out = "lost: its masked messages cannot be read, or too few of its neighbours are there"
         lost.update({k: left_out for k in self.requests if k not in lost and k not in taken})
+        for k in taken:  # who was lost at the last message is in the sum
+            lost.pop(k, None)
         yield from (taken[k] for k in self.requests if k in taken)
 
     def _sum(self) -> tuple[dict[int, _Asked], Words]:
