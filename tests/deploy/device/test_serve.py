@@ -247,7 +247,6 @@ def test_over_mpi(tmp_path: Path) -> None:
             "clients.attack simulates clients that lie, which devices are not",
         ),
         ({"run": {"partial_sums": 2}}, "run.partial_sums is for ranks, and each device answers for itself"),
-        ({"run": {"secure_aggregation": "range=8"}}, "run.secure_aggregation is for simulations yet"),
         ({"run": {"privacy": "examples:epsilon=3,delta=1e-5,clip=1"}}, "devices know the noise by the settings of th"),
         ({"run": {"evaluate_training": True}}, "run.evaluate_training needs numbers that devices do not send"),
         ({"run": {"per_client": True}}, "run.per_client needs numbers that devices do not send"),
@@ -273,6 +272,8 @@ def test_a_server_bounds_uploads_unless_it_is_told_otherwise(tmp_path: Path) -> 
     assert settings_of({"run": {"bound": "clip:3"}}).run.bound == "clip:3"
     for off in ({"run": {"bound": "none"}}, {"run.bound": "none"}):
         assert settings_of(off).run.bound == "none"
+    masked = settings_of({"run": {"secure_aggregation": "range=8"}}).run
+    assert (masked.bound, masked.on_nonfinite) == ("none", "stop")  # it refuses others
     settings, registry = settings_of({}).run, Registry("a" * 32, (), "", 90)
     assert _bounds(settings, registry) == (
         "at most 90 examples of a device count (--most-examples); uploads whose difference to what was sent has a norm "

@@ -20,7 +20,9 @@ from typing import Any
 
 import pytest
 
+import tiny
 from connected import asked, greeted, named, until
+from fedloom.algorithms import Scaffold
 from fedloom.core.errors import RankError, SettingError
 from fedloom.deploy import certificates
 from fedloom.deploy.device_names import SERVER
@@ -28,11 +30,16 @@ from fedloom.deploy.nats import nats_server, over_nats
 from fedloom.deploy.nats.nats_server import NatsServer, configuration, make_key, program
 from fedloom.deploy.nats.over_nats import PIECE, Door, NatsManager
 from fedloom.deploy.server.fleet import Audit, RankFleet
+from fedloom.engines.engine_options import Options
+from fedloom.engines.loop import Loop
+from fedloom.privacy.secure_sums import InFixedPoint, SecureAggregation
 from fedloom.ranks import communication
 from fedloom.ranks.communication import CLOSED
 from fedloom.testing import checks
+from fedloom.testing.compare import same
 from fedloom.testing.in_process import DevicesInProcess, token_of
 from test_battery import subject
+from tiny import LOCAL, mlp, population
 
 pytest.importorskip("nats", reason="nats-py is not installed: pip install '.[nats]'")
 pytest.importorskip("cryptography", reason="cryptography is not installed")
@@ -570,3 +577,18 @@ def test_a_configuration_quotes_paths(tmp_path: Path) -> None:
 def test_a_server_that_cannot_listen_says_why(place: Place, tmp_path: Path) -> None:
     with pytest.raises(SettingError, match=r"its own host, got 192.0.2.1:\d+ \(Cannot assign .*\): choose another \("):
         NatsServer(tmp_path, "192.0.2.1", place.port, lambda: place.keys, None)
+
+
+@pytest.mark.slow
+def test_ten_devices_under_masks_have_the_bits_of_the_simulation() -> None:
+    links = (InFixedPoint(SecureAggregation(8.0)),)
+    servers = []
+    for kind in (Loop, DevicesOverNats):
+        engine = kind(population(mlp, tiny.federation(clients=10)), Scaffold(local=LOCAL), Options(links=links))
+        server = engine.init()
+        for t in range(3):
+            server = engine.round(server, range(10), t)
+            assert not engine.traffic.failed
+        engine.close()
+        servers.append(server)
+    same(*servers, "the server state")

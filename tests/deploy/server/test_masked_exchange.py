@@ -2,27 +2,26 @@
 
 from __future__ import annotations
 
-import dataclasses
-import json
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
+import test_devices
 import torch
 
 import fedloom as fl
 from fedloom.core import tree
 from fedloom.core.errors import RefusedError
 from fedloom.core.types import Weighted
-from fedloom.coordinator.part import Part
 from fedloom.deploy.device.device_masks import DeviceMasks
 from fedloom.deploy.registration import MASKED
 from fedloom.engines.engine_options import Options
 from fedloom.engines.links import Link
 from fedloom.engines.loop import Loop
-from fedloom.engines.message_bytes import head_of, unseal
+from fedloom.engines.message_bytes import head_of
 from fedloom.privacy.secure_sums import InFixedPoint, MaskedMean, SecureAggregation
+from fedloom.testing.compare import same
 from fedloom.testing.in_process import DevicesInProcess, InProcess
 from tiny import LOCAL, federation, mlp, population
 
@@ -165,7 +164,7 @@ def words_of_uploads(algorithm: Any) -> list[bytes]:
     mean = MaskedMean(SecureAggregation(8.0), [float(n) for n in sizes])
     out = list[bytes]()
     for upload in seen:
-        nodes = [n for n in tree.flatten(upload, is_leaf=lambda n: isinstance(n, Weighted))[0]]
+        nodes = tree.flatten(upload, is_leaf=lambda n: isinstance(n, Weighted))[0]
         floats = torch.cat([leaf[0].flatten() for node in nodes for leaf in tree.leaves(node.value)])
         for values in (floats.numpy(), mean.fixed.words(nodes, 0)):
             data = values.tobytes()
@@ -182,3 +181,115 @@ def test_no_message_has_a_piece_of_an_upload() -> None:
     sent, clear = b"".join(masked.bytes), b"".join(plain.bytes)
     assert not [piece for piece in pieces if piece in sent]
     assert sum(piece in clear for piece in pieces) > len(pieces) / 4
+
+
+class Fleetwide(test_devices.Fleetwide):
+    """Six devices whose uploads are masked."""
+
+    def controller(self, people: Any, k: int) -> Any:
+        made = super().controller(people, k)
+        made.masks = DeviceMasks.of(self.settings.secure_aggregation, made.runtime)
+        return made
+
+
+def test_a_whole_run_has_the_records_of_the_simulation(tmp_path: Path) -> None:
+    asked: Any = {"cohort_size": 5, "on_nonfinite": "stop", "secure_aggregation": "range=8", "rounds": 3}
+    made = fl.FedAvg(local=LOCAL)
+    history = Fleetwide(tmp_path / "devices", made, **asked).job().run(tmp_path / "run")
+    want = test_devices.of_loop(made, **asked)
+    same(want.server, history.server, "the server state")
+    assert history.metrics == want.metrics
+
+
+@pytest.mark.parametrize(
+    ("more", "algorithm", "why"),
+    [
+        ({"bound": "refuse:median:5"}, fl.FedAvg, "shows the server no single upload, got bound = 'refuse:median:5'"),
+        ({"on_nonfinite": "refuse"}, fl.FedAvg, "shows the server no single upload, got on_nonfinite = 'refuse'"),
+        ({"aggregator": "median"}, fl.FedAvg, "shows the server no single upload, got aggregator = 'median'"),
+        ({"stateless": True}, fl.PFedSD, "shows the server no client's state, got stateless = true"),
+        ({"privacy": "central:noise=1,delta=1e-5,clip=1"}, fl.FedAvg, "leaves nobody to clip and add noise"),
+        ({"cohort_size": 2}, fl.FedAvg, "adds up 3 clients or more, and a round asks 2"),
+        ({}, fl.IFCA, "only the mean is used, and IFCA needs each: leave secure_aggregation out"),
+        ({}, fl.QFedAvg, r"refuses client \d: its upload weighs .*, and secure_aggregation takes at most 1"),
+        ({"secure_aggregation": "range=0.001"}, fl.FedAvg, r"refuses client \d: its upload has a number of"),
+    ],
+)
+def test_what_needs_single_uploads_is_refused_before_a_device_is_asked(
+    more: Any, algorithm: Any, why: str, tmp_path: Path
+) -> None:
+    asked = {"cohort_size": 5, "on_nonfinite": "stop", "secure_aggregation": "range=8", **more}
+    ours = Fleetwide(tmp_path, algorithm(local=LOCAL), **asked)
+    with pytest.raises(fl.SettingError, match=why):
+        ours.job().check()
+
+
+# ---- a device
+
+
+def test_a_device_sends_nothing_that_would_show_its_model() -> None:
+    engine = DevicesInProcess(
+        population(mlp, federation(clients=CLIENTS)),
+        fl.PFedSD(local=LOCAL),
+        Options(links=(InFixedPoint(SecureAggregation(8.0)),)),
+    )
+    masks = engine.controller(0).masks
+    assert masks is not None
+    for head in (
+        {"method": "local_update", "exchange": 0},
+        {"method": "local_update", "exchange": "evaluate"},
+        {"method": "personal", "exchange": "evaluate", "split": None},
+        {"method": MASKED, "exchange": 0},
+    ):
+        with pytest.raises(RefusedError, match="would show what this device has learnt: nothing is sent"):
+            masks.check(head)
+    masks.check({"method": "personal", "exchange": "evaluate", "split": "test"})
+    masks.check({"method": "personal", "exchange": "evaluate", "split": None, "final": {"kind": "personal"}})
+
+
+def test_secrets_serve_once_and_messages_are_digits() -> None:
+    engine = DevicesInProcess(
+        population(mlp, federation(clients=CLIENTS)),
+        fl.FedAvg(local=LOCAL),
+        Options(links=(InFixedPoint(SecureAggregation(8.0)),)),
+    )
+    masks = engine.controller(0).masks
+    assert masks is not None
+    begin = {"stage": "advertise", "session": "00" * 16, "words": 4, "bits": 32, "neighbours": 4, "threshold": 3}
+    for said, why in (
+        (5, "hexadecimal digits, got None"),
+        ({"message": "xy"}, "hexadecimal digits, got 'xy'"),
+        ({"stage": "boo"}, "a masked sum has no message 'boo'"),
+        ({"stage": "share"}, "has no secrets of this sum, or has used them: it was started again"),
+        ({"stage": "unmask"}, "has no secrets of this sum"),
+    ):
+        with pytest.raises(RefusedError, match=why):
+            masks.answer(said)
+    masks.answer(begin)
+    with pytest.raises(RefusedError, match="a client has 3 to 4 neighbours"):
+        masks.answer({"stage": "share"})
+    with pytest.raises(RefusedError, match="has used them"):  # by the message that was refused
+        masks.answer({"stage": "share"})
+
+
+@pytest.mark.parametrize(("value", "weight", "why"), [(9.0, 1.0, "leaves the range=8"), (1.0, 1e6, "weighs more than")])
+def test_a_device_looks_at_its_own_range_and_weight_and_tells_no_number(
+    value: float, weight: float, why: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    true = DeviceMasks.masked
+
+    def wild(self: DeviceMasks, head: Any, parts: Any) -> Any:
+        if self.client != 3:
+            return true(self, head, parts)
+        nodes, spec = tree.flatten(parts["upload"], is_leaf=lambda n: isinstance(n, Weighted))
+        nodes = [Weighted(tree.map_tree(lambda t: t * 0 + value, n.value), n.weight * weight) for n in nodes]
+        return true(self, head, {**parts, "upload": tree.unflatten(nodes, spec)})
+
+    monkeypatch.setattr(DeviceMasks, "masked", wild)
+    made = fl.FedAvg(local=LOCAL)
+    (found,), _, _, (traffic,) = computed(made, rounds=1)
+    assert torch.equal(flat(found), flat(simulated(made, {3})))
+    ((client, reason),) = [(failure.client, failure.reason) for failure in traffic.failed]
+    assert client == 3
+    assert why in reason
+    assert "9" not in reason
