@@ -18,7 +18,7 @@ data.classes = 3
 local = {epochs = 2, batch_size = 5}
 run = {rounds = %d, cohort_size = 2, deadline = 600}
 """
-IDS = ["1" * 32, "2" * 32]
+IDS = ["1" * 32, "2" * 32, "3" * 32]
 
 
 def arrays(seed: int, classes: list[int], count: int) -> Any:
@@ -28,10 +28,10 @@ def arrays(seed: int, classes: list[int], count: int) -> Any:
     return (2 * np.eye(3, 4)[y] + rng.normal(size=(count, 4))).astype(np.float32), y
 
 
-def written(folder: Path, rounds: int) -> Federation:
-    """Two devices' folders and the server's test set, and what they are together."""
+def written(folder: Path, rounds: int, devices: int = 2) -> Federation:
+    """Two or three devices' folders and the server's test set, and what they are together."""
     (folder / "fed.toml").write_text(SETTINGS % rounds)
-    parts = [arrays(k, classes, 30) for k, classes in enumerate(([0, 1], [1, 2]))]
+    parts = [arrays(k, classes, 30) for k, classes in enumerate(([0, 1], [1, 2], [0, 2])[:devices])]
     for k, (x, y) in enumerate(parts):
         (folder / f"data{k}").mkdir()
         np.savez(folder / f"data{k}" / "mine.npz", x_train=x[:24], y_train=y[:24], x_test=x[24:], y_test=y[24:])
@@ -40,7 +40,8 @@ def written(folder: Path, rounds: int) -> Federation:
     x, y = arrays(9, [0, 1, 2], 30)
     np.savez(folder / "test.npz", x_train=x, y_train=y, x_test=x, y_test=y)
     x, y = (np.concatenate([part[i] for part in parts]) for i in (0, 1))
-    rows = [by_lists([range(a, b), range(a + 30, b + 30)]) for a, b in ((0, 24), (24, 30))]
+    starts = range(0, 30 * devices, 30)
+    rows = [by_lists([range(a + start, b + start) for start in starts]) for a, b in ((0, 24), (24, 30))]
     test = from_arrays(*arrays(9, [0, 1, 2], 30), num_classes=3)
     return Federation(from_arrays(x, y, num_classes=3), rows[0], test, rows[1])
 

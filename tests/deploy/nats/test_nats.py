@@ -55,6 +55,22 @@ def test_a_federation_with_tls_and_keys_has_the_bits_of_the_loop(algorithm: str,
     assert federation.left() == []
 
 
+def test_three_devices_under_masks_have_the_bits_of_the_simulation(federation: Federation) -> None:
+    """As `fedloom serve` and `fedloom join` run them."""
+    folder = federation.folder
+    whole = written(folder, rounds=3, devices=3)
+    text = (
+        (folder / "fed.toml").read_text().replace("cohort_size = 2", 'cohort_size = 3, secure_aggregation = "range=8"')
+    )
+    (folder / "fed.toml").write_text(text)
+    federation.serve(*secured(folder, "nats", [0, 1, 2]), least=3)
+    for k in range(3):
+        federation.join(k)
+    assert {*federation.ended().values()} == {0}, federation.text("server")
+    assert (folder / "out" / "metrics.jsonl").read_bytes() == of_loop(folder, whole)
+    assert "uploads leave this device under masks: secure_aggregation = range=8" in flat(federation, "device0")
+
+
 def test_keys_decide_who_is_in_and_a_killed_server_and_device_go_on(federation: Federation) -> None:
     """As over Flower: refused until registered, back after a kill, resumed, and out once its key is removed."""
     folder, log = federation.folder, federation.folder / "out" / "metrics.jsonl"
