@@ -28,6 +28,7 @@ from fedloom.deploy.server.device_registry import Registry, RemoteExamples
 from fedloom.deploy.server.devices import Devices
 from fedloom.deploy.server.fleet import Audit, RankFleet
 from fedloom.deploy.server.serve import check_devices
+from fedloom.engines.engine_options import Options
 from fedloom.engines.faults import Faults
 from fedloom.engines.message import Call, EvaluationResult
 from fedloom.engines.message_bytes import head_of, pack, seal, unpack, unseal, with_checksum
@@ -791,7 +792,8 @@ def test_answers_are_used_in_the_order_of_clients_whoever_comes_first() -> None:
 
     def used(arriving: Sequence[int], clients: Sequence[int] = (2, 3, 4, 5, 8)) -> list[int]:
         engine: Any = SimpleNamespace(
-            _ask_devices=lambda *_: iter([(SimpleNamespace(clients=(k,)), None, values[k]) for k in arriving])
+            options=Options(),
+            _ask_devices=lambda *_: iter([(SimpleNamespace(clients=(k,)), None, values[k]) for k in arriving]),
         )
         return [request.clients[0] for request, _, _ in Devices.answers(engine, Any, clients, Any)]
 
