@@ -157,7 +157,7 @@ class Processes(Engine):
         requests, answer, reason = self._sent[process], None, ""
         number = next(iter(requests))  # the oldest, unless the answer has a number
         try:
-            answer = read_answer(self.wires.take(process), self.population.device)
+            answer = _read_answer(self.wires.take(process), self.population.device)
             number = answer.head["number"]
             if number not in requests:
                 return None, None, ""
@@ -192,7 +192,7 @@ class Processes(Engine):
         return ClientError(what, client=client, round=call.round + 1)
 
 
-def read_answer(data: memoryview, device: torch.device) -> Message:
+def _read_answer(data: memoryview, device: torch.device) -> Message:
     """Return an answer.
 
     Raises:
