@@ -91,7 +91,7 @@ def declared() -> Iterator[tuple[str, Declared]]:
                     continue
                 kind = kinds[name]
                 if isinstance(value, Optimiser):
-                    kind, value = Literal["sgd", "adam"], "sgd"
+                    kind, value = Literal["sgd", "adam", "adamw", "rmsprop", "adagrad"], "sgd"
                 flag, metavar, own = flag_of(type(one), name)
                 key = f"{section}.{name}" if section else name
                 yield key, Declared(kind, value, flag, metavar, own or group, said[name])

@@ -167,6 +167,9 @@ def test_what_is_no_folder_of_images(tmp_path: Path) -> None:
         ValueError, match=r"got folders with train/ in them: name the sites, each a client: 'images:.*/\*'"
     ):
         load("images", tmp_path / "sites")
+    write(tmp_path / "flat" / "kiel" / "ant" / "1.png")
+    with pytest.raises(ValueError, match=r"got folders of folders, .*: move the classes .* sites: 'images:.*flat/\*'"):
+        load("images", tmp_path / "flat")
     (tmp_path / "empty" / "train").mkdir(parents=True)
     with pytest.raises(ValueError, match="must hold one folder for each class, got none"):
         load("images", tmp_path / "empty")

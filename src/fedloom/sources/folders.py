@@ -93,6 +93,9 @@ def _refuse_without_train(folder: Path) -> NoReturn:
         found, remedy = "folders with train/ in them", f"name the sites, each a client: 'images:{folder}/*'"
     elif any(path.suffix.lower() in SUFFIXES for place in folders for path in place.iterdir()):
         found, remedy = "folders with images alone", "move the folders of classes into train/"
+    elif any(entry.is_dir() for path in folders for entry in path.iterdir()):
+        found = "folders of folders, without train/"
+        remedy = f"move the classes of each site into its train/, and name the sites: 'images:{folder}/*'"
     elif not folder.is_dir():
         found, remedy = "no such folder", "give the folder that holds train/"
     else:
