@@ -65,6 +65,17 @@ def test_the_mean_of_the_last_rounds_stands_beside_the_last() -> None:
     assert "mean" not in shown(comparison_table([("short", history(rounds=3, **FULL))]))
 
 
+def test_columns_of_parts_are_explained_in_one_sentence() -> None:
+    run = history(**FULL, epsilon=1.0, gap=2.0)
+    texts = {"epsilon": "Of all so far. More of it.", "gap": "Between two."}
+    run.manifest["columns"] = [
+        {"name": name, "title": name, "label": name, "meaning": text, "unit": "", "better": None}
+        for name, text in texts.items()
+    ]
+    title = " ".join(shown(comparison_table([("fedavg", run)]), 180).splitlines()[0].split())
+    assert title == "Accuracy after the last round; epsilon: Of all so far; gap: Between two"
+
+
 def test_no_measure_that_was_asked_for_is_lost_on_a_narrow_terminal() -> None:
     asked = {"accuracy": "accuracy", "auc": "AUC", "average_precision": "average precision", "recall": "recall"}
     measured = {f"{whose}_{name}": 0.5 for whose in ("global", "personal") for name in asked}

@@ -102,7 +102,7 @@ class Examples(Part):
         if asked.noise is None:
             raise SettingError(
                 f"devices know the noise by the settings of their run, got {settings.privacy!r}: write noise=..., as "
-                "a simulation with as many clients and rounds has found it"
+                "the manifest of a simulation with as many clients and rounds has it (fixed, gradients)"
             )
         return ExampleGradients(clip=asked.clip, noise=asked.noise, secret=True)
 

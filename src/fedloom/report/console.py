@@ -114,7 +114,7 @@ def comparison_table(results: Sequence[tuple[str, History]], prefix: str = "") -
         _Column("engine", [history.engine for history in histories], 8),
     ]
     explained = f"; mean {last_rounds}: over the last {last_rounds}" * (last_rounds > 1)
-    explained += "".join(f"; {c.label}: {c.meaning.partition('. ')[0]}" for c in own.values())
+    explained += "".join(f"; {c.label}: {c.meaning.partition('. ')[0].rstrip('.')}" for c in own.values())
     title = f"{prefix}{_titles(histories)} after the last round{explained}"
     return _FittedTable(title, [label for label, _ in results], columns)
 
