@@ -12,6 +12,7 @@ from types import ModuleType
 
 from fedloom.analyses import (
     alignment,
+    audit,
     class_accuracy,
     class_preference,
     confusion,
@@ -63,6 +64,7 @@ ANALYSES = by_name(
     class_accuracy,
     confusion,
     membership_inference,
+    audit,
     consistency,
     forgetting,
     local_accuracy,
@@ -77,7 +79,7 @@ ANALYSES = by_name(
     landscape_hessian,
 )
 """Analyses of any run, in the order of lists of them. What each measures is the first line of its docstring."""
-OF_ANY_TASK = frozenset({"gradient-diversity"})
+OF_ANY_TASK = frozenset({"audit", "gradient-diversity"})
 """Analyses that ask nothing of a run's targets; all others look at classes."""
 OF_A_CLIENT = frozenset({"confusion", "membership-inference"})
 """Analyses that look at one client's model where one is named; all others are of the whole run."""

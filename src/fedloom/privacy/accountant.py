@@ -11,8 +11,13 @@ import functools
 import math
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
+
 from fedloom.core.errors import SettingError
 from fedloom.wording import install
+
+Floats = npt.NDArray[np.float64]
 
 _DIGITS = 4  # of a noise multiplier that is found
 _MOST = 1e4  # beyond which no run learns anything
@@ -32,8 +37,12 @@ def epsilon(rounds: int, rate: float, noise: float, delta: float) -> float:
         return 0.0
     if not noise:
         return math.inf
-    step = _step(rate, noise, _interval(1 << (rounds - 1).bit_length(), rate, noise))
-    return float(step.self_compose(rounds).get_epsilon_for_delta(delta))
+    return float(_losses(rounds, rate, noise).get_epsilon_for_delta(delta))
+
+
+def deltas(epsilons: Floats, rounds: int, rate: float, noise: float) -> Floats:
+    """Return the delta of each of some epsilons; else as of `epsilon`, of one round or more, with noise."""
+    return np.asarray(_losses(rounds, rate, noise).get_delta_for_epsilon(epsilons))
 
 
 def noise_for(most: float, rounds: int, rate: float, delta: float) -> float:
@@ -75,6 +84,12 @@ def _library() -> Any:
     except ImportError as error:
         raise SettingError(f"privacy is counted by dp-accounting ({error}): {install('privacy')}") from None
     return privacy_loss_distribution
+
+
+def _losses(rounds: int, rate: float, noise: float) -> Any:
+    """Return the distribution of the loss of all rounds."""
+    step = _step(rate, noise, _interval(1 << (rounds - 1).bit_length(), rate, noise))
+    return step.self_compose(rounds)
 
 
 @functools.cache

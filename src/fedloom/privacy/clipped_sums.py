@@ -91,7 +91,7 @@ class PrivateSum:
     _mean: list[Tree] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        self._sums = [torch.zeros_like(leaf, dtype=torch.float64) for leaf in _values(self.like)]
+        self._sums = [torch.zeros_like(leaf, dtype=torch.float64) for leaf in values_of(self.like)]
 
     def __bool__(self) -> bool:
         return True
@@ -99,7 +99,7 @@ class PrivateSum:
     def add(self, uploads: Tree) -> None:
         if not tree.same_structure(tree.take(uploads, 0), self.like):
             raise StackingError(tree.UNLIKE)
-        values, sent = _values(uploads), self.references(uploads)
+        values, sent = values_of(uploads), self.references(uploads)
         for i in range(len(values[0])):  # one client after the other: how they were stacked cannot change the sum
             moved = [
                 v[i].double() if given is None else v[i].double() - given.double()
@@ -115,7 +115,7 @@ class PrivateSum:
     def result(self) -> Tree:
         """Return the noisy mean: the same, however often it is asked for."""
         if not self._mean:
-            nodes, spec = tree.flatten(self.like, is_leaf=_is_weighted)
+            nodes, spec = tree.flatten(self.like, is_leaf=is_weighted)
             made = iter(self._noisy())
             self._mean = [tree.unflatten([tree.map_tree(lambda _: next(made), n.value) for n in nodes], spec)]
         return self._mean[0]
@@ -123,7 +123,7 @@ class PrivateSum:
     def _noisy(self) -> list[Tensor]:
         out = list[Tensor]()
         sent = self.references(tree.stack([self.like]))
-        for leaf, total, given in zip(_values(self.like), self._sums, sent, strict=True):
+        for leaf, total, given in zip(values_of(self.like), self._sums, sent, strict=True):
             if not leaf.is_floating_point():
                 assert given is not None  # else it was refused before the run
                 out.append(given)
@@ -177,11 +177,11 @@ class ClippedSums(Link):
         self._sums, self._due = {}, False
 
 
-def _values(upload: Tree) -> list[Tensor]:
+def values_of(upload: Tree) -> list[Tensor]:
     """Return the leaves of an upload, without the weights of means."""
-    nodes = tree.flatten(upload, is_leaf=_is_weighted)[0]
+    nodes = tree.flatten(upload, is_leaf=is_weighted)[0]
     return [leaf for node in nodes for leaf in tree.leaves(node.value)]
 
 
-def _is_weighted(node: object) -> bool:
+def is_weighted(node: object) -> bool:
     return isinstance(node, Weighted)
