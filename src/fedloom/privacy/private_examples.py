@@ -132,9 +132,9 @@ class Examples(Part):
         self.each = planned(sizes, plan) * trainings(job, self.gradients)
         self.rate = np.minimum(1.0, plan.batch_size / np.maximum(sizes, 1))
         if self.asked.epsilon is not None:
-            self.gradients = ExampleGradients(clip=self.asked.clip, noise=self._found(job, self.asked.epsilon))
             if not self.simulated:
-                self.gradients_of(settings)
+                self.gradients_of(settings)  # which refuses it
+            self.gradients = ExampleGradients(clip=self.asked.clip, noise=self._found(job, self.asked.epsilon))
 
     def _found(self, job: Any, most: float) -> float:
         """Return the noise with which no client passes an epsilon, as often as the run's rounds ask it."""

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any, cast
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
@@ -162,6 +163,11 @@ class FixedUploads:
         """Fixed point of weights."""
         return FixedPoint(self.point.bits, 1.0, self.whole, max(1, self.clients))
 
+    @property
+    def dtype(self) -> torch.dtype:
+        """Type in which words travel."""
+        return torch.int32 if self.point.bits == 32 else torch.int64
+
     def words(self, nodes: Sequence[Weighted[Any]], place: int, most: float = math.inf) -> Words:
         """Return the words of one client.
 
@@ -205,9 +211,12 @@ class MaskedMean:
             StackingError: there is something else in them than `Weighted`.
             SettingError: there are whole numbers.
         """
-        nodes, self._spec = weighted_of(uploads)
-        self._like = [(lambda f: ([v[0] for v in f[0]], f[1]))(tree.flatten(node.value)) for node in nodes]
+        self._note(*weighted_of(uploads))
         return sum(1 + sum(leaf.numel() for leaf in leaves) for leaves, _ in self._like)
+
+    def _note(self, nodes: Sequence[Weighted[Any]], spec: Any) -> None:
+        self._spec = spec
+        self._like = [(lambda f: ([v[0] for v in f[0]], f[1]))(tree.flatten(node.value)) for node in nodes]
 
     def give(self, total: Words) -> None:
         """Take the sum of the uploads that are expected, as others have added it up; each counts once it is added.
@@ -215,19 +224,24 @@ class MaskedMean:
         Raises:
             RefusedError: numbers and weights within their limits do not give this sum: somebody has sent others.
         """
-        at, point, heft = 0, self.fixed.point, self.fixed.heft
-        for leaves, _ in self._like:
-            size = sum(leaf.numel() for leaf in leaves)
-            numbers, (weight,) = point.decode(total[at : at + size]), heft.decode(total[at + size : at + size + 1])
-            rounding = self.clients / 2 * (1 / point.scale + self.asked.most / heft.scale)
+        rounding = self.clients / 2 * (1 / self.fixed.point.scale + self.asked.most / self.fixed.heft.scale)
+        for _, _, numbers, weight in self._decoded(total):
             most = self.asked.most * weight * (1 + 1e-9) + rounding
             if not (0 < weight <= self.fixed.whole + rounding and np.abs(numbers).max(initial=0.0) <= most):
                 raise RefusedError(
                     f"the sum is beyond what numbers up to {self.asked.most:g} and weights up to "
                     f"{self.fixed.whole:g} give: a device has sent something else"
                 )
-            at += size + 1
         self._sum = total
+
+    def _decoded(self, total: Words) -> Iterator[tuple[list[Tensor], Any, npt.NDArray[np.float64], float]]:
+        """Yield of each `Weighted` its leaves, what holds them, and the sums of its weighted numbers and of weights."""
+        at = 0
+        for leaves, spec in self._like:
+            end = at + sum(leaf.numel() for leaf in leaves)
+            (weight,) = self.fixed.heft.decode(total[end : end + 1])
+            yield leaves, spec, self.fixed.point.decode(total[at:end]), float(weight)
+            at = end + 1
 
     def beyond(self, uploads: Tree, clients: Sequence[int], weights: Sequence[float]) -> dict[int, str]:
         """Return the clients with numbers beyond the range, or weights beyond theirs, and how far."""
@@ -255,8 +269,8 @@ class MaskedMean:
         if not tree.leaves(uploads):  # one that is in the sum
             self.count += 1
             return
-        nodes = weighted_of(uploads)[0]
-        self.expect(uploads)
+        nodes, spec = weighted_of(uploads)
+        self._note(nodes, spec)
         for i in range(len(nodes[0].weight)):
             vector = self.fixed.words(nodes, i)
             if self.asked.masks:
@@ -271,15 +285,11 @@ class MaskedMean:
 
     def result(self) -> Tree:
         """Return the uploads' tree with each Weighted replaced by its mean."""
-        total, made, at = self._total(), list[Tree](), 0
-        for leaves, spec in self._like:
-            size = sum(leaf.numel() for leaf in leaves)
-            numbers = self.fixed.point.decode(total[at : at + size])
-            heft = self.fixed.heft.decode(total[at + size : at + size + 1])
-            if not heft[0]:
+        made = list[Tree]()
+        for leaves, spec, numbers, weight in self._decoded(self._total()):
+            if not weight:
                 raise ValueError("the mean of uploads whose weights are all zero")
-            at += size + 1
-            parts = np.split(numbers / heft[0], np.cumsum([leaf.numel() for leaf in leaves])[:-1])
+            parts = np.split(numbers / weight, np.cumsum([leaf.numel() for leaf in leaves])[:-1])
             means = [torch.from_numpy(part).reshape(v.shape).to(v) for part, v in zip(parts, leaves, strict=True)]
             made.append(tree.unflatten(means, spec))
         return tree.unflatten(made, self._spec)

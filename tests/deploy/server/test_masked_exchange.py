@@ -134,7 +134,7 @@ def test_a_sum_that_is_refused_leaves_everything_as_it_was(stage: str) -> None:
     assert traffic.unanswered
 
 
-def test_a_false_share_and_a_false_sum_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_false_sum_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     from fedloom.deploy.device import device_masks
 
     true = DeviceMasks.masked
@@ -227,14 +227,15 @@ def test_what_needs_single_uploads_is_refused_before_a_device_is_asked(
 # ---- a device
 
 
-def test_a_device_sends_nothing_that_would_show_its_model() -> None:
-    engine = DevicesInProcess(
-        population(mlp, federation(clients=CLIENTS)),
-        fl.PFedSD(local=LOCAL),
-        Options(links=(InFixedPoint(SecureAggregation(8.0)),)),
-    )
-    masks = engine.controller(0).masks
+def masks_of(algorithm: Any) -> DeviceMasks:
+    options = Options(links=(InFixedPoint(SecureAggregation(8.0)),))
+    masks = DevicesInProcess(population(mlp, federation(clients=CLIENTS)), algorithm, options).controller(0).masks
     assert masks is not None
+    return masks
+
+
+def test_a_device_sends_nothing_that_would_show_its_model() -> None:
+    masks = masks_of(fl.PFedSD(local=LOCAL))
     for head in (
         {"method": "local_update", "exchange": 0},
         {"method": "local_update", "exchange": "evaluate"},
@@ -248,13 +249,7 @@ def test_a_device_sends_nothing_that_would_show_its_model() -> None:
 
 
 def test_secrets_serve_once_and_messages_are_digits() -> None:
-    engine = DevicesInProcess(
-        population(mlp, federation(clients=CLIENTS)),
-        fl.FedAvg(local=LOCAL),
-        Options(links=(InFixedPoint(SecureAggregation(8.0)),)),
-    )
-    masks = engine.controller(0).masks
-    assert masks is not None
+    masks = masks_of(fl.FedAvg(local=LOCAL))
     begin = {"stage": "advertise", "session": "00" * 16, "words": 4, "bits": 32, "neighbours": 4, "threshold": 3}
     for said, why in (
         (5, "hexadecimal digits, got None"),

@@ -36,9 +36,9 @@ class DeviceMasks:
         self._kept: Advertised | Shared | Masked | None = None
 
     @classmethod
-    def of(cls, text: str, runtime: Runtime) -> Self | None:
-        """Return them for a run's setting; None where it asks for none."""
-        return None if text == "none" else cls(SecureAggregation.read(text), runtime)
+    def of(cls, text: str, runtime: Runtime) -> Self:
+        """Return them for a run's setting."""
+        return cls(SecureAggregation.read(text), runtime)
 
     def check(self, head: Mapping[str, Any]) -> None:
         """Raise RefusedError where a request would show an upload or a model of this device."""
@@ -103,7 +103,7 @@ class DeviceMasks:
                 f"its upload leaves the range={self.asked.most:g} of secure_aggregation: raise the range if it is sound"
             ) from None
         self._kept, up = masked_client.mask(kept, message, words)
-        return {**parts, "upload": torch.frombuffer(bytearray(up), dtype=WORDS[fixed.point.bits])[None]}
+        return {**parts, "upload": torch.frombuffer(bytearray(up), dtype=fixed.dtype)[None]}
 
     def _take(self, kind: type[_Kept]) -> _Kept:
         """Return what was kept for this message, once."""
@@ -111,10 +111,6 @@ class DeviceMasks:
         if not isinstance(kept, kind):
             raise RefusedError("this device has no secrets of this sum, or has used them: it was started again")
         return kept
-
-
-WORDS: dict[int, torch.dtype] = {32: torch.int32, 64: torch.int64}
-"""Types in which words travel."""
 
 
 def _bytes_of(said: Any) -> bytes:

@@ -37,9 +37,10 @@ class MaskedExchange:
         like = engine.shapes.upload(next(iter(self.requests.values())))
         self.up = engine.bill(call.method).of_uploads(like, 1)
         count = mean.expect(tree.map_tree(lambda t: torch.zeros(t.shape, dtype=t.dtype), like))
-        bits = mean.fixed.point.bits
-        self.terms = Terms.of(os.urandom(16), count, bits, len(clients)) if len(clients) >= LEAST else None
-        self.words = torch.empty((1, count), dtype={32: torch.int32, 64: torch.int64}[bits], device="meta")
+        self.terms: Terms | None = None
+        if len(clients) >= LEAST:
+            self.terms = Terms.of(os.urandom(16), count, mean.fixed.point.bits, len(clients))
+        self.words = torch.empty((1, count), dtype=mean.fixed.dtype, device="meta")
 
     def answers(self) -> Iterator[_Asked]:
         """Yield the answers of those whose uploads are in the sum, once there is one; their uploads are empty."""
@@ -82,7 +83,7 @@ class MaskedExchange:
 
     def _ask(self, stage: str, messages: Mapping[int, bytes], **more: Any) -> dict[int, bytes]:
         """Send devices a message of the protocol, and return what they answer."""
-        call, found = Call(MASKED, (), self.call.round, EVALUATING, 0.0), dict[int, bytes]()
+        call = Call(MASKED, (), self.call.round, EVALUATING, 0.0)
         requests = {k: Request.to(call, [k], self.engine.population.seed) for k in messages}
         fields = {k: {"masked": {"stage": stage, "message": m.hex(), **more}} for k, m in messages.items()}
 
@@ -92,9 +93,7 @@ class MaskedExchange:
             except (TypeError, ValueError):
                 raise RefusedError("an answer to a masked message is hexadecimal digits, got something else") from None
 
-        for k, answer in self.engine.taken(requests, None, read, fields):
-            found[k] = answer
-        return found
+        return dict(self.engine.taken(requests, None, read, fields))
 
     def _train(self, messages: Mapping[int, bytes]) -> dict[int, _Asked]:
         """Have devices train, and return their answers with masked words as uploads."""
