@@ -105,6 +105,7 @@ def test_all_says_what_does_not_apply(run: Path, tmp_path: Path, capsys: pytest.
     assert "not measured: hypersphere: the circle needs features of 2 units" in told
     assert "not measured: recovery: FedAvg evaluates clients by the global model" in told
     assert {path.stem for path in tmp_path.glob("*.png")} == set(analyses.every()) - {
+        "audit",
         "coefficients",
         "distillation",
         "hypersphere",
