@@ -17,7 +17,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 help:
 	@echo "make demo   four algorithms on 100 simulated clients, checked against expected results (two minutes, with the installation)"
-	@echo "make test   the tests (five minutes on two cores)"
+	@echo "make test   the tests (four minutes on two cores)"
 	@echo "make test-all   those that take long too: launched ranks, kills, the whole battery"
 	@echo "make check FILE=moon   lint, types, tests, battery and wrong edits of one file"
 	@echo "make mutants  which small wrong edits the tests notice (minutes); MUTANTS='kt_pfl fold' for a part"

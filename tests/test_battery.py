@@ -256,6 +256,7 @@ def test_every_algorithm_goes_through_the_whole_battery_once() -> None:
     assert set(OF_VARIANTS) <= set(CHECKS)
 
 
+@pytest.mark.some(6)
 @pytest.mark.parametrize(("algorithm", "name"), cases())
 def test_battery(algorithm: str, name: str) -> None:
     why = CHECKS[name](subject(algorithm))
@@ -326,6 +327,7 @@ def upon(algorithm: str, network: str) -> Subject:
     return Subject.of(ALGORITHMS[algorithm], {network: NETWORKS[network]})
 
 
+@pytest.mark.some(1)
 @pytest.mark.parametrize(
     ("algorithm", "network", "name"),
     by_pairs(SOME, NETWORKS, but("normalisation_and_dropout")),  # which brings a network of its own
@@ -349,6 +351,7 @@ def with_changes(algorithm: str, changes: str) -> Subject:
     return Subject.of(ALGORITHMS[algorithm], **CHANGING[changes])
 
 
+@pytest.mark.some(1)
 @pytest.mark.parametrize(
     ("algorithm", "changes", "name"),
     [
@@ -372,6 +375,7 @@ def learning(algorithm: str, task: str) -> Subject:
     return Subject.of(ALGORITHMS[algorithm], task=TASKS[task])
 
 
+@pytest.mark.some(1)
 @pytest.mark.parametrize(
     ("algorithm", "task", "name"),
     by_pairs([a for a in SOME if a not in NEEDS_CLASSES], TASKS, OF_VARIANTS),
@@ -698,6 +702,7 @@ def test_broken_algorithms_fail(name: str) -> None:
         CHECKS[name](Subject.of(broken()))
 
 
+@pytest.mark.slow
 def test_personal_models_are_neutral_too_or_declared_not_to_be() -> None:
     neutral = CHECKS["neutral_is_fedavg"]
     with pytest.raises(AssertionError, match=r"must evaluate clients by FedAvg's models .*neutral = GlobalOnly"):

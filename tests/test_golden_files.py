@@ -45,6 +45,7 @@ def test_every_file_is_read_or_waits() -> None:
     assert not forgotten, f"no test reads {forgotten}: write one, or list them in tests/golden/README.md"
 
 
+@pytest.mark.slow
 def test_what_waits_exists_and_is_not_read() -> None:
     assert set(WAITING) <= set(FILES), "tests/golden/README.md lists files that are not there"
     struck = sorted(WAITING.keys() & read().keys())

@@ -174,7 +174,7 @@ WAYS = ((Loop, "none"), (Stacked, "trace"), (Stacked, "none"))
 CASES = [(name, *way) for name in REPRESENTATIVES for way in WAYS]
 
 
-@pytest.mark.some(2)
+@pytest.mark.some(1)
 @pytest.mark.parametrize(("name", "kind", "how"), CASES)
 def test_each_algorithm_is_that_of_the_pure_twins(name: str, kind: Any, how: Any) -> None:
     mine, pure = (ended(name, kind, writes, compilation=how) for writes in (True, False))

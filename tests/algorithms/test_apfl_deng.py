@@ -120,7 +120,7 @@ def after_two_rounds(engine: Any, local: Local = LOCAL, **settings: Any) -> Any:
     return run
 
 
-@pytest.mark.some(2)
+@pytest.mark.some(1)
 @pytest.mark.parametrize("engine", ENGINES)
 def test_alpha_moves_in_the_first_step_of_a_round(engine: Any) -> None:
     """Its value after a round is that after one step, of clients with other numbers of steps, too."""

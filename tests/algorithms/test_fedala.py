@@ -43,7 +43,7 @@ def aggregated(v: Tensors, w: Tensors, W: Tensors, k: int, eta: float, threshold
             return len(losses)
 
 
-@pytest.mark.some(3)
+@pytest.mark.some(1)
 @pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize(
     ("eta", "p", "threshold", "most", "passes"),

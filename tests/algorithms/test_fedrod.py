@@ -51,7 +51,7 @@ def with_states(engine: Any, g: Any, steps: int | None = None, states: Any = Non
     return run
 
 
-@pytest.mark.some(2)
+@pytest.mark.some(1)
 @pytest.mark.parametrize("engine", ENGINES)
 def test_rounds(engine: Any) -> None:
     g = golden("common/fedrod_a")

@@ -57,6 +57,7 @@ def test_rounds(k: int, aggregation: Any, engine: Any) -> None:
     assert len(some) > 1  # or the test would say nothing
 
 
+@pytest.mark.some(1)
 @pytest.mark.parametrize("engine", ENGINES)
 def test_clients_whose_labels_contradict_part(engine: Any) -> None:
     """Two groups with opposite labels: no one model learns both, and two models learn one each."""

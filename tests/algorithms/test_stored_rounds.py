@@ -76,7 +76,7 @@ def close(found: Any, stored: Any) -> None:
     np.testing.assert_allclose(np.asarray(found), stored, **EXACT)
 
 
-@pytest.mark.some(10)
+@pytest.mark.some(5)
 @pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize("name", SETTINGS)
 def test_rounds(name: str, engine: Any) -> None:

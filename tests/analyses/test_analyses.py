@@ -252,6 +252,7 @@ def test_a_missing_package_is_named(
         analyse(AnalysedRun.of(trained("fedntd", "--model", "lenet")), name, tmp_path)
 
 
+@pytest.mark.slow
 def test_analyses_of_classes_refuse_other_targets(tmp_path: Path) -> None:
     """Those that ask nothing of targets measure a regression as they do all else."""
     x = np.random.default_rng(0).normal(size=(60, 2))

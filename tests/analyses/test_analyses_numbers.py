@@ -143,6 +143,7 @@ def test_class_preference(lenet_run: AnalysedRun, lenet_round: ReplayedRound, tm
     assert kept_share(again["received"], again["aggregated"]) == pytest.approx(kept.alive, nan_ok=True)
 
 
+@pytest.mark.slow
 def test_label_distributions(lenet_run: AnalysedRun, tmp_path: Path) -> None:
     found = written(lenet_run, "label-distributions", tmp_path)
     federation = lenet_run.job.federation

@@ -24,6 +24,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return trained(folder, f"{tables(folder)[0]}?{LABEL}", algorithm="ditto", data={"test_fraction": 0.4})
 
 
+@pytest.mark.some(1)
 @pytest.mark.parametrize("client", [None, "Kiel"])
 def test_counts_and_shares_are_scikit_learns(
     run: Path, client: str | None, tmp_path: Path, capsys: pytest.CaptureFixture[str]
@@ -55,6 +56,7 @@ def test_counts_and_shares_are_scikit_learns(
     assert f"Confusion of the {'global model' if client is None else 'model of client Kiel'} after round 2" in out
 
 
+@pytest.mark.slow
 def test_without_a_test_set_of_what_all_hold_out_and_in_the_newest_of_the_rounds(tmp_path: Path) -> None:
     lines = ["x,y,part", *(f"{k},{'abc'[k % 3]},train" for k in range(60))]
     (tmp_path / "own.csv").write_text("\n".join(lines))

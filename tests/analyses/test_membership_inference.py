@@ -76,6 +76,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return learnt_by_heart(tmp_path_factory.mktemp("members"))
 
 
+@pytest.mark.some(1)
 @pytest.mark.parametrize("client", [None, "b"])
 def test_what_was_learnt_by_heart_is_found(
     run: Path, client: str | None, tmp_path: Path, capsys: pytest.CaptureFixture[str]

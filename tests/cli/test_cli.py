@@ -120,6 +120,7 @@ def test_run_says_what_it_runs_and_ends_in_a_table(own: str, capsys: pytest.Capt
     assert "warning" not in out
 
 
+@pytest.mark.slow
 def test_run_on_the_embedded_data(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     argv = [
         "run",

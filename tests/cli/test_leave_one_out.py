@@ -32,6 +32,7 @@ def sites(tmp_path_factory: pytest.TempPathFactory) -> str:
     return f"{folder}/*.csv{DATA}"
 
 
+@pytest.mark.slow
 def test_each_site_is_left_out_once_and_the_table_has_its_mean(
     sites: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -72,6 +73,7 @@ def test_each_site_is_left_out_once_and_the_table_has_its_mean(
     assert "already holds a run" in error(capsys, *command)
 
 
+@pytest.mark.slow
 def test_two_algorithms_have_columns_each(sites: str, capsys: pytest.CaptureFixture[str]) -> None:
     command = ["compare", "fedavg", "fedprox", "--leave-one-site-out", "--data", sites, *FEW]
     status, said, _ = call(capsys, *command, "--measures", "auc,log_loss")
@@ -87,6 +89,7 @@ def test_two_algorithms_have_columns_each(sites: str, capsys: pytest.CaptureFixt
         assert title in " ".join(said.split())
 
 
+@pytest.mark.slow
 def test_every_measure_that_is_asked_for_is_that_of_the_left_out_site(
     sites: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

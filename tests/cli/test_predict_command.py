@@ -114,6 +114,7 @@ def test_a_score_that_is_undefined_is_said(folder: Path, tmp_path: Path, capsys:
     assert ["AUC", "undefined", "-"] in [line.split() for line in out.splitlines()]
 
 
+@pytest.mark.slow
 def test_mistakes_are_said(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run, new, out = str(folder / "run"), str(folder / "new.csv"), str(tmp_path / "said.csv")
     assert error(capsys, "predict", run, "--data", new, "--out", out, "--at", "7").startswith(

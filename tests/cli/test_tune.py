@@ -65,6 +65,7 @@ def places(out: Path) -> list[str]:
     return [str(run.relative_to(out)) for run in ordered_runs(out)]
 
 
+@pytest.mark.slow
 def test_the_best_try_on_validation_examples_runs_with_every_seed(tuned: Path) -> None:
     tuning, folders = tuning_of(tuned), []
     assert (tuning["tries"], tuning["with"], tuning["by"]) == (3, "grid", "val_accuracy")
@@ -113,6 +114,7 @@ def test_tables_say_what_tuning_moved(
     assert [float(row["score"]) for row in table] == [tuning[m]["score"] for m in ("fedavg", "fedprox")]
 
 
+@pytest.mark.slow
 def test_an_interrupted_comparison_goes_on_to_the_same_end(tuned: Path, data: str, tmp_path: Path) -> None:
     out = tmp_path / "runs"
     shutil.copytree(tuned, out)
@@ -126,6 +128,7 @@ def test_an_interrupted_comparison_goes_on_to_the_same_end(tuned: Path, data: st
         assert (out / run / "metrics.jsonl").read_bytes() == (tuned / run / "metrics.jsonl").read_bytes()
 
 
+@pytest.mark.some(1)
 @pytest.mark.parametrize("seeds", ["0", "0,1"])
 def test_one_method_is_tuned_as_several_are(seeds: str, data: str, tmp_path: Path) -> None:
     command = ["compare", "fedavg", *METHODS[3:], "--tuned", "2", "--seed", seeds]

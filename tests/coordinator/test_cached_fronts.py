@@ -101,7 +101,7 @@ def assert_same(module: nn.Module, begins: str, **more: Any) -> fl.History:
     return once
 
 
-@pytest.mark.some(3)
+@pytest.mark.some(1)
 @pytest.mark.parametrize("form", FORMS, ids=lambda form: "-".join(form))
 @pytest.mark.parametrize("method", METHODS, ids=lambda method: method.__name__)
 def test_a_front_of_exact_arithmetic_gives_the_same_bits(method: Any, form: tuple[str, str]) -> None:
@@ -110,6 +110,7 @@ def test_a_front_of_exact_arithmetic_gives_the_same_bits(method: Any, form: tupl
     assert_same(Exact(), "body, computed once for each example", **more)
 
 
+@pytest.mark.slow
 def test_a_front_of_examples_that_arrive_and_whose_labels_drift_gives_the_same_bits() -> None:
     parts = clients(arrives=Growing(0.3, 4), drift=LabelDrift(2))
     assert_same(Exact(), "body, computed once for each example", parts=parts, rounds=4)
@@ -120,7 +121,7 @@ def test_there_is_no_front_of_inputs_that_drift() -> None:
     assert said(job(Exact(), parts=parts).run()) == "computed in every pass, since inputs drift"
 
 
-@pytest.mark.some(2)
+@pytest.mark.some(1)
 @pytest.mark.parametrize("form", FORMS, ids=lambda form: "-".join(form))
 @pytest.mark.parametrize("method", METHODS, ids=lambda method: method.__name__)
 def test_a_front_of_convolutions_gives_the_same_bits(method: Any, form: tuple[str, str]) -> None:
@@ -183,6 +184,7 @@ def test_several_architectures_have_a_front_each(method: Any, form: tuple[str, s
     assert once.per_client == always.per_client
 
 
+@pytest.mark.slow
 def test_architectures_behind_fronts_are_given_the_examples_of_a_round() -> None:
     parts = clients(arrives=Growing(0.3, 5), drift=LabelDrift(2))
     once, always = (several(front=how, parts=parts, rounds=8).run() for how in ("auto", "off"))
@@ -191,6 +193,7 @@ def test_architectures_behind_fronts_are_given_the_examples_of_a_round() -> None
     assert once.metrics == always.metrics
 
 
+@pytest.mark.slow
 def test_one_of_several_architectures_may_have_no_front() -> None:
     whole = several(rounds=8, front="off")
     models = dict(whole.population.models) | {"short": Model(Residual(), name="short", frozen="body")}
@@ -228,6 +231,7 @@ def test_what_may_be_kept_is_shared_by_architectures(monkeypatch: pytest.MonkeyP
     assert (size, made.assembly.trained.examples_of("plain").train.x.shape[1]) == (5, 4)
 
 
+@pytest.mark.slow
 def test_the_front_is_computed_once_for_each_example(monkeypatch: pytest.MonkeyPatch) -> None:
     counts = []
     for rounds in (5, 10):
@@ -393,6 +397,7 @@ def test_a_user_who_reads_a_layer_that_is_left_out_is_told() -> None:
         job(net, algorithm=Reader(local=LOCAL), frozen="0").run()
 
 
+@pytest.mark.slow
 def test_a_run_goes_on_and_is_replayed_and_exported_with_the_whole_network(tmp_path: Path) -> None:
     net = Exact()
     whole = assert_same(net, "body, computed once")

@@ -48,6 +48,7 @@ def run(settings: fl.RunSettings, **more: Any) -> fl.History:
     return fl.run(fl.PFedSD(local=LOCAL), federation(), network, settings, **more)
 
 
+@pytest.mark.slow
 def test_the_best_round_that_must_have_a_checkpoint_is_that_of_the_headline(tmp_path: Path) -> None:
     found = run(replace(OF_AUC, rounds=8, seed=1, keep_best=True, keep_every=100), directory=tmp_path / "run")
     best, other = (
@@ -61,6 +62,7 @@ def test_the_best_round_that_must_have_a_checkpoint_is_that_of_the_headline(tmp_
     assert any(f"{best:08}.json" in why and "best round" in why for why in problems), problems
 
 
+@pytest.mark.slow
 def test_the_headline_is_that_of_records_and_of_the_best_round(tmp_path: Path) -> None:
     found = run(replace(OF_AUC, keep_best=True), directory=tmp_path / "run")
     with pytest.warns(SettingWarning, match="make another measure the headline"):
@@ -92,6 +94,7 @@ def job_of(settings: fl.RunSettings) -> Job:
     return Job(algorithm=fl.PFedSD(local=LOCAL), federation=federation(), model=network, settings=settings)
 
 
+@pytest.mark.some(1)
 @pytest.mark.parametrize("engine", ["loop", "stacked"])
 def test_numbers_of_each_client_are_null_where_the_headline_is_undefined(engine: Any, tmp_path: Path) -> None:
     settings = replace(OF_AUC, per_client=True, engine=engine, cohort_size=4)

@@ -58,6 +58,7 @@ def bits(directory: Path) -> dict[str, bytes]:
     return {**states, "metrics.jsonl": (directory / "metrics.jsonl").read_bytes()}
 
 
+@pytest.mark.slow
 def test_the_best_round_is_kept_beside_the_last(tmp_path: Path) -> None:
     """Also between two checkpoints of the schedule; of equal rounds it is the first."""
     history = job().run(tmp_path)
@@ -140,6 +141,7 @@ def test_a_run_that_was_killed_at_any_step_keeps_the_same(tmp_path: Path, monkey
     assert kills > 10
 
 
+@pytest.mark.slow
 def test_the_weights_before_training_may_be_the_best(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(f"{__name__}.VALIDATION", (0.9,) * 2 + (0.1,) * 7)
     history = job().run(tmp_path)

@@ -186,6 +186,7 @@ def watching_everyone(rounds: int, joins: int | None = None) -> Job:
     return Job(algorithm=algorithm, federation=federation(), model=linear, settings=settings, new=new)
 
 
+@pytest.mark.slow
 def test_nothing_is_asked_of_new_clients_where_everyone_is_asked(tmp_path: Path) -> None:
     run = watching_everyone(2).run(tmp_path / "a")
     assert set(run.clients) == {0, 1, 2, 3}

@@ -134,6 +134,7 @@ def test_each_moment_comes_once_in_its_order() -> None:
     ]  # fmt: skip
 
 
+@pytest.mark.slow
 def test_what_each_client_has_trained_is_evaluated_where_a_part_needs_it() -> None:
     class Trained(fl.Part):
         wants = fl.Wants(trained=("evaluation",))

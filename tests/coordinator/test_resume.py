@@ -70,6 +70,7 @@ def test_a_resumed_run_is_the_run_that_was_not_interrupted(algorithm: Any, engin
     assert same_end(whole, again)
 
 
+@pytest.mark.slow
 def test_rounds_between_checkpoints_are_computed_again(tmp_path: Path) -> None:
     settings = dataclasses.replace(SETTINGS, checkpoint_every=4)
     job = Job(algorithm=PFedSD(local=LOCAL), federation=federation(), model=linear, settings=settings)
@@ -591,6 +592,7 @@ def sparse(rounds: int, data: Federation | None = None, **settings: Any) -> Job:
 ONLY_NOW = r"round {} of the run in .* was not the last when it was done.*: it is computed again, from .* of round {}"
 
 
+@pytest.mark.some(1)
 @pytest.mark.parametrize(("every", "rounds", "before"), [(1, 3, 2), (2, 2, 0)])
 def test_a_round_that_is_the_last_one_only_now_is_computed_again(
     every: int, rounds: int, before: int, tmp_path: Path

@@ -79,6 +79,7 @@ def job(schedule: fl.Schedule | None, **more: Any) -> fl.Job:
     )
 
 
+@pytest.mark.some(1)
 @pytest.mark.parametrize("engine", ["loop", "stacked"])
 def test_rounds_that_do_not_wait_learn(engine: Any) -> None:
     history = job(Buffered(), rounds=20, engine=engine).run()

@@ -77,7 +77,7 @@ def job(algorithm: type[fl.FedAvg], task: Any = None, **settings: Any) -> Job:
     )  # fmt: skip
 
 
-@pytest.mark.some(2)
+@pytest.mark.some(1)
 @pytest.mark.parametrize("engine", ["loop", "stacked"])
 @pytest.mark.parametrize("task", [fl.Classification(), *TASKS.values()], ids=lambda task: type(task).__name__)
 def test_every_measure_of_every_client_is_undefined_in_that_round_alone(task: Any, engine: str) -> None:

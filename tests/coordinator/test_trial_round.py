@@ -88,6 +88,7 @@ def test_what_is_not_tried(monkeypatch: pytest.MonkeyPatch) -> None:
     try_round(job(fl.FedAvg()))
 
 
+@pytest.mark.slow
 def test_an_error_in_the_middle_says_what_is_kept(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -174,7 +174,7 @@ def test_inputs_end_where_all_of_them_are_padding(padding: int) -> None:
     assert pack({"tokens": tokens}, padding, cut=False)[1] != pack({"tokens": tokens}, padding)[1]
 
 
-@pytest.mark.some(2)
+@pytest.mark.some(1)
 @pytest.mark.parametrize(
     ("network", "engine", "compilation"),
     [

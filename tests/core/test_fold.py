@@ -150,6 +150,7 @@ def test_clients_of_any_size_see_their_own_rows_in_a_pass(compilation: Any) -> N
     alike(loop, stack)
 
 
+@pytest.mark.slow
 def test_a_pass_over_small_clients_is_narrow() -> None:
     widths: list[int] = []
     run(functools.partial(told_of_rows, widths=widths), Stacked, people=clients(*SKEWED))

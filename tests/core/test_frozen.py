@@ -78,7 +78,7 @@ FORMS = [("loop", "none"), ("loop", "trace"), ("stacked", "none"), ("stacked", "
 METHODS = [fl.FedAvg, fl.Scaffold, fl.FedNTD, fl.PFedSD, fl.FedCurv, fl.MOON, fl.FedDyn, fl.APFLNi]
 
 
-@pytest.mark.some(3)
+@pytest.mark.some(1)
 @pytest.mark.parametrize("form", FORMS, ids=lambda form: "-".join(form))
 @pytest.mark.parametrize("method", METHODS, ids=lambda method: method.__name__)
 def test_a_head_upon_a_frozen_body_trains_as_upon_the_bodys_features(method: Any, form: tuple[str, str]) -> None:

@@ -108,6 +108,7 @@ def test_ready_masks() -> None:
     assert (added[0, 0, 0].tolist(), added.dtype) == ([0.0, 0.0, torch.finfo(torch.float32).min], torch.float32)
 
 
+@pytest.mark.some(1)
 @pytest.mark.parametrize("network", [Looking, Adding])
 def test_a_stack_agrees_with_the_loop_where_a_mask_is_ready(network: Any) -> None:
     def found(engine: Any) -> Any:

@@ -167,7 +167,7 @@ class Moves(nn.Module):
         return self.head(h - self.body.moving * self.n)
 
 
-@pytest.mark.some(2)
+@pytest.mark.some(1)
 @pytest.mark.parametrize("compilation", ["none", "trace"])
 @pytest.mark.parametrize("engine", [Loop, Stacked])
 def test_buffers_that_a_forward_assigns_are_those_of_torch(engine: Any, compilation: str) -> None:

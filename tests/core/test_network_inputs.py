@@ -60,6 +60,7 @@ def test_a_forward_is_called_by_names_or_in_order(network: Any) -> None:
     assert model.features(weights, given, "embedding").shape == (160, 40)
 
 
+@pytest.mark.some(1)
 @pytest.mark.parametrize("engine", ["stacked", "workers"])
 def test_engines_agree_on_several_inputs(engine: Any) -> None:
     def found(engine: Any) -> Any:

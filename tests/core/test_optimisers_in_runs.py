@@ -52,7 +52,7 @@ def weights(
     return dict(getattr(server, "x", server).params)
 
 
-@pytest.mark.some(3)
+@pytest.mark.some(1)
 @pytest.mark.parametrize("name", OPTIMISERS)
 def test_a_stack_and_a_trace_are_the_loop(name: str) -> None:
     loop = weights(OPTIMISERS[name], "loop")
@@ -86,7 +86,7 @@ def test_another_schedule_is_another_run() -> None:
     ))  # fmt: skip
 
 
-@pytest.mark.some(4)
+@pytest.mark.some(2)
 @pytest.mark.parametrize(("engine", "compilation"), [("loop", "none"), ("stacked", "none"), ("stacked", "trace")])
 @pytest.mark.parametrize("method", [fl.FedAvg, fl.FedProx, fl.Scaffold])
 def test_a_batch_in_parts_is_the_batch(method: Any, engine: str, compilation: str) -> None:
@@ -131,6 +131,7 @@ def test_cut_numbers_move_less() -> None:
     assert 0 < moved[1] < 0.01 < moved[0]
 
 
+@pytest.mark.some(1)
 @pytest.mark.parametrize("method", [fl.FedAvgM, fl.FedAdam])
 def test_a_server_slows_down_by_rounds(method: Any) -> None:
     def ends(rounds: int, **more: Any) -> Tensor:

@@ -167,7 +167,7 @@ def compare(found: Weights, population: Any, kind: Callable[[], nn.Module], make
             np.testing.assert_allclose(value, want[name].detach(), rtol=1e-9, atol=1e-11, err_msg=f"{k} {name}")
 
 
-@pytest.mark.some(6)
+@pytest.mark.some(3)
 @pytest.mark.parametrize("case", OPTIMISERS)
 @pytest.mark.parametrize("network", NETWORKS, ids=lambda network: network.__name__)
 @pytest.mark.parametrize(("engine", "compilation"), FORMS)
@@ -229,7 +229,7 @@ def drifted(module: nn.Module, k: int) -> None:
             p.grad = add if p.grad is None else p.grad + add
 
 
-@pytest.mark.some(7)
+@pytest.mark.some(3)
 @pytest.mark.parametrize("case", OPTIMISERS)
 @pytest.mark.parametrize(("engine", "compilation"), FORMS)
 def test_a_correction_gives_a_gradient_where_it_adds_something(engine: Any, compilation: Any, case: str) -> None:

@@ -280,7 +280,7 @@ def test_a_run_with_flipped_labels_is_that_on_data_with_flipped_labels(engine: A
     assert lying.manifest["attackers"] == [2, 5]
 
 
-@pytest.mark.some(5)
+@pytest.mark.some(2)
 @pytest.mark.parametrize("name", ATTACKS)
 @pytest.mark.parametrize("aggregator", ["mean", "median"])
 def test_every_engine_has_the_lies_of_the_loop(name: str, aggregator: str) -> None:
@@ -304,6 +304,7 @@ def settings(rounds: int, **more: Any) -> RunSettings:
     )
 
 
+@pytest.mark.some(1)
 @pytest.mark.parametrize("name", ["noise", "labels", "alie"])
 def test_a_resumed_run_has_the_lies_of_one_that_nobody_stopped(name: str, tmp_path: Path) -> None:
     attack = ATTACKS[name]

@@ -149,6 +149,7 @@ def test_engines_agree_on_what_is_encoded(encoders: list[Encoder], method: Any) 
     assert moved == expected[2]
 
 
+@pytest.mark.slow
 def test_states_of_encoders_travel_and_stay_alike() -> None:
     """With the messages, in stacks of two kinds of clients, and on devices."""
     algorithm, encoders = fl.Scaffold(local=LOCAL), [TopK(0.2)]
@@ -195,6 +196,7 @@ def test_answers_are_smaller_on_the_wire() -> None:
     assert encoded < plain / 2  # with names and structures
 
 
+@pytest.mark.some(1)
 @pytest.mark.parametrize("engine", ["loop", "stacked"])
 def test_sparse_uploads_learn_with_what_they_left_behind(engine: Any, tmp_path: Path) -> None:
     whole, plain = job(TopK(1.0), engine=engine, rounds=8).run(), job(engine=engine, rounds=8).run()

@@ -128,7 +128,7 @@ METHODS: dict[str, Any] = {
 }
 
 
-@pytest.mark.some(4)
+@pytest.mark.some(2)
 @pytest.mark.parametrize("name", METHODS)
 def test_a_stack_and_devices_keep_what_the_loop_keeps(name: str) -> None:
     expected = after(Loop, METHODS[name])
@@ -146,6 +146,7 @@ def test_workers_and_messages_keep_what_the_loop_keeps(name: str) -> None:
         assert same(after(kind, METHODS[name]), expected), kind
 
 
+@pytest.mark.slow
 def test_each_model_has_an_optimiser_and_each_part_of_one_its_own_moments() -> None:
     for name in ("Ditto", "FML", "APFLDeng"):
         _, states = after(Loop, METHODS[name])
@@ -174,6 +175,7 @@ def test_a_run_that_was_killed_goes_on_with_its_optimisers(engine: Any, tmp_path
     assert same(again.server, whole.server)
 
 
+@pytest.mark.slow
 def test_what_is_kept_never_travels_and_is_no_state_of_the_method() -> None:
     kept, anew = job(STEADY).run(), job(dataclasses.replace(STEADY, keep_optimiser=False)).run()
     for name in ("bytes_up", "bytes_down"):

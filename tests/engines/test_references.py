@@ -164,6 +164,7 @@ def _values(upload: Any) -> Any:
     return [node.value for node in nodes]
 
 
+@pytest.mark.slow
 def test_architectures_have_a_mean_each() -> None:
     subject = dataclasses.replace(
         Subject.of(FedAvg), models={**Subject.of(FedAvg).models, **Subject.of(FedAvg).normalised.models}
@@ -200,6 +201,7 @@ def test_no_state_moves_in_a_round_in_which_too_few_answer_krum(kind: Any) -> No
     engine.close()
 
 
+@pytest.mark.slow
 def test_a_liar_is_survived() -> None:
     """One of six sends a model a thousand times too far away."""
     attack = Scale(1000.0, clients=(3,))

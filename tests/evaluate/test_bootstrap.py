@@ -41,6 +41,7 @@ def near(found: Interval, value: float, interval: tuple[float, float]) -> None:
     np.testing.assert_allclose((found.value, found.low, found.high), (value, *interval), rtol=1e-9)
 
 
+@pytest.mark.slow
 def test_intervals_of_classes_are_those_of_a_loop() -> None:
     task, y, everything = fl.Classification(), Y.numpy(), np.arange(N)
     found = intervals(results(task, LOGITS, Y), task, resamples=80, seed=5)

@@ -96,6 +96,7 @@ def test_beyond_noise_is_outside_an_interval_that_has_a_width(mean: float, half:
     assert Difference(mean, half, 2).sign == sign
 
 
+@pytest.mark.slow
 def test_false_alarms_are_few_with_equal_and_unequal_noise() -> None:
     """A pair's own differences alone, taken twice their standard error, would give 0.30 with two seeds."""
     random = np.random.default_rng(1)

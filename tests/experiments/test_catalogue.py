@@ -235,6 +235,7 @@ def test_normalisations_that_are_refused(text: str, message: str) -> None:
         catalogue.normalise(text, Dataset(images, images))
 
 
+@pytest.mark.slow
 def test_rules_by_which_data_change_in_words() -> None:
     made = Experiment().with_all({"data.arrives": "growing:0.2:50", "data.drift": "labels:10:0.5", "run.seed": 3})
     f = made.federation()

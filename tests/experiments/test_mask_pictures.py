@@ -29,6 +29,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.mark.slow
 def test_masks_of_new_images_are_written_as_pictures(run: Path, tmp_path: Path, capsys: Any) -> None:
     call = ["predict", str(run / "run"), "--data", f"images:{run}/images/test"]
     said = fl.predict(run / "run", f"images:{run}/images")

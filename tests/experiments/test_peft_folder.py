@@ -149,6 +149,7 @@ def test_what_is_no_adapter_is_refused_by_name(make: Any, message: str, tmp_path
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("_peft")
 def test_the_command_refuses_a_network_without_an_adapter(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     small = "--model logistic --set data.examples=100 --clients 5 --cohort 2 --rounds 1 --epochs 1 --threads 1"

@@ -38,6 +38,7 @@ def of_site(rows: list[dict[str, str]], site: str) -> Any:
     return np.flatnonzero([row["client"] == site for row in rows])
 
 
+@pytest.mark.slow
 def test_measures_and_intervals_of_classes(classes: dict[str, Any], tmp_path: Path) -> None:
     run, new, rows = classes["run"], classes["new"], classes["rows"]
     found = evaluate_run(run, new, resamples=50, seed=3)
@@ -69,6 +70,7 @@ def test_measures_and_intervals_of_classes(classes: dict[str, Any], tmp_path: Pa
     assert float(read[0]["value"]) == found.measures["accuracy"].value
 
 
+@pytest.mark.slow
 def test_a_client_is_evaluated_on_what_it_holds_out(classes: dict[str, Any], tmp_path: Path) -> None:
     """As in the run's own record of the round, without new rows."""
     run, job = classes["run"], Experiment.from_directory(classes["run"]).job()

@@ -21,6 +21,7 @@ def sites(tmp_path: Path) -> Path:
     return tmp_path
 
 
+@pytest.mark.slow
 def test_texts_of_sites_are_learnt_and_predicted(sites: Path, capsys: pytest.CaptureFixture[str]) -> None:
     source, out = f"{sites}/*.csv?text=note&label=mood&length=4", sites / "run"
     said = f"--rounds 12 --cohort 2 --lr 0.2 --batch-size 5 --epochs 2 --engine loop --seed 0 --out {out}"

@@ -83,7 +83,7 @@ class Made:
         return History(algorithm="FedAvg", metrics=metrics)
 
 
-@pytest.mark.some(2)
+@pytest.mark.some(1)
 @pytest.mark.parametrize(
     ("key", "values", "other"),
     [

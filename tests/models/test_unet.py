@@ -48,6 +48,7 @@ def test_numbers_out_of_range_are_refused(wrong: dict[str, int]) -> None:
         UNet(1, 2, **wrong)
 
 
+@pytest.mark.slow
 def test_a_stack_is_the_loop_and_heads_stay_at_home() -> None:
     """FedRep keeps the classifier on the client; stacks train each client's own weights at once."""
     local = fl.Local(optimiser=fl.SGD(lr=0.1), batch_size=5, epochs=1)

@@ -65,6 +65,7 @@ def test_rounds_cost_more_and_none_cost_nothing() -> None:
     assert accountant.epsilon(3, 0.1, 0.0, 1e-5) == math.inf
 
 
+@pytest.mark.some(1)
 @pytest.mark.parametrize(("most", "rounds", "rate"), [(4.0, 40, 0.1), (2.0, 40, 0.1), (1.0, 5, 0.5), (60.0, 3, 1.0)])
 def test_the_noise_that_is_found_is_the_least(most: float, rounds: int, rate: float) -> None:
     noise = accountant.noise_for(most, rounds, rate, 1e-5)

@@ -272,6 +272,7 @@ def test_losses_stay_where_draws_are_secret() -> None:
     assert not any(torch.equal(a, b) for a, b in zip(*moved, strict=True))
 
 
+@pytest.mark.slow
 def test_clients_draw_for_themselves() -> None:
     fast = fl.FedAvg(local=fl.Local(epochs=1, batch_size=4, optimiser=fl.SGD(lr=0.1)))
     for a, b in zip(

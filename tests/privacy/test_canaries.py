@@ -71,6 +71,7 @@ def test_noise_between_canaries_is_as_large_as_promised() -> None:
     assert abs(np.corrcoef(found.outside.T)[0, 1]) < 0.3
 
 
+@pytest.mark.slow
 def test_clients_leak_no_more_than_was_promised_and_not_much_less() -> None:
     found = audited(1.0, 3, 20)
     assert found.kept
@@ -101,6 +102,7 @@ def test_without_noise_examples_are_seen_as_often_as_they_are_drawn(plan: dict[s
     assert np.abs(found.outside).max() < 1e-3
 
 
+@pytest.mark.slow
 def test_examples_leak_no_more_than_was_promised_and_not_much_less() -> None:
     found = measured(of_examples(0.5), Promise(8, 0.25, 0.5, 1e-3))
     assert found.kept

@@ -50,6 +50,7 @@ def shown(table: Any) -> str:
     return out.getvalue()
 
 
+@pytest.mark.slow
 def test_epsilon_stands_on_page_terminal_and_in_summaries(tmp_path: Path) -> None:
     of_run = job().run(tmp_path / "fedavg")
     epsilon = f"{of_run.metrics[-1]['epsilon']:.2f}"
@@ -71,6 +72,7 @@ def test_what_uploads_nothing_costs_nothing() -> None:
     assert history.series("epsilon").tolist() == [0] * 5
 
 
+@pytest.mark.slow
 def test_clients_are_drawn_each_by_itself() -> None:
     history = job(rounds=8, per_client=True).run()
     assert history.manifest["sampler"] == SAMPLER
@@ -116,6 +118,7 @@ def test_a_run_that_goes_on_has_the_same_bits_and_the_same_epsilon(privacy: str,
         assert torch.equal(a, b)
 
 
+@pytest.mark.slow
 def test_a_budget_ends_a_run_that_is_prolonged(tmp_path: Path) -> None:
     """Its noise stays that of the first rounds, which it was found for."""
     first = job(BUDGET).run(tmp_path / "run")
@@ -196,6 +199,7 @@ def stops(at: int) -> Any:
     return killed
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:Kiel")
 def test_with_devices_noise_is_of_the_system(sites: Path) -> None:
     one, other = (serving(sites).run(sites / f"out{i}") for i in range(2))
@@ -206,6 +210,7 @@ def test_with_devices_noise_is_of_the_system(sites: Path) -> None:
     assert not torch.equal(tree.leaves(one.server)[0], tree.leaves(other.server)[0])
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:Kiel")
 def test_with_devices_rounds_that_are_lost_count_too(sites: Path) -> None:
     with pytest.raises(KeyboardInterrupt):
@@ -215,6 +220,7 @@ def test_with_devices_rounds_that_are_lost_count_too(sites: Path) -> None:
     assert again.series("epsilon").tolist() == [accountant.epsilon(t, 0.6, 1.0, 1e-3) for t in (0, 1, 3, 4)]
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:Kiel")
 def test_with_devices_no_round_begins_beyond_the_budget(sites: Path) -> None:
     budget = "central:epsilon=6,delta=1e-3,clip=0.5"

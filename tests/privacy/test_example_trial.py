@@ -51,6 +51,7 @@ def test_a_share_that_steps_move_is_seen() -> None:
         tried("apfl_deng", alpha_update="every_step")
 
 
+@pytest.mark.some(1)
 @pytest.mark.parametrize("name", ["fedavg", "fedrep"])
 def test_trainings_of_a_round_are_counted(name: str) -> None:
     assert tried(name) == 1

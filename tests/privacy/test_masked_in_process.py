@@ -64,6 +64,7 @@ def test_two_of_nine_are_lost(stage: str, neighbours: int | None) -> None:
     assert np.array_equal(total, plain(numbers, [k for k in numbers if k not in lost or stage == "unmask"]))
 
 
+@pytest.mark.slow
 @given(st.integers(0, 2**32 - 1), st.floats(0, 0.4))
 @settings(max_examples=15, deadline=None)
 def test_neighbours_alone_give_the_same(seed: int, share: float) -> None:

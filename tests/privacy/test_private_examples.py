@@ -72,6 +72,7 @@ def test_epsilon_is_that_of_losses_that_are_convolved_for_each_client(seed: int)
     assert part._epsilon(asked) == pytest.approx(max(spent), rel=0.01)
 
 
+@pytest.mark.slow
 def test_clients_are_counted_by_the_rounds_that_asked_them(tmp_path: Path) -> None:
     whole = job(cohort_size=2, rounds=6).run(tmp_path / "run")
     asked = [k for record in whole.metrics[1:] for k in record["clients"]]
@@ -82,12 +83,14 @@ def test_clients_are_counted_by_the_rounds_that_asked_them(tmp_path: Path) -> No
     assert job(cohort_size=2, rounds=6).run(tmp_path / "part", resume=True).metrics == whole.metrics
 
 
+@pytest.mark.slow
 def test_a_budget_gives_the_noise_that_keeps_it() -> None:
     history = job("examples:epsilon=3,delta=1e-5,clip=0.5").run()
     assert 2.9 < history.metrics[-1]["epsilon"] <= 3
     assert job("examples:noise=0,delta=1e-5,clip=0.5").run().metrics[-1]["epsilon"] is None
 
 
+@pytest.mark.slow
 def test_a_private_run_learns() -> None:
     data = federation(per_client=60)
     local = fl.Local(epochs=5, batch_size=16, optimiser=fl.SGD(lr=0.5))
@@ -168,6 +171,7 @@ def serving(folder: Path, rounds: int = 3) -> fl.Job:
     return serve(folder, words, InProcess(members(folder)), source_of_server(folder))
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:Kiel")
 def test_with_devices_draws_are_their_own_and_rounds_that_are_lost_count(tmp_path: Path) -> None:
     """A process is killed in round 2; who goes on asks the devices of round 2 anew."""

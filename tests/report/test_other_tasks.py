@@ -51,6 +51,7 @@ def terminal(shown: Any) -> str:
     return console.file.getvalue()  # type: ignore[attr-defined,no-any-return]
 
 
+@pytest.mark.slow
 def test_a_summary_of_a_regression_is_in_its_unit_and_the_lowest_is_bold(runs: Path) -> None:
     found = summary(runs / "numbers")
     text, rows = found.markdown(), list(csv.DictReader(io.StringIO(found.csv())))

@@ -286,6 +286,7 @@ def chance(folder: Path, value: float, examples: int = 10_000) -> None:
         path.write_text(json.dumps(json.loads(path.read_text()) | {"chance": named}))
 
 
+@pytest.mark.slow
 def test_nothing_is_best_where_nothing_is_above_chance(tmp_path: Path) -> None:
     ended(tmp_path, fedavg=(0.101, 0.1), fedntd=(0.103, 0.1), local_only=(0.5, 0.5))
     chance(tmp_path, 0.1)

@@ -166,6 +166,7 @@ def test_every_figure_is_described_and_lies_beside_the_page(comparison: Path) ->
         assert (folder / f"{name}.pdf").read_bytes().startswith(b"%PDF")
 
 
+@pytest.mark.slow
 def test_curves_are_of_one_size(comparison: Path) -> None:
     figures = comparison / "report/figures"
     accuracy, forgetting = (
@@ -333,6 +334,7 @@ def test_an_unfinished_run_is_marked(tmp_path: Path) -> None:
     assert "3 of 30" in text[text.index("Each run, its engine") - 400 :]
 
 
+@pytest.mark.slow
 def test_a_run_before_its_first_round_has_a_report(tmp_path: Path) -> None:
     folder = made_run(tmp_path / "new", rounds=1, planned_rounds=30)
     for name in ("metrics.jsonl", "timing.jsonl"):

@@ -16,6 +16,7 @@ from fedloom.sources.sources_by_name import load
 METHODS = ("fedavg", "fedprox", "scaffold", "pfedsd", "local_only", "centralised")
 
 
+@pytest.mark.slow
 def test_labels_say_which_images_are_there() -> None:
     train, test, _, _ = load("fashion_mnist_pairs", "")
     images, _ = fl.fashion_mnist_small()

@@ -250,6 +250,7 @@ def test_any_damage_is_a_codec_error_or_only_other_values(data: Any) -> None:
     assert tree.same_structure(back, VALUE)
 
 
+@pytest.mark.slow
 @settings(max_examples=200, deadline=None)
 @given(st.binary(max_size=200))
 def test_arbitrary_bytes(data: bytes) -> None:

@@ -56,6 +56,7 @@ def check(found: dict[str, float], want: dict[str, float]) -> None:
         assert found[name] == pytest.approx(value, abs=1e-9, nan_ok=True), name
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=50)
 @given(SEEDS, st.integers(1, 12), st.integers(2, 5), st.sets(st.integers(0, 4), min_size=1), SPREADS, st.booleans())
 def test_classes_that_are_absent_tied_or_sure(
@@ -70,6 +71,7 @@ def test_classes_that_are_absent_tied_or_sure(
     check(found, of_classes(y, p.argmax(1), p, p))
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=50)
 @given(SEEDS, st.integers(1, 12), st.sampled_from(((0,), (1,), (0, 1))), SPREADS, st.floats(0.01, 0.99))
 def test_one_logit_ranks_by_the_logit(
@@ -109,6 +111,7 @@ def test_rows_that_are_infinitely_high_tie_with_each_other_and_not_with_padding(
     assert found == [0.75, 1.0]
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=50)
 @given(SEEDS, st.integers(1, 10), st.integers(1, 4), st.floats(0, 1), SPREADS)
 def test_labels_that_are_few_absent_or_everywhere(seed: int, n: int, labels: int, share: float, spread: float) -> None:

@@ -89,6 +89,7 @@ def test_of_equal_thresholds_it_is_the_one_nearest_to_one_half() -> None:
     assert TASK.choose(sums_of(TASK, ["recall"], logits, y)["recall"].sum(0)) == 0.5
 
 
+@pytest.mark.slow
 def test_a_threshold_that_is_set_is_written_down_as_before() -> None:
     assert plain(fl.Binary()) == {"kind": "Binary", "threshold": 0.5, "positive_weight": 1.0}
     assert chosen_measures(fl.Binary()) == ("accuracy",)
@@ -116,6 +117,7 @@ def job(algorithm: Any, federation: fl.Federation | None = None, **settings: Any
 LOCAL = fl.Local(epochs=2, batch_size=8, optimiser=fl.SGD(lr=0.1))
 
 
+@pytest.mark.some(1)
 @pytest.mark.parametrize("algorithm", [fl.FedAvg(local=LOCAL), fl.FedPer(local=LOCAL, personal_layers="bias")])
 def test_records_have_the_threshold_of_the_pooled_validation_examples(algorithm: Any, tmp_path: Path) -> None:
     made = job(algorithm)
@@ -150,6 +152,7 @@ def test_records_have_the_threshold_of_the_pooled_validation_examples(algorithm:
     assert fl.History.read(tmp_path / "run").metrics == found.metrics
 
 
+@pytest.mark.slow
 def test_engines_choose_the_same_threshold() -> None:
     thresholds = [
         job(fl.FedAvg(local=LOCAL), engine=kind).run().series("threshold") for kind in ("loop", "stacked", "workers")
@@ -159,6 +162,7 @@ def test_engines_choose_the_same_threshold() -> None:
     assert len(thresholds[0]) == 3
 
 
+@pytest.mark.slow
 def test_messages_and_devices_add_up_to_the_same_threshold() -> None:
     algorithm, made = fl.FedPer(local=LOCAL, personal_layers="bias"), job(fl.FedAvg(local=LOCAL))
     population = made.population

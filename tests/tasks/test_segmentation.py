@@ -174,6 +174,7 @@ def records(engine: Any, task: Any = None, **more: Any) -> Any:
     return [{n: v for n, v in record.items() if isinstance(v, float)} for record in found]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("engine", ["stacked", pytest.param("workers", marks=pytest.mark.slow)])
 def test_engines_agree(engine: str) -> None:
     want, found = records("loop"), records(engine)
@@ -201,7 +202,7 @@ def test_a_run_over_messages_is_that_in_one_process(kind: type[Engine]) -> None:
         assert torch.allclose(result.loss, found[1][k].loss, atol=1e-9)
 
 
-@pytest.mark.some(3)
+@pytest.mark.some(1)
 @pytest.mark.parametrize("name", [n for n in ALGORITHMS if n not in {*BY_CLASS, *OTHERS}])
 def test_algorithms_that_need_only_a_loss_learn_masks(name: str) -> None:
     history = fl.run(ALGORITHMS[name](local=LOCAL), federation(), Pixels, settings(rounds=3), task=fl.Segmentation())

@@ -65,6 +65,7 @@ def test_areas_under_curves_of_clients_and_of_the_global_test_set(engine: Any, t
     assert last["personal_balanced_accuracy"] == pytest.approx(np.mean(balanced), abs=1e-9)
 
 
+@pytest.mark.slow
 def test_engines_agree_on_scores() -> None:
     kinds = ("loop", "stacked", "workers")
     runs = [trained(fl.Classification(), CLASSES, 2, engine=kind, measures=("auc",))[0] for kind in kinds]

@@ -80,11 +80,13 @@ def headline(**changes: Any) -> Any:
 FIELDS = ("name", "title", "meaning", "rows", "value", "better", "unit")
 
 
+@pytest.mark.slow
 def test_a_sound_task_of_ones_own_passes() -> None:
     check_task(Counts())
     check_task(Counts(), outputs=1)
 
 
+@pytest.mark.slow
 def test_a_task_of_correct_alone_passes() -> None:
     class Plain:
         def loss(self, logits: Tensor, batch: Batch) -> Tensor:
@@ -119,6 +121,7 @@ class _Score(Counts):
         return (*super().measures, rank)
 
 
+@pytest.mark.slow
 def test_a_sound_score_passes() -> None:
     check_task(_Score())
 

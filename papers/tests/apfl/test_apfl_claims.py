@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import pytest
+
 from fedloom.algorithms import APFLNi
 from fedloom_papers import recipes, study
 from fedloom_papers.apfl.claims import NOTE, remarks
@@ -166,6 +168,7 @@ def test_importance_costs_bytes_and_the_loss_of_all_clients_is_told_beside_them(
     )
 
 
+@pytest.mark.slow
 def test_gains_are_beside_the_printed_ones(tmp_path: Path) -> None:
     for seed in (0, 1):
         for row, accuracy in (("fedavg", 40.0), ("apfl_ni", 60.0), ("fedprox", 40.5)):
@@ -249,6 +252,7 @@ def test_the_second_half_alone_says_who_is_unsteady_later_on(tmp_path: Path) -> 
     assert found == (HOLDS, "1 holds; mnist fedmeta 5.00 points a round, apfl_ni 0.10 points a round")
 
 
+@pytest.mark.slow
 def test_the_pages_say_how_decomposition_began() -> None:
     docs, kept = Path(__file__).parents[2] / "docs", []
     for table in ("apfl-comparison", "apfl-lambda", "apfl-epochs", "apfl-rate", "apfl-ewc"):

@@ -60,6 +60,7 @@ def test_runs_of_ones_own_are_judged(capsys: pytest.CaptureFixture[str], tmp_pat
     assert error(capsys, "claims", "ktpfl", "--known", str(tmp_path / "no")).startswith("--known ")
 
 
+@pytest.mark.slow
 def test_kept_results_of_all_papers_are_found_below_one_folder(capsys: pytest.CaptureFixture[str]) -> None:
     rows = json.loads(RECORD.read_bytes())["sources"]["ktpfl"]["claims"]
     _, kept, _ = call(capsys, "claims", "ktpfl", "--known", str(KEPT))

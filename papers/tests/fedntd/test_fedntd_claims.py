@@ -70,6 +70,7 @@ def test_the_method_that_forgets_less_is_the_better_one(tmp_path: Path) -> None:
     assert judged(tmp_path, "FedNTD forgets least").verdict == FAILS
 
 
+@pytest.mark.slow
 def test_features_are_compared_where_runs_were_analysed(tmp_path: Path) -> None:
     head = "round,layer,model,neurons,share,share_alive,dead_in_received,dead_in_model\n"
     for row, shares in (("fedntd", (0.9, 0.7)), ("fedavg", (0.6, 0.5))):
@@ -144,6 +145,7 @@ def test_personal_accuracy_and_the_landscape_are_compared(tmp_path: Path) -> Non
     assert (flat.verdict, flat.ours) == (HOLDS, "cifar10-lda0.5-k16 fedntd and fedavg: -0.4, -0.6 (round 25)")
 
 
+@pytest.mark.slow
 def test_the_gain_with_ten_epochs_is_compared_with_that_of_one(tmp_path: Path) -> None:
     for skew, gains in (("s2", (6.0, 11.0)), ("lda0.1", (9.0, 2.0)), ("s5", (6.0, 7.0))):
         for epochs, gain in zip((1, 10), gains, strict=True):
@@ -187,6 +189,7 @@ def logged(folder: Path, row: str, column: str = "cifar10-s2", **entries: object
     return place
 
 
+@pytest.mark.slow
 def test_accuracy_goes_with_forgetting_over_methods(tmp_path: Path) -> None:
     words, rows = "Over methods, accuracy rises", ("fedavg", "fedprox", "fedcurv", "moon", "fedntd")
     for name, sign, expected in (("falls", -1, HOLDS), ("rises", 1, FAILS)):
@@ -207,6 +210,7 @@ def test_accuracy_goes_with_forgetting_over_methods(tmp_path: Path) -> None:
     assert (found.verdict, "not comparable" in found.ours) == (NOT_RUN, True)
 
 
+@pytest.mark.slow
 def test_classes_are_even_where_their_shares_are_near(tmp_path: Path) -> None:
     words = "Classes become even earlier"
     logged(tmp_path, "fedavg", class_accuracy=[0.2, 0.4])  # shares of a third and two thirds
@@ -235,6 +239,7 @@ def test_traffic_and_states_of_the_others(tmp_path: Path) -> None:
     assert judged(tmp_path / "level", words).verdict == FAILS
 
 
+@pytest.mark.slow
 def test_weights_move_with_the_distance_of_classes(tmp_path: Path) -> None:
     words = "Weights move further where"
     head = "round,client,distribution_l1,distribution_l2,weights_l1,weights_l2\n"

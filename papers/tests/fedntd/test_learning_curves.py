@@ -39,6 +39,7 @@ def test_recipes_are_those_of_table_1_with_one_and_ten_epochs() -> None:
     assert shared["cifar10-lda0.1-e1", "fedavg"] == "fedntd-table9/cifar10-lda0.1-e1/fedavg"
 
 
+@pytest.mark.slow
 def test_three_rows_over_the_skews_fedavg_blue_and_fedntd_red(tmp_path: Path) -> None:
     for column in ("cifar10-s2-e1", "cifar10-s2-e10", "cifar10-lda0.1-e10"):
         made(tmp_path, cell(TABLE, column, "fedavg"), 0, 40.0, rounds=4)

@@ -142,6 +142,7 @@ def test_local_models_of_fedavg_are_above_its_global_one_by_round(tmp_path: Path
     assert verdict(tmp_path / "others", words)[0] == NOT_RUN  # they trained other models
 
 
+@pytest.mark.slow
 def test_the_drop_of_fedavg_is_compared_over_skew_and_participation(tmp_path: Path) -> None:
     def both(column: str, stored: list[float], received: list[float]) -> None:
         personal(tmp_path, "fedavg_stored", stored, [2.0, 1.0], column)

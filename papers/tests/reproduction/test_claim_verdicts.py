@@ -223,6 +223,7 @@ def test_a_comparison_counts_once(tmp_path: Path) -> None:
     assert comparisons(found) == {HOLDS: 2, FAILS: 1, NOISE: 1, NOT_RUN: 1}
 
 
+@pytest.mark.slow
 def test_noise_is_pooled_over_the_cells_of_the_column_or_else_of_the_table(tmp_path: Path) -> None:
     """Of one seed alone: by that of other cells with two, whatever tables share them."""
     moon, scaffold = Cell(TABLE, COLUMN, "moon"), Cell(TABLE, COLUMN, "scaffold")

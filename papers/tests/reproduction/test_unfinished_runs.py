@@ -52,6 +52,7 @@ def files_of(folder: Path) -> dict[str, bytes]:
     return {p.relative_to(folder).as_posix(): p.read_bytes() for p in paths if p.parent.name != "checkpoints"}
 
 
+@pytest.mark.slow
 def test_a_killed_run_ends_elsewhere_with_the_same_bits(killed: Path, tmp_path: Path) -> None:
     to, there, whole = (tmp_path / name for name in ("to", "there", "whole"))
     assert export_unfinished([RECIPE], killed, to, rounds=4) == [to / ARCHIVE]

@@ -115,6 +115,7 @@ def test_a_device_has_its_models_and_its_curves(
         assert (tmp_path / "r.csv").read_text() == theirs.csv(tmp_path / "s.csv").read_text()
 
 
+@pytest.mark.slow
 def test_what_is_refused_in_words(tmp_path: Path, capsys: Any) -> None:
     write_sites(tmp_path)
     devices, _, _ = run(tmp_path, settings("fedavg", **{"run.rounds": 1}))
@@ -162,6 +163,7 @@ def test_a_server_brings_two_kinds_of_models(final: Any, tmp_path: Path) -> None
         device.controller._keep({"kind": "global", "threshold": None}, {"exchange": 0, "round": 0}, {})
 
 
+@pytest.mark.slow
 def test_the_rounds_of_a_device_that_comes_later(tmp_path: Path) -> None:
     """What it measures first is of the model of that round, and not of the initial one."""
     write_sites(tmp_path)
@@ -189,6 +191,7 @@ def test_a_folder_that_takes_no_numbers_costs_no_answer(tmp_path: Path) -> None:
     assert hand_out_models(job, tmp_path / "out", history).startswith("4 of 5 devices have their models")
 
 
+@pytest.mark.slow
 def test_a_device_that_was_away_gets_its_models_of_the_finished_run(tmp_path: Path) -> None:
     """`fedloom serve --resume` of a finished run computes nothing, and hands out the same models."""
     write_sites(tmp_path)

@@ -219,6 +219,7 @@ def test_why_a_supernode_ended(text: str, words: str, tmp_path: Path) -> None:
     assert words in _why_it_ended(tmp_path / "log", 24)
 
 
+@pytest.mark.slow
 def test_the_app_of_the_server_is_not_run(monkeypatch: pytest.MonkeyPatch) -> None:
     """Flower's process for a message takes the ClientApp of this package, whatever the server has sent."""
     pytest.importorskip("flwr", reason="Flower is not installed")

@@ -41,7 +41,7 @@ QUICK = ("fedavg", "scaffold", "pfedsd", "kt_pfl", "feddf", "fedmd")
 OTHERS = sorted({*REPRESENTATIVES} - {*QUICK})  # the way of the bytes knows no algorithm, but what it exchanges
 
 
-@pytest.mark.some(3)
+@pytest.mark.some(1)
 @pytest.mark.parametrize("algorithm", [*QUICK, *OTHERS])
 def test_each_form_of_exchange_has_the_bits_of_the_loop(algorithm: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The check that payloads travel, with the devices of the battery over Flower."""

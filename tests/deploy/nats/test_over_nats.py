@@ -447,6 +447,7 @@ def test_crumbs_of_a_message_count_as_unasked(place: Place) -> None:
     assert place.manager.wait([1], 0.0) == [1]
 
 
+@pytest.mark.slow
 def test_pieces_that_were_asked_for_are_no_flood(place: Place) -> None:
     place.manager.flooded = lambda name: pytest.fail(name)
     place.serve("Kiel", lambda data: data)
@@ -490,6 +491,7 @@ def test_whoever_has_the_key_of_another_name_is_told_so(place: Place) -> None:
     )
 
 
+@pytest.mark.slow
 def test_keys_are_renewed_again_once_what_is_wrong_is_mended(place: Place) -> None:
     """A folder that cannot be written, then a key that nats-server does not take: it goes on with the last keys."""
     until(lambda: not place.told)

@@ -71,6 +71,7 @@ def test_names_stand_beside_ids_in_the_audit_log_and_in_the_run(run: Path, capsy
     assert "St. Jürgen" in page.read_text(encoding="utf-8")
 
 
+@pytest.mark.slow
 def test_a_device_is_named_to_predict_with_its_model(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     table = str(run / "sites/Kiel.csv")
     by_name = fl.predict(run / "out", table, client="St. Jürgen")

@@ -131,6 +131,7 @@ def killed(record: Any) -> None:
     raise KeyboardInterrupt
 
 
+@pytest.mark.slow
 def test_a_run_goes_on_with_the_vocabulary_of_its_beginning(tmp_path: Path) -> None:
     """A device with other texts is refused when it comes back."""
     write_notes(tmp_path)
@@ -290,6 +291,7 @@ def test_a_run_with_tokens_of_several_devices_is_that_of_the_simulation_and_goes
     assert (len(prepared["vocabulary"]), prepared["least_clients"]) == (6, 3)
 
 
+@pytest.mark.slow
 def test_devices_with_a_plain_text_each_predict_the_next_character(tmp_path: Path) -> None:
     """Its targets are tokens too: the server learns how many there are from the vocabulary of all."""
     (tmp_path / "all").mkdir()

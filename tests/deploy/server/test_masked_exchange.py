@@ -80,6 +80,7 @@ def flat(server: Any) -> Any:
     return torch.cat([t.double().flatten() for t in tree.leaves(server)])
 
 
+@pytest.mark.some(1)
 @pytest.mark.parametrize("algorithm", [fl.FedAvg, fl.Scaffold, fl.PFedSD])
 def test_devices_have_the_bits_of_the_simulation(algorithm: Any) -> None:
     made = algorithm(local=LOCAL)
@@ -192,6 +193,7 @@ class Fleetwide(test_devices.Fleetwide):
         return made
 
 
+@pytest.mark.slow
 def test_a_whole_run_has_the_records_of_the_simulation(tmp_path: Path) -> None:
     asked: Any = {"cohort_size": 5, "on_nonfinite": "stop", "secure_aggregation": "range=8", "rounds": 3}
     made = fl.FedAvg(local=LOCAL)
