@@ -378,11 +378,14 @@ def test_one_method_has_one_name_with_one_seed_and_with_several(own: str, capsys
         assert (first.count("fedavg"), first.count("FedAvg")) == (2, 0)
 
 
+NOT_KEPT = "interrupted; nothing is kept, since no folder was named (--out DIR)\n"
+
+
 def test_an_interrupt_is_no_traceback(
     own: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(Job, "run", interrupted)
-    assert call(capsys, "run", "fedavg", *QUICK, "--data", own) == (130, "\n".join(OPENING) + "\n", "interrupted\n")
+    assert call(capsys, "run", "fedavg", *QUICK, "--data", own) == (130, "\n".join(OPENING) + "\n", NOT_KEPT)
 
 
 OPENING = (
@@ -434,7 +437,7 @@ OPENING = (
             "compare fedavg fedntd fedavg",
             "each algorithm must be named once, since its name is that of its results, got fedavg and fedavg: drop",
         ),
-        ("run kt_pfl", "kt_pfl needs public examples, got none: take some out with data.public (--public 500)"),
+        ("run kt_pfl", "kt_pfl needs public examples, got none: take some out with --public 500"),
         ("run fedavg --model lenett", "unknown model 'lenett' (did you mean 'lenet'?); there are logistic, svm, mlp"),
         ("run fedavg --model mlp,mlp", "each model is named once, got 'mlp,mlp'; clients get them in turn"),
         (
@@ -448,29 +451,35 @@ OPENING = (
             "every class needs an example for each of its 40 shards, got 30 of class 0: use fewer clients, fewer "
             "shards per client or more data",
         ),
-        ("run fedavg --partition dirichlet:0", "alpha must be finite and greater than 0, got 0.0: "),
-        ("run fedavg --partition dirichlet:-1", "alpha must be finite and greater than 0, got -1.0: "),
-        ("run fedavg --clients 100", "num_clients must be in 1..90, the number of examples, got 100: "),
-        ("run fedavg --cohort 7", "cohort_size = 7 is larger than the federation of 6 clients; set cohort_size <= 6"),
-        ("run fedavg --rounds 0", "rounds must be >= 1, got 0"),
+        (
+            "run fedavg --partition dirichlet:0",
+            "partition dirichlet:ALPHA: ALPHA must be finite and greater than 0, got 0.0: ",
+        ),
+        (
+            "run fedavg --partition dirichlet:-1",
+            "partition dirichlet:ALPHA: ALPHA must be finite and greater than 0, got -1.0: ",
+        ),
+        ("run fedavg --clients 100", "--clients must be in 1..90, the number of examples, got 100: "),
+        ("run fedavg --cohort 7", "--cohort 7 is larger than the federation of 6 clients; set --cohort <= 6"),
+        ("run fedavg --rounds 0", "--rounds must be >= 1, got 0"),
         ("run fedavg --lr 0", "lr must be > 0, got 0.0"),
         ("run fedavg --public 90", "public takes between 1 and 89 of the training examples, got 90"),
-        ("run fedavg --test-fraction 1", "test_fraction must be >= 0 and < 1, got 1.0"),
-        ("run fedavg --device tpu", "device must be 'cpu', 'cuda' or 'cuda:0', ..., got 'tpu'"),
+        ("run fedavg --test-fraction 1", "--test-fraction must be >= 0 and < 1, got 1.0"),
+        ("run fedavg --device tpu", "--device must be 'cpu', 'cuda' or 'cuda:0', ..., got 'tpu'"),
         (
             "run fedavg --device mps",
-            "device must be 'cpu', 'cuda' or 'cuda:0', ..., got 'mps', on which nothing is com",
+            "--device must be 'cpu', 'cuda' or 'cuda:0', ..., got 'mps', on which nothing is com",
         ),
         (
             "run fedavg --device meta",
-            "device must be 'cpu', 'cuda' or 'cuda:0', ..., got 'meta', on which nothing is c",
+            "--device must be 'cpu', 'cuda' or 'cuda:0', ..., got 'meta', on which nothing is c",
         ),
         ("run fedavg --seed 0-2", "--seed takes seeds with commas between them, got '0-2': write --seed 0,1,2"),
         ("run fedavg --seed 3-1", "--seed takes seeds with commas between them, got '3-1': write --seed 0,1,2"),
         ("run fedavg --seed 4,4", "each seed must be named once, got --seed 4,4"),
         (
             "run fedavg --lr 0.1,0.01",
-            "local.lr must be of type float, got '0.1,0.01': write one number, such as 0.1; several values are tried "
+            "--lr must be of type float, got '0.1,0.01': write one number, such as 0.1; several values are tried "
             "by a sweep, fedloom sweep --over local.lr=0.1,0.01",
         ),
         (
@@ -492,7 +501,7 @@ OPENING = (
             "min_size must be in 0..7, the mean size of 12 clients with 90 examples, got 10: take fewer clients, or "
             "use plain_dirichlet:0.1, which has no cap and asks for 2 examples a client",
         ),
-        ("run fedavg --threads 1000000000", "threads must be >= 1 and <= 4096, got 1000000000"),
+        ("run fedavg --threads 1000000000", "--threads must be >= 1 and <= 4096, got 1000000000"),
         ("run fedavg --model lenet", "LeNet needs images of at least 16 pixels, got 8: enlarge them"),
         ("run fedavg --lr 1e38", "client "),
     ],
@@ -503,6 +512,24 @@ def test_mistakes_are_explained(argv: str, message: str, own: str, capsys: pytes
     said = error(capsys, command, *names, *QUICK, "--data", own, *rest[len(names) :])  # the last of an option wins
     assert message in said
     assert said.startswith(message.split("(")[0])
+
+
+def test_a_partition_refuses_in_words_of_flags(capsys: pytest.CaptureFixture[str]) -> None:
+    """Ten classes, and two shards for each client where nothing else is said."""
+    said = error(capsys, "run", "fedavg", "--clients", "8", "--data", "fashion_mnist_small", "--model", "logistic")
+    assert said == (
+        "partition shards:S: S * --clients must be a multiple of the number of classes, 10, got 2 * 8 = 16: use "
+        "--clients 5 or 10 or shards:5"
+    )
+
+
+def test_a_setting_of_other_methods_names_them(capsys: pytest.CaptureFixture[str]) -> None:
+    said = error(capsys, "run", "fedavg", "--set", "mu=0.1")
+    assert said.startswith(
+        "fedavg has no setting 'mu'; it has aggregation, buffers, shared; one of this name is in fedprox, "
+    )
+    said = error(capsys, "run", "fedavg", "--set", "nothing=0.1")
+    assert said.endswith("it has aggregation, buffers, shared")
 
 
 @pytest.mark.slow

@@ -148,8 +148,8 @@ def test_a_site_of_one_class_has_no_auc_and_is_in_no_mean(tmp_path: Path, capsys
     ("more", "message"),
     [
         (["--partition", "iid"], "sites are natural clients, got partition iid: write --partition natural, and name"),
-        (["--new", "1"], "holds out each site in turn, got clients.new = '1' too: leave --new out"),
-        (["--cohort", "5"], "cohort_size = 5 is larger than the 4 clients that are not new; set cohort_size <= 4"),
+        (["--new", "1"], "holds out each site in turn, got --new '1' too: leave --new out"),
+        (["--cohort", "5"], "--cohort 5 is larger than the 4 clients that are not new; set --cohort <= 4"),
     ],
 )
 def test_what_is_refused(sites: str, more: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:

@@ -7,7 +7,7 @@ import argparse
 import pytest
 
 from fedloom.cli.flags import FLAGS, add_settings
-from fedloom.cli.options import experiments, seed_list, settings_of_method
+from fedloom.cli.options import experiments, in_flags, seed_list, settings_of_method
 from fedloom.core.errors import SettingError
 
 
@@ -52,3 +52,25 @@ def test_flags_override_the_file_and_have_no_values_of_their_own(tmp_path) -> No
     repeated = "each algorithm must be named once, since its name is that of its results, got mine:A and yours:A"
     with pytest.raises(SettingError, match=repeated):
         experiments(args, ["mine:A", "yours:A"])
+
+
+@pytest.mark.parametrize(
+    ("argv", "text", "said"),
+    [
+        ("", "cohort_size = 10 is more; set cohort_size <= 8", "--cohort 10 is more; set --cohort <= 8"),
+        ("--clients 8", "use data.clients = 10 or shards:5", "use --clients 10 or shards:5"),
+        ("--rounds 0", "rounds must be >= 1, got 0", "--rounds must be >= 1, got 0"),
+        ("", "rounds must be >= 1, got 0", "rounds must be >= 1, got 0"),
+        ("", "data.val_fraction is 0: hold some out with data.val_fraction (--val-fraction 0.2)",
+         "--val-fraction is 0: hold some out with --val-fraction 0.2"),
+        ("--lr 1", "lr must be > 0, batch_size = 3, local.lr = 2", "lr must be > 0, batch_size = 3, --lr 2"),
+        ("", "moon.local.lr and 'run.rounds' and --set run.rounds=3 and run.rounds_more", None),
+        ("--set local.lr=3", "local.lr = 3 and local.epochs", "local.lr = 3 and --epochs"),
+        ("--settings FILE", "cohort_size = 10 and run.rounds", None),
+        ("--settings FILE --cohort 10", "cohort_size = 10 and run.rounds", "--cohort 10 and run.rounds"),
+    ],
+)  # fmt: skip
+def test_a_message_about_settings_is_in_words_of_flags(argv: str, text: str, said: str | None) -> None:
+    parser = argparse.ArgumentParser()
+    add_settings(parser)
+    assert in_flags(text, parser.parse_args(argv.split())) == (text if said is None else said)

@@ -141,4 +141,4 @@ def test_an_interrupt_while_importing_is_no_traceback(
 ) -> None:
     monkeypatch.setattr(cli, "import_module", interrupted)
     assert cli.main(["run", "fedavg"]) == 130
-    assert capsys.readouterr().err == "interrupted\n"
+    assert capsys.readouterr().err == "interrupted; nothing is kept, since no folder was named (--out DIR)\n"

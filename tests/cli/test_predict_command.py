@@ -80,6 +80,7 @@ def test_a_terminal_shows_what_takes_the_time(
     monkeypatch.setenv("FORCE_COLOR", "1")  # by which rich takes it for a terminal
     status, out, _ = call(capsys, *argv)
     assert (status, "with intervals of 1,000 resamples of its rows" in " ".join(out.split())) == (0, True)
+    assert "100/100" in out
 
 
 def test_training_rows_are_warned_of_and_measured(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import bdb
 import json
 import shutil
 import sys
@@ -300,6 +301,29 @@ def test_a_debugger_stops_in_the_process_of_a_run_that_is_debugged(
     assert stopped
 
 
+KEPT = "what was written is kept in"
+
+
+def test_a_debugger_that_is_left_ends_the_command_in_one_line(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Path("stops.py").write_text(BROKEN.replace("return nothing", "breakpoint(); return 0.0"))
+
+    def leave() -> None:
+        raise bdb.BdbQuit
+
+    monkeypatch.setattr(sys, "breakpointhook", leave)
+    debugs = ["run", "stops:Mine", "--settings", "tiny.toml", "--debug"]
+    status, _, err = call(capsys, *debugs)
+    said = "the debugger was left; nothing is kept, since no folder was named (--out DIR)"
+    assert (status, without_warnings(err).strip()) == (130, said)
+    status, _, err = call(capsys, *debugs, "--out", "o")
+    said = f"the debugger was left; {KEPT} o: the same command with --resume continues"
+    assert (status, without_warnings(err).strip()) == (130, said)
+    status, _, err = call(capsys, "compare", "fedavg", *debugs[1:])  # in the trial before the first run
+    assert (status, without_warnings(err).startswith("the debugger was left; nothing is kept")) == (130, True)
+
+
 def test_a_model_that_does_not_fit_is_refused_before_anything_is_written(capsys: pytest.CaptureFixture[str]) -> None:
     Path("broken.py").write_text(
         "from torch import nn\ndef wide():\n    return nn.Linear(6, 3)\ndef narrow():\n    return nn.Linear(5, 2)\n"
@@ -371,7 +395,7 @@ def test_lists_are_of_the_rows_that_a_table_has(capsys: pytest.CaptureFixture[st
             if "client" in source and more:
                 assert said.startswith("to merge takes data without natural clients")
                 continue
-            assert said.startswith(f"data.source = 't.csv?{source}' has test rows, and to take them out of the table ")
+            assert said.startswith(f"--data 't.csv?{source}' has test rows, and to take them out of the table ")
             assert said.endswith("or name each row's client in one (client=NAME) and use the partition natural")
     done(capsys, f"run fedavg --data t.csv?split=all&drop=who,some {few} --out all")
     federation = Experiment.from_directory("all").federation()
@@ -444,7 +468,7 @@ def test_an_interrupted_run_says_how_it_goes_on(
     with monkeypatch.context() as patch:
         patch.setattr(Job, "run", interrupted)
         assert cli.main(["run", "fedavg", "--settings", "tiny.toml", "--out", "a"]) == 130
-    assert capsys.readouterr().err == "interrupted; the same command with --resume continues\n"
+    assert capsys.readouterr().err == f"interrupted; {KEPT} a: the same command with --resume continues\n"
     done(capsys, "run fedavg --settings tiny.toml --out a --resume")
     assert len(History.read("a").metrics) == 4
 
@@ -493,7 +517,7 @@ def test_settings_within_settings_without_end() -> None:
 
 def test_a_comparison_is_no_run(capsys: pytest.CaptureFixture[str]) -> None:
     done(capsys, "compare fedavg fedprox --settings tiny.toml --no-local-only --rounds 1 --out two")
-    for command in ("replay two 1", "export two a.pt"):
+    for command in ("replay two 1", "export two a.pt", "analyse two confusion", "evaluate two --client 0"):
         said = refused(capsys, command)
         assert said == "two holds 2 runs and is none itself: name one, such as two/fedavg or two/fedprox"
 

@@ -183,7 +183,7 @@ def test_the_table_says_what_it_leaves_out_and_whether_there_is_a_best(
         ("fedavg --over local.lr=0.1 --out ./own.npz", "own.npz is a file; name a directory"),
         (
             "fedavg --over local.lr=0.1 --val-fraction 0",
-            "val_accuracy is measured on validation examples, and data.val_",
+            "val_accuracy is measured on validation examples, and --val-fraction is 0: hold some out with --val-",
         ),
         ("fedavg --over local.lr=0.1 --by accuracy", "a sweep chooses by one of val_accuracy, train_loss, "),
         ("fedavg --over local.lr=0.1 --seed 0,0", "each seed must be named once, got --seed 0,0"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import logging
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
@@ -18,7 +19,7 @@ from fedloom.core.algorithm import Algorithm
 from fedloom.core.batch import Batch, Lazy
 from fedloom.core.batches import noise
 from fedloom.core.client import Client, on_client
-from fedloom.core.errors import StackingError
+from fedloom.core.errors import ClientError, StackingError
 from fedloom.core.fold import fold, minimise
 from fedloom.core.fold.execution import Execution, executing
 from fedloom.core.local_training import Local
@@ -550,6 +551,24 @@ def test_a_loss_is_one_number(engine: Any, loss: Any, shape: str) -> None:
     zero = torch.zeros((), dtype=torch.float64)
     with pytest.raises(StackingError, match=rf"must return one number for a batch, got {shape}.*batch\.mean"):
         run(lambda c, w: minimise(loss, zero, c.train, SGD(lr=0.1), lr=c.lr), engine)
+
+
+def test_a_wrong_shape_in_a_traced_step_is_said_by_the_step_alone() -> None:
+    said, log = list[Any](), logging.getLogger("torch._subclasses.fake_tensor")
+    handler = logging.Handler()
+    handler.emit = said.append  # type: ignore[method-assign]
+    log.addHandler(handler)
+    zero = torch.zeros(5, 2, dtype=torch.float64)
+
+    def answer(c: Any, w: Any) -> Any:
+        return minimise(lambda w, b: b.mean((b.x.flatten(1) @ w).sum(1)), zero, c.train, SGD(lr=0.1), lr=c.lr)
+
+    try:
+        with pytest.raises(ClientError, match=r"batch 0: RuntimeError: .*(size|shapes).*\b5"):
+            run(answer, Loop, "trace")
+    finally:
+        log.removeHandler(handler)
+    assert (said, log.disabled) == ([], False)
 
 
 @pytest.mark.parametrize("engine", ENGINES)

@@ -41,7 +41,9 @@ def of_site(rows: list[dict[str, str]], site: str) -> Any:
 @pytest.mark.slow
 def test_measures_and_intervals_of_classes(classes: dict[str, Any], tmp_path: Path) -> None:
     run, new, rows = classes["run"], classes["new"], classes["rows"]
-    found = evaluate_run(run, new, resamples=50, seed=3)
+    told = list[int]()
+    found = evaluate_run(run, new, resamples=50, seed=3, on_hundredth=told.append)
+    assert told == [*range(1, 101)]  # of all rows and those of sites
     said = predict(run, new)
     y = np.array([row["readmitted"] == "yes" for row in rows])
     assert said.probabilities is not None

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from fedloom import FedAvg
 from fedloom.coordinator import History, Job
 from fedloom.coordinator.record_entries import measures_for
 from fedloom.coordinator.rounds import OnHistory
@@ -428,6 +429,34 @@ def test_a_directory_that_is_taken(base: Experiment, tmp_path: Path) -> None:
 
 
 # ---- trials that fail
+
+
+def test_code_that_fails_with_one_trial_shows_before_the_first_run(
+    base: Experiment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole, tried = FedAvg.init_client, list[float]()
+
+    def fails(self: FedAvg, *given: Any) -> Any:
+        tried.append(self.local.optimiser.lr)
+        if self.local.optimiser.lr == 0.5:
+            raise ValueError("no such rate")
+        return whole(self, *given)
+
+    monkeypatch.setattr(FedAvg, "init_client", fails)
+    made = Made(val_accuracy=[[0, 0.5]] * 6)
+    with pytest.raises(SettingError) as error:
+        Sweep(base, LR, seeds=[0, 1]).run(tmp_path / "s", train=made)
+    assert str(error.value) == (
+        "every trial of a sweep is tried on one batch before the first run begins, and that with local.lr = 0.5 fails: "
+        "ValueError: no such rate; mend it, or leave it out"
+    )
+    assert (made.count, (tmp_path / "s").exists(), list(dict.fromkeys(tried))) == (0, False, LR["local.lr"])
+    tried.clear()
+    small = {"local.lr": LR["local.lr"][:2]}
+    Sweep(base, small).run(tmp_path / "s", train=made)
+    before = len(tried)
+    Sweep(base, small).run(tmp_path / "s", train=made, resume=True)
+    assert (before > 0, len(tried)) == (True, before)  # one that goes on has been tried
 
 
 @pytest.mark.slow

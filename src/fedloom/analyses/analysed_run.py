@@ -126,9 +126,11 @@ class AnalysedRun:
         """Open the run in a directory.
 
         Raises:
-            SettingError: there is no run, it has finished no round, or a round is not among its rounds.
+            SettingError: there is no run, or several, it has finished no round, or a round is not among its rounds.
         """
         made = cls(path_of(directory), rounds, model, allow_code, client)
+        if not (made.directory / "metrics.jsonl").exists():
+            Experiment.code_of(made.directory)  # which names the runs below, where there are several
         last = made.last_round
         wrong = [t for t in rounds or () if not 1 <= t <= last]
         if wrong:

@@ -24,7 +24,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     It is 0; 1 (demo: a number is out of its range; verify: a run is damaged, or the root is not the expected one; run,
     compare, resume: one of several runs diverged, or could not be read; reproduce: a requested run is missing);
-    2 (an error, or nothing could be run); 130 (interrupted).
+    2 (an error, or nothing could be run); 130 (interrupted, or left from a debugger).
     """
     words = sys.argv[1:] if argv is None else argv
     try:
@@ -55,16 +55,41 @@ def main(argv: Sequence[str] | None = None) -> int:
             warnings.simplefilter("default")
             warnings.showwarning = show
             return do(args, console)
-    except (FedloomError, ValueError, OSError) as error:
+    except KeyboardInterrupt:
+        return _interrupted("interrupted", args, errors)
+    except Exception as error:
+        if debugs and _left_debugger(error):
+            return _interrupted("the debugger was left", args, errors)
+        if not isinstance(error, (FedloomError, ValueError, OSError)):
+            raise
         if debugs:
             traceback.print_exception(error)
-        errors.announce("error", "red", str(error) + (f" ({line})" if (line := line_of(error)) else ""))
+        said = str(error)
+        if hasattr(args, "settings"):
+            from fedloom.cli.options import in_flags
+
+            said = in_flags(said, args)
+        errors.announce("error", "red", said + (f" ({line})" if (line := line_of(error)) else ""))
         return 2
-    except KeyboardInterrupt:
-        can_resume = hasattr(args, "resume") and args.out is not None
-        hint = "; the same command with --resume continues" if can_resume else ""
-        errors.print("interrupted" + ("; the same command continues" if getattr(args, "continues", False) else hint))
-        return 130
+
+
+def _interrupted(how: str, args: argparse.Namespace, errors: Terminal) -> int:
+    """Say how a command goes on that a person has ended, and return its exit status."""
+    hint = ""
+    if getattr(args, "continues", False):
+        hint = "; the same command continues"
+    elif hasattr(args, "resume"):
+        kept = f"; what was written is kept in {args.out}: the same command with --resume continues"
+        hint = "; nothing is kept, since no folder was named (--out DIR)" if args.out is None else kept
+    errors.print(how + hint)
+    return 130
+
+
+def _left_debugger(error: BaseException | None) -> bool:
+    """Return whether an error is, or was made of, what Python's debugger raises where somebody quits it."""
+    from bdb import BdbQuit
+
+    return error is not None and (isinstance(error, BdbQuit) or _left_debugger(error.__cause__ or error.__context__))
 
 
 def _permission(args: argparse.Namespace) -> AbstractContextManager[None]:

@@ -46,6 +46,32 @@ def experiments(args: argparse.Namespace, names: Sequence[str], sections: Sequen
     return out
 
 
+def in_flags(text: str, args: argparse.Namespace) -> str:
+    """Return a message about settings in words of the flags, where no settings file says something else.
+
+    A flag that was typed stands for its setting in any case. A setting whose name is a word of English is known by its
+    section (`run.rounds`), or where a message begins with it; those of `local` by it alone, since methods share names.
+    What was typed as a setting (--set, --over) stays one.
+    """
+    typed = " ".join([*args.set, *getattr(args, "over", ())]) if hasattr(args, "set") else ""
+    for key, declaration in FLAGS.items():
+        is_typed = getattr(args, key, None) is not None
+        if not is_typed and (args.settings is not None or not hasattr(args, key)):
+            continue
+        flag, (section, _, name) = declaration["flag"], key.rpartition(".")
+        if key in typed:
+            continue
+        names = [re.escape(key)] * bool(section) + [name] * ("_" in name and section != "local")
+        if is_typed and section != "local":
+            text = re.sub(rf"^{name}(?= must )", flag, text)
+        if names:
+            word = rf"(?<![\w.'\"=-])(?:{'|'.join(names)})"
+            text = re.sub(rf"{word} \(({flag}\b[^)]*)\)", r"\1", text)
+            text = re.sub(rf"{word} = ", f"{flag} ", text)
+            text = re.sub(rf"{word}(?=[\s,;:)]|$)", flag, text)
+    return text
+
+
 def _of_file(algorithm: Mapping[str, str], described: Mapping[str, Any], args: argparse.Namespace) -> Experiment:
     """Return the experiment that a settings file describes, with an algorithm in the place of its own."""
     try:

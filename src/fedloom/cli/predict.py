@@ -6,6 +6,8 @@ import argparse
 import math
 import os
 import sys
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from rich.table import Table
@@ -14,6 +16,7 @@ from fedloom.core.errors import SettingError
 from fedloom.core.task import Task
 from fedloom.core.task_measures import TaskMeasure
 from fedloom.deploy.device.device_results import is_of_device, model_of_device
+from fedloom.display.progress import Show, progress
 from fedloom.display.terminal import Terminal, table
 from fedloom.evaluate.bootstrap import LEAST_ROWS, RESAMPLES, Interval
 from fedloom.experiments.prediction_rows import RowReader
@@ -83,11 +86,11 @@ def evaluate(args: argparse.Namespace, console: Terminal) -> int:
                 f"{args.directory} is of a device, and a model is measured there on new rows alone, got none: give "
                 "--data FILE (its own numbers are in curves.jsonl)"
             )
-        with console.status(said):
-            found = evaluate_by(*_of_device(args), args.data, measures=measures, seed=args.seed)
+        with _telling(said, console) as show:
+            found = evaluate_by(*_of_device(args), args.data, measures=measures, seed=args.seed, on_hundredth=show)
     else:
         print_code(args.directory, args, console)
-        with console.status(said):
+        with _telling(said, console) as show:
             found = evaluate_run(
                 args.directory,
                 args.data,
@@ -97,6 +100,7 @@ def evaluate(args: argparse.Namespace, console: Terminal) -> int:
                 measures=measures,
                 seed=args.seed,
                 allow_code=args.allow_code,
+                on_hundredth=show,
             )
     text = f"{found.whose} after round {found.round}{_by(found.threshold)} on {found.rows:,} rows"
     console.print(text)
@@ -115,6 +119,21 @@ def evaluate(args: argparse.Namespace, console: Terminal) -> int:
     if args.out is not None:
         console.print(f"measures: {found.csv(args.out, overwrite=args.overwrite)}")
     return 0
+
+
+@contextmanager
+def _telling(said: str, console: Terminal) -> Iterator[Callable[[int], None]]:
+    """Show what takes the time, and once there are intervals, how many hundredths of them are done."""
+    with ExitStack() as stack:
+        status, bar = stack.enter_context(console.status(said)), list[Show]()
+
+        def show(hundredth: int) -> None:
+            if not bar:
+                status.stop()
+                bar.append(stack.enter_context(progress(console, "intervals", 100, each="part")))
+            bar[0](hundredth, f"{RESAMPLES:,} resamples")
+
+        yield show
 
 
 def _by(threshold: float | None) -> str:

@@ -1,4 +1,4 @@
-"""Try a method on one batch before the first run of a comparison, so that its mistakes show in seconds."""
+"""Try a method on one batch before the first run of several, so that its mistakes show in seconds."""
 
 from __future__ import annotations
 
@@ -16,10 +16,11 @@ from fedloom.core.errors import FedloomError, NonFiniteError, SettingError, firs
 from fedloom.evaluate.measure import HEADLINE
 
 
-def try_round(job: Job, parts: Sequence[Part] = ()) -> None:
+def try_round(job: Job, parts: Sequence[Part] = (), *, each: str = "method of a comparison", which: str = "") -> None:
     """Compute a job's first round with one batch for each client, one by one in this process; nothing is written.
 
-    `parts`: of one's own, in the place of the job's.
+    `parts`: of one's own, in the place of the job's. `each`, `which`: in an error, what is tried, and which of them it
+    is (the name of the algorithm).
 
     Devices are asked nothing, and of a method that trains on the server, which has no small round, nothing is computed.
     Nor is anything said of a loss that is not finite: whether a run that diverges stops others is not decided here.
@@ -45,8 +46,8 @@ def try_round(job: Job, parts: Sequence[Part] = ()) -> None:
     except Exception as error:
         what = str(error) if isinstance(error, FedloomError) else first_line(error)
         raise SettingError(
-            f"every method of a comparison is tried on one batch before the first run begins, and "
-            f"{type(job.algorithm).__name__} fails: {what}; mend it, or leave it out"
+            f"every {each} is tried on one batch before the first run begins, and "
+            f"{which or type(job.algorithm).__name__} fails: {what}; mend it, or leave it out"
         ) from (error.__cause__ or error)
 
 

@@ -60,20 +60,22 @@ def progress(
     label: str,
     rounds: int,
     *,
+    each: str = "round",
     sequence: RunSequence | None = None,
     interval: float = 30.0,
     clock: Callable[[], float] = time.perf_counter,
 ) -> Iterator[Show]:
     """Show a live line: round, newest number, time left; with several runs also the time left for all.
 
-    In a log file, print a line of text every `interval` seconds of `clock` instead.
+    In a log file, print a line of text every `interval` seconds of `clock` instead. `each`: what is counted, if no
+    rounds are.
     """
     sequence, pace = sequence or RunSequence([rounds]), _Pace(clock=clock)
     sequence.started += 1
     if console.is_jupyter:  # one line is rewritten, without widgets
         interval = 0.0
     if console.is_jupyter or not console.is_terminal:
-        yield _lines(console, label, rounds, sequence, pace, interval)
+        yield _lines(console, f"{label}: {each}", rounds, sequence, pace, interval)
         return
     wide = console.width >= _WIDE
     columns = (
@@ -113,7 +115,7 @@ def _lines(console: Console, label: str, rounds: int, sequence: RunSequence, pac
         if now - last_time >= interval and (done < rounds or console.is_jupyter):
             last_time = now
             time_left, status = pace.time_left(rounds - done), _after_semicolon(sequence.status(done))
-            text = f"{label}: round {done} of {rounds}, {newest}, {time_left} left{status}"
+            text = f"{label} {done} of {rounds}, {newest}, {time_left} left{status}"
             if console.is_jupyter:
                 from IPython.display import display
 

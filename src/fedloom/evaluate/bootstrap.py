@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -30,18 +31,28 @@ class Interval:
     """The resamples in which the measure is defined, which the interval is of."""
 
 
-def intervals(results: RowResults, task: Task, *, resamples: int = RESAMPLES, seed: int = 0) -> dict[str, Interval]:
+def intervals(
+    results: RowResults,
+    task: Task,
+    *,
+    resamples: int = RESAMPLES,
+    seed: int = 0,
+    on_rows: Callable[[int], None] | None = None,
+) -> dict[str, Interval]:
     """Return the measures that `results` hold, each with its interval, in the order of the task.
 
     Resample b is of the rows `rng.integers(0, N, N)`, drawn in turn by one `numpy.random.default_rng(seed)`; it is the
-    same for all measures. The interval is from the 2.5 % to the 97.5 % quantile over resamples.
+    same for all measures. The interval is from the 2.5 % to the 97.5 % quantile over resamples. `on_rows` is called
+    with the number of rows of a few resamples, as they are done.
     """
     values = results.measured(task)
-    drawn = resampled(results, task, resamples, seed)
+    drawn = resampled(results, task, resamples, seed, on_rows)
     return {name: _interval(values[name], np.asarray(drawn[name])) for name in measures_of(task) if name in values}
 
 
-def resampled(results: RowResults, task: Task, resamples: int, seed: int) -> dict[str, list[float]]:
+def resampled(
+    results: RowResults, task: Task, resamples: int, seed: int, on_rows: Callable[[int], None] | None = None
+) -> dict[str, list[float]]:
     """Return the measures of each resample, [B] by name."""
     rng, count = np.random.default_rng(seed), len(results.y)
     each = sum(one[0].numel() for one in (*results.sums.values(), *results.outputs.values()))
@@ -56,6 +67,8 @@ def resampled(results: RowResults, task: Task, resamples: int, seed: int) -> dic
             real = torch.ones_like(rows, dtype=torch.bool)
             for name, scores in scores_of(task, picked, results.y[rows], real).items():
                 out[name] += scores.tolist()
+        if on_rows is not None:
+            on_rows(rows.numel())
     return out
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -85,6 +85,7 @@ def evaluate_run(
     seed: int = 0,
     job: Job | None = None,
     allow_code: bool = False,
+    on_hundredth: Callable[[int], None] | None = None,
 ) -> RunEvaluation:
     """Return the measures of a model of a finished run on new rows with targets, each with its 95 % interval.
 
@@ -103,6 +104,7 @@ def evaluate_run(
         seed: of the resamples.
         job: what the run was, where it was started from Python with objects of its own.
         allow_code: whether code that the run's settings name may be imported.
+        on_hundredth: called with 1 to 100, as so many hundredths of the intervals are done.
 
     Raises:
         SettingError: as of `predict`, the task has no such measure, or classes are not those of the run; without data,
@@ -122,7 +124,15 @@ def evaluate_run(
     reader = RowReader(job.federation.train, experiment, job.federation.partition.indices)
     by = task_of(found, run)
     return evaluate_by(
-        found, reader, by, data, headline=job.settings.headline, measures=measures, resamples=resamples, seed=seed
+        found,
+        reader,
+        by,
+        data,
+        headline=job.settings.headline,
+        measures=measures,
+        resamples=resamples,
+        seed=seed,
+        on_hundredth=on_hundredth,
     )
 
 
@@ -136,6 +146,7 @@ def evaluate_by(
     measures: Sequence[str] = (),
     resamples: int = RESAMPLES,
     seed: int = 0,
+    on_hundredth: Callable[[int], None] | None = None,
 ) -> RunEvaluation:
     """Return the measures of a trained model on new rows; `by`: the task with its threshold, as `task_of` returns them.
 
@@ -166,10 +177,12 @@ def evaluate_by(
     sites = np.array(new.sites, object)
     sizes = {site: int((sites == site).sum()) for site in dict.fromkeys(new.sites)}
     few = {site: size for site, size in sizes.items() if size < LEAST_ROWS}
+    drawn = resamples * (len(new.examples) + sum(size for site, size in sizes.items() if site not in few))
+    on_rows = None if on_hundredth is None else _hundredths(drawn, on_hundredth)
 
     def measured(rows: RowResults) -> dict[str, Interval]:
         """Return the measures of some rows, the headline first."""
-        found = intervals(rows, task, resamples=resamples, seed=seed)
+        found = intervals(rows, task, resamples=resamples, seed=seed, on_rows=on_rows)
         return {names[0]: found[names[0]], **found}
 
     by_site = {site: measured(results.select(np.flatnonzero(sites == site))) for site in sizes if site not in few}
@@ -187,3 +200,16 @@ def evaluate_by(
         trained_on=None if trained_on is None else trained_on.count,
         described={name: known[name] for name in names},
     )
+
+
+def _hundredths(whole: int, on_hundredth: Callable[[int], None]) -> Callable[[int], None]:
+    """Return a function that adds up work of which `whole` is all, and tells of each hundredth that is done."""
+    done = 0
+
+    def add(work: int) -> None:
+        nonlocal done
+        before, done = 100 * done // whole, done + work
+        for hundredth in range(before + 1, 100 * done // whole + 1):
+            on_hundredth(hundredth)
+
+    return add

@@ -19,6 +19,7 @@ from fedloom.coordinator.history import History
 from fedloom.coordinator.job import Job
 from fedloom.coordinator.record_entries import chosen, measures_for
 from fedloom.coordinator.rounds import OnHistory
+from fedloom.coordinator.trial_round import try_round
 from fedloom.core.errors import ClientError, FedloomError, SettingError, SettingWarning, warn
 from fedloom.evaluate.measure import VALIDATION, Measure
 from fedloom.experiments import catalogue
@@ -188,8 +189,8 @@ class Sweep:
         after each trial, `train` runs a job.
 
         Raises:
-            SettingError: the settings of a trial contradict each other or the data, `directory` holds a sweep or a run,
-                or another sweep than this.
+            SettingError: the settings of a trial contradict each other or the data, its code fails on its first batch
+                (which is tried unless `resume`), `directory` holds a sweep or a run, or another sweep than this.
             StorageError: a file cannot be written, or one of a run is damaged.
         """
         folder, federations = files.path_of(directory), Federations()
@@ -197,6 +198,8 @@ class Sweep:
         check_sweep(folder, asked, resume)
         for trial in self._shown:  # what is wrong with any of them shows before the first is run
             self._check(trial, federations)
+        for trial in () if resume else self._shown:
+            self._try(trial, federations)
         files.make(folder)
         files.write(folder, "sweep.json", document(asked))
         search, trials, tried = self._search(), list(self.trials), dict[str, Trial]()
@@ -298,6 +301,14 @@ class Sweep:
                 warnings.simplefilter("ignore", SettingWarning)
                 job = experiment.job(federation)
             job.check()
+
+    def _try(self, trial: Trial, federations: Federations) -> None:
+        """Compute one batch of a trial by its first seed. Raise SettingError if its code fails."""
+        first, *_ = self._runs(trial).values()
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", SettingWarning)
+            job = federations.job(first)
+        try_round(job, each="trial of a sweep", which=f"that with {_said(trial)}")
 
     # ---- what is in the directory
 

@@ -31,7 +31,8 @@ def _summary(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--columns", metavar="C", help="columns of accuracies in this order, with commas: seeds, readings as of "
-        "--reading; and differences for their table (default: all)",
+        "--reading; differences for their table, noted for that of a method's own numbers, or some of these by name, "
+        "client_gap (default: all)",
     )  # fmt: skip
     _add_names(parser)
     parser.add_argument("--out", type=directory, metavar="DIR", help="where summary.tex, summary.md and summary.csv go")

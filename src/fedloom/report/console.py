@@ -71,8 +71,8 @@ def comparison_table(results: Sequence[tuple[str, History]], prefix: str = "") -
     """Return one row per run: its last measures and its cost.
 
     New clients, and the number of lost responses, have columns if there are any. On a narrow terminal whole columns are
-    left out, the least important first; measures beside the headline, columns of parts, and the threshold stand in a
-    table below. No number is cut off. `prefix` stands before the title.
+    left out, the least important first; measures beside the headline, columns of parts, what a method notes, and the
+    threshold stand in a table below. No number is cut off. `prefix` stands before the title.
     """
     histories = [history for _, history in results]
     last_rounds = newest(min((h.metrics[-1]["round"] for h in histories), default=0))
@@ -94,8 +94,10 @@ def comparison_table(results: Sequence[tuple[str, History]], prefix: str = "") -
         _Column(f"without\n{title}", numbers(f"personal_{name}_undefined", digits=0), 3)
         for name, title in others.items()
     ]
-    own = {c.name: c for history in histories for c in columns_of(history.manifest).values()}
-    beside += [_Column(two_lines(c.label), numbers(name), 1, below=True) for name, c in own.items()]
+    own = {name: c.title for history in histories for name, c in history.columns.items()}
+    declared = {c.name: c for history in histories for c in columns_of(history.manifest).values()}
+    own |= {name: c.label for name, c in declared.items()}
+    beside += [_Column(two_lines(heading), numbers(name), 1, below=True) for name, heading in own.items()]
     dropped = [sum(len(m.get("failed", ())) for m in history.metrics) for history in histories]
     megabytes = [history.rows()[-1]["bytes"] / max(1, len(history.metrics) - 1) / 1e6 for history in histories]
     columns = [
@@ -114,7 +116,7 @@ def comparison_table(results: Sequence[tuple[str, History]], prefix: str = "") -
         _Column("engine", [history.engine for history in histories], 8),
     ]
     explained = f"; mean {last_rounds}: over the last {last_rounds}" * (last_rounds > 1)
-    explained += "".join(f"; {c.label}: {c.meaning.partition('. ')[0].rstrip('.')}" for c in own.values())
+    explained += "".join(f"; {c.label}: {c.meaning.partition('. ')[0].rstrip('.')}" for c in declared.values())
     title = f"{prefix}{_titles(histories)} after the last round{explained}"
     return _FittedTable(title, [label for label, _ in results], columns)
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from fedloom.coordinator.history import History
@@ -15,6 +16,7 @@ from fedloom.report.order import ordered_runs
 from fedloom.report.printable import part, printable
 from fedloom.report.problems import UNKNOWN, Problem, data_name, number_repeats
 from fedloom.storage.files import path_of
+from fedloom.wording import did_you_mean
 
 # beginnings of names of settings that every method has
 _OF_ALL = ("model", "start", "local.", "run.", "hyper_parameters.local.", "data.", "federation.")
@@ -255,3 +257,28 @@ def by_problem(methods: Sequence[Method]) -> list[tuple[Problem, list[Method]]]:
 
 def _setting_text(name: str, value: str) -> str:
     return value if name in _BARE else f"{name.rpartition('.')[2]}={value}"
+
+
+def rename_methods(methods: Sequence[Method], names: Mapping[str, str]) -> list[Method]:
+    """Rename methods and problems; `names` has new names by old ones.
+
+    Raises:
+        SettingError: there is no method or problem of a name, or two would have the same name.
+    """
+    kinds = [list(dict.fromkeys(group)) for group in ([m.label for m in methods], [m.problem.title for m in methods])]
+    old_names = [name for group in kinds for name in group if name]
+    for old, new in names.items():
+        if old not in old_names:
+            raise SettingError(
+                f"there is no {old!r} to rename to {new!r}: there are {', '.join(old_names)}"
+                f"{did_you_mean(old, old_names)}"
+            )
+    for group in kinds:
+        new_names = [names.get(name, name) for name in group]
+        if repeated := [name for name in new_names if not name.strip() or new_names.count(name) > 1]:
+            raise SettingError(f"names must be unique, got {repeated[0]!r} {new_names.count(repeated[0])} times")
+    return [
+        replace(m, label=printable(names.get(m.label, m.label)), problem=replace(m.problem, title=printable(title)))
+        for m in methods
+        for title in [names.get(m.problem.title, m.problem.title)]
+    ]

@@ -19,8 +19,9 @@ from fedloom.evaluate.measure import Measure
 from fedloom.experiments.catalogue import label
 from fedloom.report.class_recall import class_recall
 from fedloom.report.console import fit_terminal
-from fedloom.report.grouping import by_problem, methods_of, read_methods, remarks_of
+from fedloom.report.grouping import by_problem, methods_of, read_methods, remarks_of, rename_methods
 from fedloom.report.methods import Method, Run, free_in_a_method, reference_numbers
+from fedloom.report.noted_numbers import NOTED, noted, noted_table
 from fedloom.report.number_table import Column, Table, format_of, literal, with_unit
 from fedloom.report.over_seeds import (
     PARTITION,
@@ -64,8 +65,8 @@ def summary(
         against: the method that others are compared with; by default the first that is not local-only training.
         reading: the reading of differences, a field of `Summaries`: last, tail, validated, best or mean.
         names: new names of methods and problems, by their old ones.
-        columns: columns of the tables of accuracies in this order, seeds or a reading; and differences for their table;
-            by default all.
+        columns: columns of the tables of accuracies in this order, seeds or a reading; differences for their table;
+            noted for that of what the methods have noted, or some of it by name (client_gap); by default all.
 
     Returns:
         The tables, which print themselves; `.latex()`, `.markdown()` and `.csv()` give text.
@@ -101,7 +102,7 @@ def summary(
         )
     if reading not in WAYS:
         raise SettingError(f"reading must be one of {', '.join(WAYS)}, got {reading!r}{did_you_mean(reading, WAYS)}")
-    known = ("seeds", *WAYS, DIFFERENCES)
+    known = ("seeds", *WAYS, DIFFERENCES, NOTED, *noted(methods))
     if wrong := [name for name in columns or () if name not in known]:
         raise SettingError(f"columns are {', '.join(known)}, got {wrong[0]!r}{did_you_mean(wrong[0], known)}")
     if columns is not None and not set(columns) & set(WAYS):
@@ -143,7 +144,7 @@ class Summary:
     against: str
     reading: str = "last"
     remarks: tuple[str, ...] = ()
-    columns: tuple[str, ...] = ("seeds", *WAYS, DIFFERENCES)
+    columns: tuple[str, ...] = ("seeds", *WAYS, DIFFERENCES, NOTED)
 
     @property
     def several(self) -> bool:
@@ -164,8 +165,8 @@ class Summary:
     def tables(self) -> list[Table]:
         """Return the readings of global and personal models, and the differences over seeds, if there are any.
 
-        Where a class is rare, recall by class comes last. With several problems, methods by problem come first, then
-        those tables for each.
+        Then come the numbers that the methods have noted, and where a class is rare, recall by class. With several
+        problems, methods by problem come first, then those tables for each.
         """
         return [table for section in self._sections() for _, table in section.tables]
 
@@ -174,10 +175,11 @@ class Summary:
         if len(parts) == 1:
             ways = [name for name in self.columns if name in WAYS]
             kinds = compared(self.methods)
-            found = [readings(self.methods, [kind], ways, "seeds" in self.columns) for kind in kinds]
-            tables = [t for t in (*found, self.differences() if DIFFERENCES in self.columns else None) if t is not None]
-            captions = self.captions()
-            return [_Section("", [*((captions[table.name], table) for table in tables), *self.recalls()])]
+            made = [readings(self.methods, [kind], ways, "seeds" in self.columns) for kind in kinds]
+            tables = [t for t in (*made, self.differences() if DIFFERENCES in self.columns else None) if t is not None]
+            captions, own = self.captions(), noted_table(self.methods, self.reading, self.columns)
+            found = [*((captions[table.name], table) for table in tables), *([] if own is None else [own])]
+            return [_Section("", [*found, *self.recalls()])]
         sections = [_Section("", self.tables_by_problem())]
         for problem, part_ in parts:
             (only,) = part_._sections()
@@ -278,22 +280,19 @@ class Summary:
 
     def _rows(self) -> Iterator[list[Any]]:
         other, last_rounds = self.reference, tail_length(self.methods)
-        noises = {
-            (kind, way): noise_of(self.methods, kind, way, last_rounds)
-            for kind in compared(self.methods)
-            for way in WAYS
-        }
-        for m in self.methods:
-            for kind in compared([m]):
-                for way in WAYS:
-                    if (found := reading_of(m, kind, way, last_rounds)) is None:
-                        continue
-                    row = [m.label, kind, way, found.mean, "" if math.isnan(found.std) else found.std, found.count]
-                    gap = None
-                    if m is not other:
-                        gap = paired_difference(m, other, kind, way, last_rounds, noises[kind, way])
-                    row += [PARTITION[one_partition(m)], other.label]
-                    yield [*row, *((gap.mean, gap.low, gap.high, gap.count) if gap else [""] * 4)]
+        read = [(kind, way) for kind in compared(self.methods) for way in WAYS]
+        read += [(kind, way) for kind in noted(self.methods) for way in WAYS if way != "best"]
+        noises = {(kind, way): noise_of(self.methods, kind, way, last_rounds) for kind, way in read}
+        for m, known in ((m, m.measures) for m in self.methods):
+            for kind, way in read:
+                if kind not in known or (found := reading_of(m, kind, way, last_rounds)) is None:
+                    continue
+                row = [m.label, kind, way, found.mean, "" if math.isnan(found.std) else found.std, found.count]
+                gap = None
+                if m is not other:
+                    gap = paired_difference(m, other, kind, way, last_rounds, noises[kind, way])
+                row += [PARTITION[one_partition(m)], other.label]
+                yield [*row, *((gap.mean, gap.low, gap.high, gap.count) if gap else [""] * 4)]
 
     def write(self, folder: str | os.PathLike[str]) -> list[Path]:
         """Write summary.tex, summary.md and summary.csv into a folder, and return their paths."""
@@ -308,7 +307,7 @@ class Summary:
         shown = [(not section.title, *one) for section in self._sections() for one in section.tables]
         for i, (whole_, caption, table) in enumerate(shown):
             yield from [""] * (i > 0)
-            yield fit_terminal(caption, table, split=whole_ and len(self.by_problem()) > 1)
+            yield fit_terminal(caption, table, split=table.name == NOTED or (whole_ and len(self.by_problem()) > 1))
         yield from (Text(remark, style="yellow") for remark in self.remarks)
 
     def _repr_html_(self) -> str:
@@ -377,28 +376,3 @@ def differing_settings(methods: Sequence[Method]) -> str:
         if all(len(methods_) == 1 for methods_ in values) and len(set.union(*values)) > 1:
             texts.append(f"{name} ({', '.join(printable(next(iter(methods_)) or '–', 40) for methods_ in values)})")
     return f"They differ in {'; '.join(texts)}." if texts else "They differ in their data."
-
-
-def rename_methods(methods: Sequence[Method], names: Mapping[str, str]) -> list[Method]:
-    """Rename methods and problems; `names` has new names by old ones.
-
-    Raises:
-        SettingError: there is no method or problem of a name, or two would have the same name.
-    """
-    kinds = [list(dict.fromkeys(group)) for group in ([m.label for m in methods], [m.problem.title for m in methods])]
-    old_names = [name for group in kinds for name in group if name]
-    for old, new in names.items():
-        if old not in old_names:
-            raise SettingError(
-                f"there is no {old!r} to rename to {new!r}: there are {', '.join(old_names)}"
-                f"{did_you_mean(old, old_names)}"
-            )
-    for group in kinds:
-        new_names = [names.get(name, name) for name in group]
-        if repeated := [name for name in new_names if not name.strip() or new_names.count(name) > 1]:
-            raise SettingError(f"names must be unique, got {repeated[0]!r} {new_names.count(repeated[0])} times")
-    return [
-        replace(m, label=printable(names.get(m.label, m.label)), problem=replace(m.problem, title=printable(title)))
-        for m in methods
-        for title in [names.get(m.problem.title, m.problem.title)]
-    ]

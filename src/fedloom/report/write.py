@@ -15,7 +15,7 @@ from fedloom.report import comparison, figures, sentences
 from fedloom.report.class_maps import class_maps, describe_weakest, weakest_table
 from fedloom.report.class_recall import class_recall
 from fedloom.report.confusion_matrix import draw_confusion, read_confusions
-from fedloom.report.grouping import by_problem, read_methods
+from fedloom.report.grouping import by_problem, read_methods, rename_methods
 from fedloom.report.heterogeneity import draw_federation, heterogeneity
 from fedloom.report.methods import Method, own_columns
 from fedloom.report.opening import capital, first_measure, first_screen, over_rounds
@@ -23,7 +23,7 @@ from fedloom.report.order import tuning_of
 from fedloom.report.over_seeds import compared, partitions_text, readings, seeds_text
 from fedloom.report.printable import class_names, client_names, several_of, with_article
 from fedloom.report.run_view import as_json, run_view
-from fedloom.report.several_seeds import Summary, rename_methods
+from fedloom.report.several_seeds import Summary
 from fedloom.report.sweeps import sweeps
 from fedloom.report.tuned_methods import describe_tuning, tuning_table
 from fedloom.storage.files import path_of

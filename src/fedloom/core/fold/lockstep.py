@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import warnings
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -214,7 +215,7 @@ class _Lockstep:
         if not whole:  # rows of padding cost nothing
             rows, at, mask = rows[:width], at[:width], mask[:width]
         notes = [table[at] for table in self.batches.notes.values()]
-        args = [*work, rows, mask, key, done, *self._shared, *notes, *self.extra]
+        args = [*work, rows, mask, key, done, self.batches.x, self.batches.y, *notes, *self.extra]
         # short batches come in many widths, one to an epoch: a graph for each would not pay
         return self._run((len(work), True, self._length(rows)), args, trace=whole)
 
@@ -231,16 +232,12 @@ class _Lockstep:
             for name, t in self.batches.notes.items()
         ]
         extra = (t if a is None else first(t) for t, a in zip(self.extra, self.extra_axes, strict=True))
-        args = [*map(first, work), rows, mask, key, done, *self._shared, *notes, *extra]
+        args = [*map(first, work), rows, mask, key, done, self.batches.x, self.batches.y, *notes, *extra]
         return self._run((len(work), full, self._length(rows)), args)
 
     def _length(self, rows: Tensor) -> int | None:
         """Return to how many places the sequences of these rows are cut; None: they are whole."""
         return None if self.cut is None else cut_length(self.batches.x[rows], self.cut)
-
-    @property
-    def _shared(self) -> tuple[Tensor, Tensor]:
-        return self.batches.x, self.batches.y
 
     def _run(self, kind: _Kind, args: Sequence[Tensor], trace: bool = True) -> Tensor | None:
         self.step.before(args[: kind[0]], self.spec, args[kind[0] + 2])
@@ -367,14 +364,15 @@ class _Lockstep:
     def _trace(self, kind: _Kind, args: Sequence[Tensor], form: Compilation) -> Callable[..., Any]:
         from torch.fx.experimental.proxy_tensor import make_fx
 
-        token = tracing.set(form)
+        token, log = tracing.set(form), logging.getLogger("torch._subclasses.fake_tensor")
+        was, log.disabled = log.disabled, True  # a wrong shape fills a screen there, and is said in a line by the step
         try:
             # "fake": shapes alone are computed, once; "real" works them out beside each operation, in twice the time
             trace = make_fx(lambda *a: self._compute(*kind, a), tracing_mode="fake", _allow_non_fake_inputs=True)
-            graph = trace(*_copied(kind, args))
+            return trace(*_copied(kind, args)).forward
         finally:
             tracing.reset(token)
-        return graph.forward
+            log.disabled = was
 
 
 # The compiler's patterns take torch.add(a @ b, c, alpha=s) for a @ b + c, as the weight decay of a linear layer:

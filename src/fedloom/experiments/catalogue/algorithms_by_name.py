@@ -16,7 +16,7 @@ from fedloom.core.naming import by_python_name
 from fedloom.experiments.coercion import coerce
 from fedloom.experiments.nested_settings import parts, with_parts
 from fedloom.experiments.settings_sections import SECTIONS, TOP, ClientSettings, DataSettings
-from fedloom.wording import did_you_mean, plain
+from fedloom.wording import did_you_mean, plain, some_of
 
 # Of other libraries, and often asked for: of these nothing is meant by a name that looks like theirs.
 _NOT_HERE = {
@@ -93,7 +93,11 @@ def algorithm(name: str, local: Local, settings: Mapping[str, Any]) -> Algorithm
             sections = {"data": DataSettings(), "clients": ClientSettings(), "local": local, "run": RunSettings()}
             others = [*(f"{owner}.{own}" for own in known), *setting_keys(sections)]
             meant = did_you_mean(key, known) or ("" if key in SECTIONS else did_you_mean(key, others))
-            raise SettingError(f"{owner} has no setting {key!r}{meant}; it has {', '.join(known) or 'none'}")
+            elsewhere = with_setting(field, name)
+            raise SettingError(
+                f"{owner} has no setting {key!r}{meant}; it has {', '.join(known) or 'none'}"
+                + f"; one of this name is in {some_of(elsewhere, 5)}" * bool(elsewhere)
+            )
         if dataclasses.is_dataclass(whole):
             if not part:
                 raise SettingError(f"{owner}.{field} has parts: set {', '.join(f'{field}.{n}' for n in parts(whole))}")
@@ -113,6 +117,18 @@ def algorithm(name: str, local: Local, settings: Mapping[str, Any]) -> Algorithm
 def lacking(name: str, settings: Mapping[str, Any]) -> list[str]:
     """Return the names of an algorithm's settings that have neither a default nor a value in `settings`."""
     return [key for key in _own(name) if key not in settings and key not in hyper_parameters(name)]
+
+
+def with_setting(key: str, name: str) -> list[str]:
+    """Return the built-in algorithms with a setting of some name, first those whose other settings are most like.
+
+    Args:
+        key: of the setting.
+        name: of the algorithm that lacks it.
+    """
+    mine = {*_own(name)}
+    found = [other for other in ALGORITHMS if key in _own(other)]
+    return sorted(found, key=lambda other: len(mine ^ {*_own(other)}))
 
 
 def hyper_parameters(name: str) -> dict[str, Any]:

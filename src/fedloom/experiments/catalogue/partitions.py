@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, get_type_hints
@@ -70,7 +71,7 @@ class NamedPartition:
         """Make the partition.
 
         Raises:
-            SettingError: it divides classes, and the data have targets that are none.
+            SettingError: it divides classes, and the data have targets that are none; or the function refuses a value.
         """
         train = dataset.train
         if self.needs_classes and not train.has_classes:
@@ -80,10 +81,25 @@ class NamedPartition:
                 f"partition {self.form} divides classes, and {train.name} has targets that are none{told}: use one of "
                 f"{others}"
             )
-        if self.make is not None:
-            return self.make(dataset, num_clients, seed, **values)
-        made: Partition = self.function(dataset.train.y, num_clients, seed=seed, **values, **self.fixed)
+        try:
+            if self.make is not None:
+                return self.make(dataset, num_clients, seed, **values)
+            made: Partition = self.function(dataset.train.y, num_clients, seed=seed, **values, **self.fixed)
+        except SettingError:
+            raise
+        except ValueError as error:
+            raise SettingError(self._in_settings(str(error))) from None
         return made
+
+    def _in_settings(self, text: str) -> str:
+        """Return a message of the function in words of settings: the letters of the form, and data.clients."""
+        name, *letters = self.form.split(":")
+        said = text = text.replace("num_clients", "data.clients")
+        for value, letter in zip(self.values, letters, strict=False):
+            if letter.isupper() and value != "partition":
+                said = re.sub(rf"\b{value} = ", f"{name}:", said) if len(letters) == 1 else said
+                said = re.sub(rf"\b{value}\b", letter, said)
+        return said if said == text else f"partition {self.form}: {said}"
 
 
 def _natural(dataset: Dataset, num_clients: int, seed: int) -> Partition:
