@@ -129,7 +129,7 @@ class Looking(fl.Part):
         (
             {"privacy": "central:noise=1,delta=1e-5,clip=1"},
             {},
-            "leaves nobody to clip and add noise, got privacy =",
+            "leaves nobody but clients to clip and add noise .distributed:...., got",
         ),
         ({"partial_sums": 2}, {}, "adds up all at once, got partial_sums = 2: leave one of them out"),
         ({"stateless": True}, {}, "shows the server no client's state, got stateless = true: leave one of them out"),

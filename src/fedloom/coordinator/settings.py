@@ -135,7 +135,9 @@ class RunSettings(StrictSettings):
     """[Differential privacy of clients](privacy.md#privacy-of-clients): `central:epsilon=4,delta=1e-5,clip=0.5` clips
     each upload and adds noise to their sum, as much as the run's rounds need for this epsilon; `noise=1` in its place
     gives the noise in clip norms, and with it epsilon; `clip=adaptive:0.5` follows a quantile of the norms.
-    [Of examples](privacy.md#privacy-of-examples): `examples:noise=1,delta=1e-5,clip=1`, in each client's training."""
+    [Of examples](privacy.md#privacy-of-examples): `examples:noise=1,delta=1e-5,clip=1`, in each client's training.
+    [With noise by the clients](privacy.md#noise-by-the-clients): `distributed:epsilon=4,delta=1e-5,clip=0.5,lost=2`,
+    with `secure_aggregation`."""
     secure_aggregation: str = setting(
         "none", "--secure-aggregation RANGE", "training", part="fedloom.privacy.secure_sums:SecureSums"
     )

@@ -48,7 +48,9 @@ class Terms:
             )
 
     @classmethod
-    def of(cls, session: bytes, words: int, bits: Bits, clients: int, neighbours: int | None = None) -> Terms:
+    def of(
+        cls, session: bytes, words: int, bits: Bits, clients: int, neighbours: int | None = None, least: int = 0
+    ) -> Terms:
         """Return the terms for a number of clients.
 
         Args:
@@ -57,11 +59,12 @@ class Terms:
             bits: of a word.
             clients: how many are asked, at least `LEAST`.
             neighbours: with how many each masks, at most all others; None: as many as the risk asks for.
+            least: of how many clients there is a sum, which each sees to where all others are its neighbours.
         """
         if clients < LEAST:
             raise ValueError(f"a masked sum is of {LEAST} clients or more, got {clients}")
         k = neighbours_for(clients) if neighbours is None else min(neighbours, clients - 1)
-        return cls(session, words, bits, k, k // 2 + 1)
+        return cls(session, words, bits, k, max(k // 2 + 1, least - 1) if k == clients - 1 else k // 2 + 1)
 
 
 @functools.cache

@@ -25,7 +25,9 @@ KINDS = by_name(
     (Kind("central:epsilon=4,delta=1e-5,clip=0.5 or central:noise=1,delta=1e-5,clip=adaptive:0.5",
           "fedloom.privacy.central:Central"),
      Kind("examples:epsilon=4,delta=1e-5,clip=1 or examples:noise=1,delta=1e-5,clip=1",
-          "fedloom.privacy.private_examples:Examples"))
+          "fedloom.privacy.private_examples:Examples"),
+     Kind("distributed:epsilon=4,delta=1e-5,clip=0.5 or distributed:noise=1,delta=1e-5,clip=0.5,lost=2",
+          "fedloom.privacy.distributed:Distributed"))
 )  # fmt: skip
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any, cast
 
@@ -24,9 +24,10 @@ from fedloom.data import Examples
 from fedloom.engines.accounting import is_named
 from fedloom.engines.links import Asked, Link, Question
 from fedloom.privacy.fixed_point import Bits, FixedPoint, Words
-from fedloom.privacy.masked_terms import LEAST
+from fedloom.privacy.masked_terms import LEAST, Terms
 from fedloom.privacy.method_trial import a_few
 
+References = Callable[[Tree], Sequence[Tensor | None]]  # stacked uploads -> what was sent in the place of each leaf
 _FORM = "range=8,bits=32,masks=true"
 _KEYS = {"range": float, "bits": int, "masks": bool}
 
@@ -61,6 +62,30 @@ class SecureAggregation:
             )
         return cls(most, cast(Bits | None, bits), found.get("masks", False))
 
+    def moved(self, uploads: Tree, references: References) -> Tree:
+        """Return stacked uploads as they are added up."""
+        return uploads
+
+    def fixed(self, whole: float, clients: int) -> FixedUploads:
+        """Return how uploads become words: with weights of all clients together up to `whole`."""
+        return FixedUploads(self, whole, clients)
+
+    def weights(self, of: Any, round: int, clients: Sequence[int]) -> list[float]:
+        """Return the largest weight that each client may have: 1, or its number of examples, which all know.
+
+        Args:
+            of: an engine, or a runtime.
+            round: from 0.
+            clients: their numbers.
+        """
+        if getattr(of.algorithm, "aggregation", "") == "uniform":
+            return [1.0] * len(clients)
+        sizes = of.population.at(round).partition.sizes
+        return [float(max(1, sizes[k])) for k in clients]
+
+    def check(self, terms: Terms, clients: int) -> None:
+        """Raise RefusedError where a device must not be in a sum of some clients with these terms."""
+
 
 class SecureSums(Part):
     """Refusal of what needs single uploads, and the link that adds them up in fixed point."""
@@ -70,10 +95,11 @@ class SecureSums(Part):
 
     @classmethod
     def of(cls, job: Brief) -> SecureSums | None:
-        text = job.settings.secure_aggregation
-        return None if text == "none" else cls(SecureAggregation.read(text))
+        text, noisy = job.settings.secure_aggregation, has_noise(job.settings.privacy)
+        return None if text == "none" or noisy else cls(SecureAggregation.read(text))
 
-    def check(self, job: Any) -> None:
+    def check_settings(self, job: Any) -> None:
+        """Raise SettingError where something needs single uploads, by what a run is asked for."""
         settings, name = job.settings, type(job.algorithm).__name__
         links = [type(link).__name__ for part in job.parts for link in part.links]
         single, needs = "shows the server no single upload", job.algorithm.requires
@@ -82,7 +108,8 @@ class SecureSums(Part):
             (settings.aggregator != "mean", f"aggregator = {settings.aggregator!r}", single),
             (settings.bound != "none", f"bound = {settings.bound!r}", single),
             (settings.on_nonfinite != "stop", f"on_nonfinite = {settings.on_nonfinite!r}", single),
-            (settings.privacy != "none", f"privacy = {settings.privacy!r}", "leaves nobody to clip and add noise"),
+            (settings.privacy != "none" and not has_noise(settings.privacy), f"privacy = {settings.privacy!r}",
+             "leaves nobody but clients to clip and add noise (distributed:...)"),
             (job.attack is not None, f"attack = {type(job.attack).__name__}", "lets nobody change a single upload"),
             (bool(links), f"the link {' '.join(links[:1])}", "shows links no single upload"),
             (settings.partial_sums is not None, f"partial_sums = {settings.partial_sums}", "adds up all at once"),
@@ -102,11 +129,19 @@ class SecureSums(Part):
         if remote:
             from fedloom.privacy import mask_secrets as mask_secrets  # which a run needs then, and says so if it cannot
 
+    def check(self, job: Any) -> None:
+        self.check_settings(job)
+        self.try_link(job, InFixedPoint(self.asked, stop=True))
+
+    def try_link(self, job: Any, link: InFixedPoint) -> None:
+        """Raise SettingError where a round with one batch for each client fails with this link."""
+        if job.federation.train.remote is not None:
             job = replace(job, federation=_blank(job), fleet=None)
         trial = Part()
-        trial.links = (InFixedPoint(self.asked, stop=True),)
-        try:  # in which the setting would ask for the next trial
-            try_round(replace(job, settings=replace(settings, secure_aggregation="none")), [trial])
+        trial.links = (link,)
+        settings = replace(job.settings, secure_aggregation="none", privacy="none")  # which would ask for the next one
+        try:
+            try_round(replace(job, settings=settings), [trial])
         except SettingError as error:
             raise (error.__cause__ if isinstance(error.__cause__, SettingError) else error) from None
 
@@ -124,7 +159,7 @@ class InFixedPoint(Link):
         self.sum: MaskedMean | None = None  # of the newest question
 
     def total(self, question: Question, total: Total) -> Total:
-        weights = largest_weights(question.engine, question.call.round, question.clients)
+        weights = self.asked.weights(question.engine, question.call.round, question.clients)
         self.sum = MaskedMean(self.asked, weights)
         self.least = self.sum.least
         return self.sum
@@ -133,7 +168,7 @@ class InFixedPoint(Link):
         request, _, answer = asked
         if self.sum is None or not tree.leaves(answer.upload):  # a method without a mean; a device, which looks itself
             return {}
-        limits = largest_weights(question.engine, question.call.round, request.clients)
+        limits = self.asked.weights(question.engine, question.call.round, request.clients)
         bad = self.sum.beyond(answer.upload, request.clients, limits)
         if bad and self.stop:
             raise SettingError(
@@ -195,7 +230,7 @@ class MaskedMean:
 
     def __init__(self, asked: SecureAggregation, weights: Sequence[float]) -> None:
         self.asked, self.clients = asked, len(weights)
-        self.fixed = FixedUploads(asked, sum(weights), len(weights))
+        self.fixed = asked.fixed(sum(weights), len(weights))
         _ = self.fixed.heft  # refused before anybody is asked
         self.least = max(LEAST, (self.clients - 1) // 2 + 2)  # more than half of each one's neighbours, and it
         self.count = 0
@@ -321,6 +356,11 @@ def weighted_of(uploads: Tree) -> tuple[list[Weighted[Any]], Any]:
     return nodes, spec
 
 
+def has_noise(privacy: str) -> bool:
+    """Return whether a setting `privacy` has clients add noise before their uploads are masked."""
+    return privacy.partition(":")[0] == "distributed"
+
+
 def _whole_numbers(value: Tree) -> list[str]:
     """Return the names of the tensors in stacked values that are not floating."""
     out = list[str]()
@@ -334,20 +374,6 @@ def _whole_numbers(value: Tree) -> list[str]:
         )
         out += [name for name, leaf in named.items() if not leaf.is_floating_point()]
     return out
-
-
-def largest_weights(of: Any, round: int, clients: Sequence[int]) -> list[float]:
-    """Return the largest weight that each client may have: 1, or its number of examples, which all know.
-
-    Args:
-        of: an engine, or a runtime.
-        round: from 0.
-        clients: their numbers.
-    """
-    if getattr(of.algorithm, "aggregation", "") == "uniform":
-        return [1.0] * len(clients)
-    sizes = of.population.at(round).partition.sizes
-    return [float(max(1, sizes[k])) for k in clients]
 
 
 def _blank(job: Any) -> Any:

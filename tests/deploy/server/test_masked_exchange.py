@@ -189,7 +189,7 @@ class Fleetwide(test_devices.Fleetwide):
 
     def controller(self, people: Any, k: int) -> Any:
         made = super().controller(people, k)
-        made.masks = DeviceMasks.of(self.settings.secure_aggregation, made.runtime)
+        made.masks = DeviceMasks.of(self.settings, made.runtime)
         return made
 
 
@@ -210,7 +210,11 @@ def test_a_whole_run_has_the_records_of_the_simulation(tmp_path: Path) -> None:
         ({"on_nonfinite": "refuse"}, fl.FedAvg, "shows the server no single upload, got on_nonfinite = 'refuse'"),
         ({"aggregator": "median"}, fl.FedAvg, "shows the server no single upload, got aggregator = 'median'"),
         ({"stateless": True}, fl.PFedSD, "shows the server no client's state, got stateless = true"),
-        ({"privacy": "central:noise=1,delta=1e-5,clip=1"}, fl.FedAvg, "leaves nobody to clip and add noise"),
+        (
+            {"privacy": "central:noise=1,delta=1e-5,clip=1"},
+            fl.FedAvg,
+            "leaves nobody but clients to clip and add noise",
+        ),
         ({"cohort_size": 2}, fl.FedAvg, "adds up 3 clients or more, and a round asks 2"),
         ({}, fl.IFCA, "only the mean is used, and IFCA needs each: leave secure_aggregation out"),
         ({}, fl.QFedAvg, r"refuses client \d: its upload weighs .*, and secure_aggregation takes at most 1"),

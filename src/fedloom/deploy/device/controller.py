@@ -105,6 +105,7 @@ class Controller(Service):
             return self.masks.answer(head.get("masked"))
         answer = super()._answer(data)
         if self.masks is not None and head["exchange"] != EVALUATING:
+            self.masks.sent = self._broadcast[1]
             answer = answer[0], self.masks.masked(head, answer[1])
         if head["exchange"] != EVALUATING:
             self._newest_training = head["round"], head["exchange"]

@@ -7,8 +7,10 @@ from typing import Any, Self, TypeVar
 
 import torch
 
+from fedloom.coordinator.settings import RunSettings
 from fedloom.core.errors import RefusedError
 from fedloom.deploy.registration import INVITATION, MASKED
+from fedloom.engines.accounting import PayloadSize, sent_tensors
 from fedloom.engines.message import EVALUATING, GIVEN
 from fedloom.engines.non_finite import finite
 from fedloom.engines.runtime import Runtime
@@ -17,7 +19,7 @@ from fedloom.privacy import masked_client
 from fedloom.privacy.fixed_point import OutOfRange
 from fedloom.privacy.masked_client import Advertised, Masked, Shared
 from fedloom.privacy.masked_terms import LEAST, Terms
-from fedloom.privacy.secure_sums import FixedUploads, SecureAggregation, largest_weights, weighted_of
+from fedloom.privacy.secure_sums import SecureAggregation, has_noise, weighted_of
 
 _Kept = TypeVar("_Kept", Advertised, Shared, Masked)
 _Answer = tuple[dict[str, Any], dict[str, Any]]
@@ -27,18 +29,23 @@ class DeviceMasks:
     """Answers of a device to the four messages of a masked sum.
 
     Secrets are kept in memory alone, each for the one message that needs it: whoever starts again within a sum is lost
-    to it, and no secret is used twice. `asked`: the run's secure aggregation, whose range holds here too.
+    to it, and no secret is used twice. `asked`: the run's secure aggregation, whose range holds here too. `sent`: what
+    the request at hand has sent to all devices alike.
     """
 
     def __init__(self, asked: SecureAggregation, runtime: Runtime) -> None:
         self.asked, self.runtime = asked, runtime
-        self.client = runtime.population.first
+        self.client, self.sent = runtime.population.first, tuple[Any, ...]()
         self._kept: Advertised | Shared | Masked | None = None
 
     @classmethod
-    def of(cls, text: str, runtime: Runtime) -> Self:
-        """Return them for a run's setting."""
-        return cls(SecureAggregation.read(text), runtime)
+    def of(cls, run: RunSettings, runtime: Runtime) -> Self:
+        """Return them for a run's settings."""
+        if not has_noise(run.privacy):
+            return cls(SecureAggregation.read(run.secure_aggregation), runtime)
+        from fedloom.privacy.distributed import aggregation  # most runs have no noise of devices
+
+        return cls(aggregation(run), runtime)
 
     def check(self, head: Mapping[str, Any]) -> None:
         """Raise RefusedError where a request would show an upload or a model of this device."""
@@ -84,8 +91,10 @@ class DeviceMasks:
         said = head["masked"]
         kept, message = self._take(Shared), _bytes_of(said)
         whole, clients, most = (integer(said, name) for name in ("whole", "clients", "most"))
-        (own,) = largest_weights(self.runtime, integer(head, "round"), [0])
-        nodes = weighted_of(parts["upload"])[0]
+        (own,) = self.asked.weights(self.runtime, integer(head, "round"), [0])
+        bill = PayloadSize(self.runtime.method(str(head["method"])))
+        moved = self.asked.moved(parts["upload"], lambda uploads: sent_tensors(bill, self.sent, uploads))
+        nodes = weighted_of(moved)[0]
         if not finite(parts["losses"]):
             raise RefusedError("a loss is not finite")
         if not all(bool((node.weight > 0).all() and (node.weight <= own).all()) for node in nodes):
@@ -95,7 +104,8 @@ class DeviceMasks:
                 f"a masked sum is of {LEAST} devices or more whose weights fit into it, got {clients}, {most} and "
                 f"{whole}"
             )
-        fixed = FixedUploads(self.asked, float(whole), clients)
+        self.asked.check(kept.first.terms, clients)
+        fixed = self.asked.fixed(float(whole), clients)
         try:
             words = fixed.words(nodes, 0, float(most))
         except OutOfRange:  # whose words tell the number

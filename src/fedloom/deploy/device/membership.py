@@ -280,7 +280,7 @@ class Membership:
         if e.run.secure_aggregation != "none":
             from fedloom.deploy.device.device_masks import DeviceMasks  # which needs cryptography
 
-            masks = DeviceMasks.of(e.run.secure_aggregation, runtime)
+            masks = DeviceMasks.of(e.run, runtime)
             self.say(f"uploads leave this device under masks: secure_aggregation = {e.run.secure_aggregation}")
         self.say(f"joined as client {int(welcome['client'])}: {e.algorithm}, {e.run.rounds} rounds, {name}")
         self.controller = Controller(

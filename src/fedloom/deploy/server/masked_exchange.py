@@ -20,7 +20,7 @@ from fedloom.engines.server_side import Send
 from fedloom.privacy import masked_server
 from fedloom.privacy.fixed_point import Words
 from fedloom.privacy.masked_terms import LEAST, Terms
-from fedloom.privacy.secure_sums import MaskedMean, largest_weights
+from fedloom.privacy.secure_sums import MaskedMean
 
 _Asked = tuple[Request, Any, Answer]
 
@@ -39,7 +39,7 @@ class MaskedExchange:
         count = mean.expect(tree.map_tree(lambda t: torch.zeros(t.shape, dtype=t.dtype), like))
         self.terms: Terms | None = None
         if len(clients) >= LEAST:
-            self.terms = Terms.of(os.urandom(16), count, mean.fixed.point.bits, len(clients))
+            self.terms = Terms.of(os.urandom(16), count, mean.fixed.point.bits, len(clients), least=mean.least)
         self.words = torch.empty((1, count), dtype=mean.fixed.dtype, device="meta")
 
     def answers(self) -> Iterator[_Asked]:
@@ -75,6 +75,8 @@ class MaskedExchange:
         taken = self._train(forwarded)
         numbers = {k: np.ascontiguousarray(answer.upload[0].numpy()).tobytes() for k, (_, _, answer) in taken.items()}
         collected, named = masked_server.collect(introduced, forwarded, numbers)
+        if (there := len(collected.there)) < self.mean.least:
+            raise NobodyAnswered(f"a sum is shown of {self.mean.least} devices or more, and {there} have sent numbers")
         total = masked_server.finish(collected, self._ask("unmask", named))
         return {
             k: (request, states, replace(answer, upload=(), up=self.up))
@@ -98,7 +100,7 @@ class MaskedExchange:
     def _train(self, messages: Mapping[int, bytes]) -> dict[int, _Asked]:
         """Have devices train, and return their answers with masked words as uploads."""
         fixed = self.mean.fixed
-        limits = largest_weights(self.engine, self.call.round, [*messages])
+        limits = self.mean.asked.weights(self.engine, self.call.round, [*messages])
         fields = {
             k: {"masked": {"message": m.hex(), "whole": int(fixed.whole), "clients": fixed.clients, "most": int(most)}}
             for (k, m), most in zip(messages.items(), limits, strict=True)
