@@ -54,7 +54,7 @@ def test_the_noise_of_a_run_is_that_of_its_checkpoint(tmp_path: Path, monkeypatc
 def test_runs_that_promised_nothing_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     made = trained(tmp_path, f"{tables(tmp_path)[0]}?{LABEL}")
     assert error(capsys, "analyse", str(made), "audit").startswith(
-        "an audit is of what central or examples promise, and this run has made none, with privacy = 'none': run with --privacy, such as"
+        "an audit is of what central or examples promise, and this run has made none, with privacy = 'none': run"
     )
 
 

@@ -71,8 +71,8 @@ def _put_in(run: AnalysedRun) -> tuple[Canaries, Promise, str]:
     part = next((p for p in job.begun_parts.all if isinstance(p, Central | Examples)), None)
     if part is None:
         raise SettingError(
-            f"an audit is of what central or examples promise, and this run has made none, with privacy = {job.settings.privacy!r}: run with "
-            "--privacy, such as central:noise=1,delta=1e-5,clip=0.5"
+            "an audit is of what central or examples promise, and this run has made none, with privacy = "
+            f"{job.settings.privacy!r}: run with --privacy, such as central:noise=1,delta=1e-5,clip=0.5"
         )
     if isinstance(part, Central):
         if not part.shapes:

@@ -165,7 +165,7 @@ class NoisyMean(MaskedMean):
 
     @property
     def dimension(self) -> int:
-        """How many numbers an upload has."""
+        """Count of the numbers in an upload."""
         return sum(leaf.numel() for leaves, _ in self._like for leaf in leaves)
 
     def expect(self, uploads: Tree) -> int:
