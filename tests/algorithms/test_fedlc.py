@@ -53,6 +53,7 @@ def test_the_row_of_an_absent_class_has_no_gradient(engine: Any) -> None:
     assert (end != begin["tiny"].params["fc2.weight"]).any(1).tolist() == [True, True, True, False]
 
 
+@pytest.mark.some(1)
 @pytest.mark.filterwarnings("ignore:FedLC with tau = 0")
 @pytest.mark.parametrize("engine", ENGINES)
 def test_tau_0_is_fedavg(engine: Any) -> None:

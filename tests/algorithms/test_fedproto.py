@@ -138,6 +138,7 @@ def mixed_population(*builds: Any) -> Population:
     return Population(Federation(from_arrays(x, y, num_classes=4), rows), models, dtype=torch.float64)
 
 
+@pytest.mark.some(1)
 @pytest.mark.parametrize("engine", ENGINES)
 def test_architectures_share_prototypes(engine: Any) -> None:
     run = engine(mixed_population(("tiny", Tiny), ("deep", Deep)), FedProto(local=LOCAL))

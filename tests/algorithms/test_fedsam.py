@@ -25,6 +25,7 @@ from small import clients_of
 ENGINES = [Loop, Stacked, Messages]
 
 
+@pytest.mark.some(2)
 @pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize(("rho", "aggregation"), [(0.05, "samples"), (0.7, "uniform")])
 def test_rounds(rho: float, aggregation: Any, engine: Any) -> None:
@@ -64,6 +65,7 @@ def test_no_gradient_no_way(engine: Any) -> None:
     assert float(run.round(run.init(), (0, 1), 0)["point"].params["w"]) == 0.0
 
 
+@pytest.mark.some(1)
 @pytest.mark.filterwarnings("ignore:FedSAM with rho = 0")
 @pytest.mark.parametrize("engine", ENGINES)
 def test_rho_0_is_fedavg(engine: Any) -> None:

@@ -49,6 +49,7 @@ def test_rounds(alpha: float, beta: float, aggregation: Any, engine: Any) -> Non
     assert_rounds(engine, FML(alpha=alpha, beta=beta, aggregation=aggregation, local=LOCAL), round)
 
 
+@pytest.mark.some(1)
 @pytest.mark.parametrize("engine", ENGINES)
 def test_shares_of_1_are_fedavg_and_local_training(engine: Any) -> None:
     """A model that does not listen learns as if it were alone, and clients are evaluated by their own."""

@@ -50,6 +50,7 @@ def test_a_round_of_two_quadratics(engine: Any) -> None:
     assert float(server["point"].params["w"]) == pytest.approx(31.5 / 102, rel=1e-9)
 
 
+@pytest.mark.some(2)
 @pytest.mark.filterwarnings("ignore:QFedAvg with q = 0")
 @pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize("aggregation", ["uniform", "samples"])

@@ -158,6 +158,7 @@ def test_each_model_has_an_optimiser_and_each_part_of_one_its_own_moments() -> N
     assert moved == {"0.weight": True, "0.bias": True, "2.weight": False, "2.bias": False}
 
 
+@pytest.mark.some(1)
 @pytest.mark.parametrize("engine", ["loop", "stacked"])
 def test_a_run_that_was_killed_goes_on_with_its_optimisers(engine: Any, tmp_path: Path) -> None:
     whole = job(STEADY, engine).run(tmp_path / "whole")

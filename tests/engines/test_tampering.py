@@ -132,6 +132,7 @@ class Alone(Here):
     ranks = (1,)
 
 
+@pytest.mark.some(1)
 @pytest.mark.parametrize("kind", [Here, Alone])
 def test_a_request_that_could_not_be_read_is_sent_again(kind: type[Here]) -> None:
     engine = kind(population(mlp), PFedSD(local=LOCAL))

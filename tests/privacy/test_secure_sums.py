@@ -29,6 +29,7 @@ def flat(history: Any) -> Any:
     return torch.cat([t.double().flatten() for t in tree.leaves(history.server)])
 
 
+@pytest.mark.some(1)
 @pytest.mark.parametrize("algorithm", [fl.FedAvg, fl.Scaffold, fl.FedNova, fl.PFedSD])
 def test_masks_change_no_bit_and_fixed_point_little(algorithm: Any) -> None:
     made = algorithm(local=LOCAL)

@@ -91,6 +91,7 @@ def test_devices_have_the_bits_of_the_simulation(algorithm: Any) -> None:
     assert [t.up for t in traffic] == [t.up for t in simulated]
 
 
+@pytest.mark.some(6)
 @pytest.mark.parametrize("fate", ["lost", "unheard", "killed"])
 @pytest.mark.parametrize("stage", STAGES)
 @pytest.mark.parametrize("count", [1, 3])
