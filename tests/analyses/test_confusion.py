@@ -104,7 +104,7 @@ def test_mistakes_are_said(run: Path, tmp_path: Path, capsys: pytest.CaptureFixt
     said = error(capsys, "analyse", str(run), "consistency", "--client", "Kiel")
     assert said == (
         "consistency is of the whole run, got client 'Kiel': leave --client out; analyses of one client are "
-        "confusion, membership-inference"
+        "confusion, gradient-inversion, membership-inference"
     )
     assert error(capsys, "analyse", str(run), "confusion", "--client", "Kil").endswith("(did you mean 'Kiel'?)")
     with pytest.raises(SettingError, match="clients are the numbers 0 to 4, got 9: name one of them"):

@@ -19,6 +19,7 @@ from fedloom.analyses import (
     consistency,
     forgetting,
     gradient_diversity,
+    gradient_inversion,
     label_distributions,
     landscape_hessian,
     landscape_noise,
@@ -64,6 +65,7 @@ ANALYSES = by_name(
     class_accuracy,
     confusion,
     membership_inference,
+    gradient_inversion,
     audit,
     consistency,
     forgetting,
@@ -79,10 +81,12 @@ ANALYSES = by_name(
     landscape_hessian,
 )
 """Analyses of any run, in the order of lists of them. What each measures is the first line of its docstring."""
-OF_ANY_TASK = frozenset({"audit", "gradient-diversity"})
+OF_ANY_TASK = frozenset({"audit", "gradient-diversity", "gradient-inversion"})
 """Analyses that ask nothing of a run's targets; all others look at classes."""
-OF_A_CLIENT = frozenset({"confusion", "membership-inference"})
+OF_A_CLIENT = frozenset({"confusion", "gradient-inversion", "membership-inference"})
 """Analyses that look at one client's model where one is named; all others are of the whole run."""
+WITH_STEPS = frozenset({"gradient-inversion"})
+"""Analyses that fit something, in a number of steps."""
 
 
 def every() -> dict[str, Analysis]:
@@ -123,6 +127,10 @@ def analyse(
         raise SettingError(
             f"{name} is of the whole run, got client {run.client!r}: leave --client out; analyses of one client are "
             f"{', '.join(sorted(OF_A_CLIENT))}"
+        )
+    if run.steps is not None and (name not in WITH_STEPS or run.steps < 1):
+        raise SettingError(
+            f"steps are 1 or more, of {', '.join(sorted(WITH_STEPS))}, got {run.steps} of {name}: leave --steps out"
         )
     result = analyses[name](run)
     one = "" if run.client is None else f"-client-{client_number(run.job.federation, run.client)}"

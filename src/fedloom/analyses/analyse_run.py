@@ -42,7 +42,9 @@ def run(args: argparse.Namespace, console: Terminal) -> int:
             f"there is no analysis {unknown!r}{did_you_mean(unknown, analyses)}; fedloom analyse --list shows all"
         )
     print_code(args.directory, args, console)
-    analysed = AnalysedRun.of(args.directory, _rounds(args), args.model, allow_code=args.allow_code, client=args.client)
+    analysed = AnalysedRun.of(
+        args.directory, _rounds(args), args.model, allow_code=args.allow_code, client=args.client, steps=args.steps
+    )
     out = path_below(Path(args.directory), "analysis") if args.out is None else Path(args.out)
     skipped: dict[str, list[str]] = {}  # names by reason; the other analyses continue
     for name in names:

@@ -105,6 +105,7 @@ class AnalysedRun:
         model: which architecture, where the run has several.
         allow_code: whether code that the run's settings name may be imported, as of `Experiment.from_directory`.
         client: number or name of the client whose model is looked at, by an analysis that looks at one.
+        steps: of an analysis that fits something; None: its own number.
     """
 
     directory: Path
@@ -112,6 +113,7 @@ class AnalysedRun:
     model: str | None = None
     allow_code: bool = False
     client: int | str | None = None
+    steps: int | None = None
 
     @classmethod
     def of(
@@ -122,13 +124,14 @@ class AnalysedRun:
         *,
         allow_code: bool = False,
         client: int | str | None = None,
+        steps: int | None = None,
     ) -> AnalysedRun:
         """Open the run in a directory.
 
         Raises:
             SettingError: there is no run, or several, it has finished no round, or a round is not among its rounds.
         """
-        made = cls(path_of(directory), rounds, model, allow_code, client)
+        made = cls(path_of(directory), rounds, model, allow_code, client, steps)
         if not (made.directory / "metrics.jsonl").exists():
             Experiment.code_of(made.directory)  # which names the runs below, where there are several
         last = made.last_round

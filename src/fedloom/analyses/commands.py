@@ -23,8 +23,12 @@ def _analyse(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--model", metavar="NAME", help="which architecture, where there are several")
     parser.add_argument(
         "--client", metavar="NAME",
-        help="the model of this client, by its name or number, on what it holds out (confusion)",
+        help="the model of this client, by its name or number (confusion, membership-inference), or its upload "
+        "(gradient-inversion)",
     )  # fmt: skip
+    parser.add_argument(
+        "--steps", type=int, metavar="N", help="steps in which rows are fitted (gradient-inversion; default: 300)"
+    )
     parser.add_argument(
         "--out", type=directory, metavar="DIR", help="where figures and numbers go (default: analysis/ in the run)"
     )
