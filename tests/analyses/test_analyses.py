@@ -268,6 +268,7 @@ def test_analyses_of_classes_refuse_other_targets(tmp_path: Path) -> None:
         ):
             analyses.analyse(run_, name, tmp_path / "out")
     for name in OF_ANY_TASK - {"audit"}:  # which is of private runs
-        result, files = analyses.analyse(run_, name, tmp_path / "out")
+        few = 2 if name == "gradient-inversion" else None
+        result, files = analyses.analyse(AnalysedRun.of(tmp_path / "run", steps=few), name, tmp_path / "out")
         assert len(result.tables) == 2
         assert all(path.exists() for path in files)
