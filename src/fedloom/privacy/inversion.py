@@ -56,7 +56,7 @@ class Movement:
 
     @property
     def undecayed(self) -> Params:
-        """How far the tensors have moved by the examples, up to what weight decay has done in the first step."""
+        """Movement by the examples alone, up to what weight decay has done: as in the first step."""
         shrunk = self.rate * self.steps * self.optimiser.weight_decay
         return self.moved - shrunk * self.sent.params.select(self.moved.__contains__)
 

@@ -1,4 +1,4 @@
-"""What those who look at a round see of its trainings: each upload, and the mean of all."""
+"""Trainings of a round as others see them: each upload, and the mean of all."""
 
 from __future__ import annotations
 
