@@ -19,7 +19,8 @@ from fedloom.algorithms.shared.ldam import LDAM
 from fedloom.core import tree
 from fedloom.core.errors import SettingError
 from fedloom.privacy import accountant
-from fedloom.privacy.private_examples import Asked, Examples, _largest, planned
+from fedloom.privacy.each_client import Asked
+from fedloom.privacy.private_examples import Examples, _largest, planned
 from fedloom.tasks import SVM
 from fedloom.testing.in_process import InProcess
 from site_devices import members, serve, settings as site_settings, source_of_server, write_sites

@@ -54,7 +54,9 @@ def test_what_settings_tell_more(more: dict[str, Any], said: list[str]) -> None:
     assert told(**more) == said
 
 
-@pytest.mark.parametrize("privacy", ["central:noise=1,delta=1e-5,clip=0.5", "examples:noise=2,delta=1e-5,clip=0.5"])
+@pytest.mark.parametrize(
+    "privacy", [f"{kind}:noise=2,delta=1e-5,clip=0.5" for kind in ("central", "examples", "local")]
+)
 def test_it_stands_beside_epsilon(privacy: str) -> None:
     settings = fl.RunSettings(rounds=2, cohort_size=2, engine="loop", threads=1, privacy=privacy, per_client=True)
     meaning = fl.run(fl.FedAvg(local=LOCAL), federation(), linear, settings).measures["epsilon"].meaning

@@ -137,7 +137,9 @@ class RunSettings(StrictSettings):
     gives the noise in clip norms, and with it epsilon; `clip=adaptive:0.5` follows a quantile of the norms.
     [Of examples](privacy.md#privacy-of-examples): `examples:noise=1,delta=1e-5,clip=1`, in each client's training.
     [With noise by the clients](privacy.md#noise-by-the-clients): `distributed:epsilon=4,delta=1e-5,clip=0.5,lost=2`,
-    with `secure_aggregation`."""
+    with `secure_aggregation`.
+    [Of each upload](privacy.md#privacy-of-uploads): `local:epsilon=8,delta=1e-5,clip=1`, before it leaves its
+    client."""
     secure_aggregation: str = setting(
         "none", "--secure-aggregation RANGE", "training", part="fedloom.privacy.secure_sums:SecureSums"
     )

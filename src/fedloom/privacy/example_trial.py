@@ -13,6 +13,8 @@ from contextlib import closing
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
@@ -25,10 +27,12 @@ from fedloom.core.fold.steps import Step
 from fedloom.core.local_training import Local
 from fedloom.core.model import Model
 from fedloom.core.network_makers import own_defaults
+from fedloom.core.types import Tree
 from fedloom.data import Federation
 from fedloom.engines.engine_options import Options
 from fedloom.engines.links import Asked, Link, Question
 from fedloom.engines.loop import Loop
+from fedloom.engines.message import NOTES
 from fedloom.privacy.by_example import ByExample, ExampleGradients, ReadsExamplesError
 from fedloom.privacy.method_trial import ROWS, a_few
 from fedloom.wording import some_of
@@ -66,7 +70,7 @@ def trainings(job: Any, rule: ExampleGradients) -> int:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # they come with the run
             count, one = _uploads(job, few, rule)
-            _, other = _uploads(job, _with_others(few), rule)
+            _, other = _uploads(job, with_others(few, few.partition.indices[::ROWS]), rule)
     except ReadsExamplesError:
         raise SettingError(_BESIDE.format(name, "read their training examples")) from None
     except Exception as error:
@@ -75,7 +79,7 @@ def trainings(job: Any, rule: ExampleGradients) -> int:
             f"a method is tried on a few examples before a run that protects these, and {name} fails: {what}; take "
             "another method or network, or leave privacy out"
         ) from error
-    if not tree.same_structure(one, other) or not all(map(_same, tree.leaves(one), tree.leaves(other))):
+    if not same(one, other):
         raise SettingError(_BESIDE.format(name, "upload what depends on their examples"))
     return count
 
@@ -87,13 +91,34 @@ _BESIDE = (
 )
 
 
-def _same(one: Tensor, other: Tensor) -> bool:
-    return torch.equal(one.nan_to_num(), other.nan_to_num()) if one.is_floating_point() else torch.equal(one, other)
+def same(one: Tree, other: Tree) -> bool:
+    """Return whether two trees have the same bits."""
+
+    def equal(a: Tensor, b: Tensor) -> bool:
+        return torch.equal(a.nan_to_num(), b.nan_to_num()) if a.is_floating_point() else torch.equal(a, b)
+
+    return tree.same_structure(one, other) and all(map(equal, tree.leaves(one), tree.leaves(other)))
 
 
 def _uploads(job: Any, federation: Federation, rule: ExampleGradients) -> tuple[int, list[Any]]:
     """Return how often clients go over their batches in a round, and what they upload in two."""
-    settings, tried = job.settings, _FirstAlone(clip=rule.clip, noise=1.0)
+    tried, clients = _FirstAlone(clip=rule.clip, noise=1.0), federation.num_clients
+    rounds, seen = seen_of(job, federation, Options(gradients=tried), clients)
+    plan = job.algorithm.training
+    each = plan.steps or -(-ROWS // min(plan.batch_size, ROWS)) * plan.epochs
+    return -(-sum(tried.steps) // (each * rounds * clients)), seen
+
+
+def seen_of(job: Any, federation: Federation, options: Options, clients: int) -> tuple[int, list[Any]]:
+    """Return the number of rounds that were tried, two at most, and what clients upload and note in these.
+
+    Args:
+        job: of the run.
+        federation: of a few clients.
+        options: of the engine.
+        clients: how many are in each round.
+    """
+    settings = job.settings
     made = Job(
         algorithm=job.algorithm, federation=federation, model=job.model, task=job.task,
         settings=RunSettings(
@@ -101,17 +126,13 @@ def _uploads(job: Any, federation: Federation, rule: ExampleGradients) -> tuple[
         ),
     )  # fmt: skip
     link = _Seen(once=job.algorithm.requires.server_training)
-    engine, rounds = (
-        Loop(made.population, job.algorithm, Options(gradients=tried, links=(link,))),
-        1 if link.once else 2,
-    )
+    engine = Loop(made.population, job.algorithm, replace(options, links=(*options.links, link)))
+    rounds = 1 if link.once else 2
     with closing(engine), contextlib.suppress(_Enough):
         server = engine.init()
         for round in range(rounds):
-            server = engine.round(server, tuple(range(federation.num_clients)), round)
-    plan = job.algorithm.training
-    each = plan.steps or -(-ROWS // min(plan.batch_size, ROWS)) * plan.epochs
-    return -(-sum(tried.steps) // (each * rounds * federation.num_clients)), link.seen
+            server = engine.round(server, tuple(range(clients)), round)
+    return rounds, link.seen
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -166,17 +187,17 @@ class _Seen(Link):
         self.once, self.seen = once, list[Any]()
 
     def take(self, question: Question, asked: Asked, good: Sequence[int]) -> Any:
-        self.seen.append(tree.map_tree(torch.clone, asked[2].upload))
+        self.seen.append(tree.map_tree(torch.clone, (asked[2].upload, asked[2].after.get(NOTES, {}))))
         if self.once and asked[0].clients[-1] == question.clients[-1]:
             raise _Enough
         return asked[2]
 
 
-def _with_others(federation: Federation) -> Federation:
-    """Return the same clients with other examples but for the first of each."""
-    train, first = federation.train, federation.partition.indices[::ROWS]
+def with_others(federation: Federation, kept: Sequence[int] | npt.NDArray[np.int64] = ()) -> Federation:
+    """Return the same clients with other examples, of one class; `kept`: rows that stay."""
+    train, rows = federation.train, np.asarray(kept, np.int64)
     x, y = train.x.flip(0), train.y.flip(0)
     x = x + 1 if x.is_floating_point() else x
-    y = (y + 1) % train.num_classes if train.has_classes else y
-    x[first], y[first] = train.x[first], train.y[first]
+    y = torch.full_like(y, (int(train.y[0]) + 1) % train.num_classes) if train.has_classes else y
+    x[rows], y[rows] = train.x[rows], train.y[rows]
     return replace(federation, train=replace(train, x=x, y=y))

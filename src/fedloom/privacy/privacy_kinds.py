@@ -27,7 +27,9 @@ KINDS = by_name(
      Kind("examples:epsilon=4,delta=1e-5,clip=1 or examples:noise=1,delta=1e-5,clip=1",
           "fedloom.privacy.private_examples:Examples"),
      Kind("distributed:epsilon=4,delta=1e-5,clip=0.5 or distributed:noise=1,delta=1e-5,clip=0.5,lost=2",
-          "fedloom.privacy.distributed:Distributed"))
+          "fedloom.privacy.distributed:Distributed"),
+     Kind("local:epsilon=8,delta=1e-5,clip=1 or local:noise=4,delta=1e-5,clip=1",
+          "fedloom.privacy.private_uploads:Uploads"))
 )  # fmt: skip
 
 
