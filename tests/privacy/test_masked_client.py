@@ -10,7 +10,7 @@ import pytest
 
 from fedloom.core.errors import RefusedError
 from fedloom.privacy import masked_client, masked_server
-from fedloom.privacy.masked_terms import Terms
+from fedloom.privacy.masked_terms import ENTRY, Terms
 
 TERMS = Terms.of(bytes(range(16)), 3, 32, 5)  # all mask with the four others, of whom 3 must stay
 NUMBERS = np.arange(3, dtype=np.uint32)
@@ -72,7 +72,7 @@ def test_what_is_no_message_is_refused(message: bytes) -> None:
 def test_too_few_neighbours_are_refused() -> None:
     """A server that introduces a client to two others alone could be told by them what hides its numbers."""
     states, _, sent = advertised()
-    entry = masked_client.ENTRY
+    entry = ENTRY
     for wrong in (sent[0][: 2 * entry], sent[0] + sent[0][:entry], sent[1], b""):
         with pytest.raises(RefusedError, match="a client has 3 to 4 neighbours other than itself, got"):
             masked_client.share(states[0], wrong)

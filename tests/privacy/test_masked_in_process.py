@@ -11,7 +11,7 @@ from hypothesis import given, settings, strategies as st
 
 from fedloom.core.errors import NobodyAnswered, RefusedError
 from fedloom.privacy.masked_in_process import masked_sum
-from fedloom.privacy.masked_terms import graph_of
+from fedloom.privacy.masked_terms import bytes_beside, graph_of
 
 STAGES = ("advertise", "share", "mask", "unmask")
 
@@ -158,3 +158,16 @@ def test_parts_that_no_mask_joins_are_not_added(monkeypatch: pytest.MonkeyPatch)
     lost = dict.fromkeys((4, 5, 14, 15), "mask")
     with pytest.raises(NobodyAnswered, match="in parts that no mask joins, whose sums would show"):
         masked_sum(numbers, neighbours=4, watch=losing(lost))
+
+
+@pytest.mark.parametrize("clients", [3, 10, 60])
+def test_bytes_beside_the_numbers(clients: int) -> None:
+    sent = dict.fromkeys(("up", "down"), 0)
+
+    def watch(message: str, client: int, content: bytes) -> bytes:
+        way, stage = message.split()
+        sent[way] += len(content) * (client == 1 and (way, stage) != ("up", "mask"))
+        return content
+
+    masked_sum(vectors(clients), watch=watch)
+    assert (sent["up"], sent["down"]) == bytes_beside(clients)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from functools import partial
 from typing import Any
 
 import pytest
@@ -14,6 +15,8 @@ from fedloom.core import tree
 from fedloom.core.types import Weighted
 from fedloom.engines.attacks import Scale
 from fedloom.engines.links import Link
+from fedloom.privacy import masked_in_process
+from fedloom.privacy.masked_terms import bytes_beside
 from fedloom.privacy.secure_sums import MaskedMean, SecureAggregation
 from tiny import LOCAL, federation, linear, mlp
 
@@ -68,6 +71,32 @@ def test_more_than_half_of_each_ones_neighbours_must_answer(text: str, lost: int
     )
     nobody = fl.run(fl.FedAvg(local=LOCAL), chosen, linear, settings, faults=lambda t, e, k: "lost")
     assert torch.equal(flat(found), flat(nobody)) is not means
+
+
+def test_a_sum_that_fails_at_the_last_message_moves_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on devices: all are lost, no client's state is new, and the model is the one before."""
+    nobody = run("range=8", fl.PFedSD(local=LOCAL), faults=lambda t, e, k: "lost", rounds=1)
+    silent = partial(masked_in_process.masked_sum, watch=lambda at, k, sent: None if at == "up unmask" else sent)
+    monkeypatch.setattr(masked_in_process, "masked_sum", silent)
+    history = run("range=8,masks=true", fl.PFedSD(local=LOCAL), rounds=1)
+    assert torch.equal(flat(history), flat(nobody))
+    assert not history.clients
+    assert len(history.metrics[1]["failed"]) == 5
+    assert all(
+        why.startswith("lost: there is no sum: a masked sum needs") for why in history.metrics[1]["failed"].values()
+    )
+
+
+@pytest.mark.parametrize("bits", [32, 64])
+@pytest.mark.parametrize("algorithm", [fl.FedAvg, fl.Scaffold])
+def test_bytes_are_those_of_words_and_of_the_protocol(algorithm: Any, bits: int) -> None:
+    """An upload of SCAFFOLD is a model of 15 numbers and as many of its control variate, each with its weight."""
+    plain, masked = (run(text, algorithm(local=LOCAL)).metrics[1] for text in ("none", f"range=8,bits={bits}"))
+    up, down = bytes_beside(5)
+    parts = 2 if algorithm is fl.Scaffold else 1
+    assert masked["bytes_up"] == 5 * (bits // 8 * 16 * parts + up)
+    assert masked["bytes_up_model"] == 5 * bits // 8 * 15
+    assert masked["bytes_down"] == plain["bytes_down"] + 5 * down
 
 
 def test_clients_beyond_the_range_are_left_out_and_named() -> None:

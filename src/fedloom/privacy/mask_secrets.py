@@ -16,7 +16,7 @@ import numpy as np
 
 from fedloom.core.errors import RefusedError, SettingError
 from fedloom.privacy.fixed_point import Words
-from fedloom.privacy.masked_terms import Terms
+from fedloom.privacy.masked_terms import KEY, Terms
 from fedloom.privacy.secret_shares import SECRET, SHARE
 from fedloom.wording import install
 
@@ -32,7 +32,6 @@ except ImportError as error:
     raise SettingError(f"masks are made by cryptography ({error}): {install('privacy')}") from None
 
 PrivateKey = X25519PrivateKey
-KEY, SEALED = 32, 2 * SHARE + 16  # bytes of a key; of two shares with their tag
 _NONCE = 12
 
 

@@ -17,12 +17,9 @@ from dataclasses import dataclass
 from fedloom.core.errors import RefusedError
 from fedloom.privacy import mask_secrets as secrets
 from fedloom.privacy.fixed_point import Words
-from fedloom.privacy.mask_secrets import KEY, SEALED, PrivateKey
-from fedloom.privacy.masked_terms import Terms
+from fedloom.privacy.mask_secrets import PrivateKey
+from fedloom.privacy.masked_terms import ENTRY, KEY, SEALED, Terms
 from fedloom.privacy.secret_shares import split
-
-ENTRY = 4 + 2 * KEY  # of a neighbour: its number and public keys
-ADVERTISED = 3 * KEY
 
 
 @dataclass(frozen=True, repr=False)  # secrets are in no message of an error

@@ -16,9 +16,7 @@ import numpy as np
 from fedloom.core.errors import NobodyAnswered, RefusedError
 from fedloom.privacy import mask_secrets as secrets
 from fedloom.privacy.fixed_point import Words
-from fedloom.privacy.mask_secrets import KEY, SEALED
-from fedloom.privacy.masked_client import ADVERTISED
-from fedloom.privacy.masked_terms import LEAST, Graph, Terms, graph_of, is_connected
+from fedloom.privacy.masked_terms import ADVERTISED, KEY, LEAST, SEALED, Graph, Terms, graph_of, is_connected
 from fedloom.privacy.secret_shares import SHARE, combine
 
 Messages = Mapping[int, bytes]  # by client

@@ -13,10 +13,14 @@ from dataclasses import dataclass
 from math import comb
 
 from fedloom.privacy.fixed_point import Bits
+from fedloom.privacy.secret_shares import SHARE
 
 LEAST = 3  # clients: of two, each knows the other's numbers from the sum
 COLLUDING, LOST = 0.2, 0.3  # shares of the clients for which neighbours are chosen
 _SEEN, _REFUSED = 2.0**-40, 2.0**-10
+KEY, SEALED = 32, 2 * SHARE + 16  # bytes of a key; of two shares with their tag
+ENTRY = 4 + 2 * KEY  # of a neighbour: its number and public keys
+ADVERTISED = 3 * KEY
 Graph = Mapping[int, tuple[int, ...]]
 
 
@@ -79,6 +83,12 @@ def neighbours_for(clients: int) -> int:
         if seen <= _SEEN and refused <= _REFUSED:
             return k
     return clients - 1
+
+
+def bytes_beside(clients: int) -> tuple[int, int]:
+    """Return the bytes of a client's messages beside its numbers, (up, down), where all its neighbours stay."""
+    k = neighbours_for(clients)
+    return ADVERTISED + k * (SEALED + SHARE), k * (ENTRY + 4 + SEALED) + 4 * (1 + k)
 
 
 def risk(clients: int, neighbours: int, colluding: float, lost: float) -> tuple[float, float]:

@@ -33,8 +33,8 @@ from fedloom.privacy.secure_sums import (
     MaskedMean,
     References,
     SecureAggregation,
-    weighted_of,
 )
+from fedloom.privacy.weighted_parts import weighted_of
 
 _WRAPS = 2.0**-40  # the most that the probability may be with which any number of a sum leaves the range
 _COARSE = 1.5  # by how much the bound of a norm may grow by rounding

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any, cast
@@ -17,15 +18,16 @@ from fedloom.coordinator.part import Brief, Part
 from fedloom.coordinator.trial_round import try_round
 from fedloom.core import tree
 from fedloom.core.cohort import Total
-from fedloom.core.errors import RefusedError, SettingError, StackingError
+from fedloom.core.errors import NobodyAnswered, RefusedError, SettingError
 from fedloom.core.grammar import arguments
-from fedloom.core.types import Tree, Weighted, Weights
+from fedloom.core.types import Failure, Tree, Weighted
 from fedloom.data import Examples
-from fedloom.engines.accounting import is_named
+from fedloom.engines.accounting import PayloadSize
 from fedloom.engines.links import Asked, Link, Question
 from fedloom.privacy.fixed_point import Bits, FixedPoint, Words
-from fedloom.privacy.masked_terms import LEAST, Terms
+from fedloom.privacy.masked_terms import LEAST, Terms, bytes_beside
 from fedloom.privacy.method_trial import a_few
+from fedloom.privacy.weighted_parts import weighted_of
 
 References = Callable[[Tree], Sequence[Tensor | None]]  # stacked uploads -> what was sent in the place of each leaf
 _FORM = "range=8,bits=32,masks=true"
@@ -164,6 +166,23 @@ class InFixedPoint(Link):
         self.least = self.sum.least
         return self.sum
 
+    def answers(self, question: Question, answers: Iterator[Asked]) -> Iterator[Asked]:
+        if (mean := self.sum) is None:  # a method without a mean
+            yield from answers
+            return
+        engine, down = question.engine, Counter(control=bytes_beside(mean.clients)[1])
+        for request, states, answer in answers:
+            n = len(request.clients)
+            engine.traffic.count("down", request.clients, [down] * n)
+            up = answer.up if answer.upload == () else mean.fixed.sent(question.bill, answer.upload, n)
+            yield request, states, replace(answer, up=up)
+        try:
+            mean.add_up()  # each was added before the next was asked for, and no state has moved
+        except NobodyAnswered as error:
+            why = dict.fromkeys(question.clients, f"lost: there is no sum: {error}") | engine.lost
+            engine.traffic.failed += [Failure(k, why[k], int(question.call.exchange)) for k in sorted(why)]
+            raise
+
     def refuse(self, question: Question, asked: Asked) -> dict[int, str]:
         request, _, answer = asked
         if self.sum is None or not tree.leaves(answer.upload):  # a method without a mean; a device, which looks itself
@@ -202,6 +221,14 @@ class FixedUploads:
     def dtype(self) -> torch.dtype:
         """Type in which words travel."""
         return torch.int32 if self.point.bits == 32 else torch.int64
+
+    def sent(self, bill: PayloadSize, uploads: Tree, count: int) -> list[Counter[str]]:
+        """Return the bytes by kind that each of `count` clients sends: its words, and the protocol's messages."""
+        word, each = self.point.bits // 8, Counter[str]()
+        for kind, part in bill.parts_of_uploads(uploads):
+            each[kind] += word * sum(leaf[0].numel() for leaf in tree.leaves(part))
+        each["control"] += word * len(weighted_of(uploads)[0]) + bytes_beside(self.clients)[0]
+        return [each] * count
 
     def words(self, nodes: Sequence[Weighted[Any]], place: int, most: float = math.inf) -> Words:
         """Return the words of one client.
@@ -314,6 +341,21 @@ class MaskedMean:
                 self._sum = vector if self._sum is None else self._sum + vector
             self.count += 1
 
+    def add_up(self) -> None:
+        """Add up under masks what was added, if it is enough for a sum.
+
+        Raises:
+            NobodyAnswered: there is no sum.
+        """
+        if not (self and self._each):
+            return
+        from fedloom.privacy.masked_in_process import masked_sum  # most simulations need no keys
+
+        try:
+            self._sum = masked_sum(self._each, clients=self.clients)
+        except RefusedError as error:
+            raise NobodyAnswered(str(error)) from None
+
     def __bool__(self) -> bool:
         """Return whether enough were added for a sum under masks."""
         return self.count >= self.least
@@ -321,7 +363,10 @@ class MaskedMean:
     def result(self) -> Tree:
         """Return the uploads' tree with each Weighted replaced by its mean."""
         made = list[Tree]()
-        for leaves, spec, numbers, weight in self._decoded(self._total()):
+        if self._sum is None:
+            self.add_up()
+        assert self._sum is not None
+        for leaves, spec, numbers, weight in self._decoded(self._sum):
             if not weight:
                 raise ValueError("the mean of uploads whose weights are all zero")
             parts = np.split(numbers / weight, np.cumsum([leaf.numel() for leaf in leaves])[:-1])
@@ -329,51 +374,10 @@ class MaskedMean:
             made.append(tree.unflatten(means, spec))
         return tree.unflatten(made, self._spec)
 
-    def _total(self) -> Words:
-        if self._sum is not None:
-            return self._sum
-        from fedloom.privacy.masked_in_process import masked_sum  # most simulations need no keys
-
-        return masked_sum(self._each, clients=self.clients)
-
-
-def weighted_of(uploads: Tree) -> tuple[list[Weighted[Any]], Any]:
-    """Return the `Weighted` of uploads, and what holds them.
-
-    Raises:
-        StackingError: there is something else in them.
-        SettingError: there are whole numbers, of which a mean is the maximum.
-    """
-    nodes, spec = tree.flatten(uploads, is_leaf=lambda n: isinstance(n, Weighted))
-    if not all(isinstance(node, Weighted) for node in nodes):
-        raise StackingError(tree.UNWEIGHTED)
-    if names := [name for node in nodes for name in _whole_numbers(node.value)]:
-        raise SettingError(
-            f"secure_aggregation adds up floating numbers, and the mean of {', '.join(names[:3])} would be a "
-            "maximum, which no sum gives: leave such counters out of uploads (buffers = 'local' or 'server'), or "
-            "take a network or a method without them"
-        )
-    return nodes, spec
-
 
 def has_noise(privacy: str) -> bool:
     """Return whether a setting `privacy` has clients add noise before their uploads are masked."""
     return privacy.partition(":")[0] == "distributed"
-
-
-def _whole_numbers(value: Tree) -> list[str]:
-    """Return the names of the tensors in stacked values that are not floating."""
-    out = list[str]()
-    for node in tree.flatten(value, is_leaf=is_named)[0]:
-        named = (
-            {**node.params, **node.buffers}
-            if isinstance(node, Weights)
-            else node
-            if is_named(node)
-            else {"a tensor": node}
-        )
-        out += [name for name, leaf in named.items() if not leaf.is_floating_point()]
-    return out
 
 
 def _blank(job: Any) -> Any:

@@ -131,10 +131,10 @@ class DevicesInProcess(Devices):
         where = folder or self.folder / str(client)
         models = None if o.counts_states else ModelManager(where, runtime.fresh(0))
         masks = None
-        if (link := next((link for link in o.links if link.sums_only), None)) is not None:
+        if (link := self.adding) is not None:
             from fedloom.deploy.device.device_masks import DeviceMasks  # which needs cryptography
 
-            masks = DeviceMasks(link.asked, runtime)  # type: ignore[attr-defined]
+            masks = DeviceMasks(link.asked, runtime)
         return Controller(name, self.fleet.tokens[name], runtime, models, masks=masks)
 
     def all_states(self) -> dict[int, Any]:

@@ -7,6 +7,7 @@ import json
 import os
 import queue
 import signal
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -20,6 +21,7 @@ import torch
 
 import fedloom
 import site_devices
+from fedloom import privacy
 from fedloom.coordinator.history import History
 from fedloom.core.errors import RankError, RefusedError, SettingError, SettingWarning, StorageError
 from fedloom.data import Examples, LabelDrift, Normalise, Window, from_arrays
@@ -475,6 +477,16 @@ def test_a_device_takes_so_much_work_and_no_more(wrong: dict[str, Any], words: s
     assert "train" in json.loads(one(sound))
     with pytest.raises(SettingError, match="a device takes at least 1 training step, got 0: raise --most-steps"):
         Membership(one.source, one.folder, steps=0)
+
+
+def test_a_device_that_cannot_mask_says_so_before_it_registers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "cryptography.exceptions", None)
+    monkeypatch.delitem(sys.modules, "fedloom.privacy.mask_secrets", raising=False)
+    monkeypatch.delattr(privacy, "mask_secrets", raising=False)
+    (one,) = members(tmp_path, 1)
+    asked = settings(**{"run.secure_aggregation": "range=8"})
+    with pytest.raises(SettingError, match=r"masks are made by cryptography \(.*\): pip install '\.\[privacy\]' in"):
+        one(json.dumps({"run": "a" * 32, "versions": versions(), "settings": asked}).encode())
 
 
 def test_a_server_names_no_folder(tmp_path: Path) -> None:

@@ -19,7 +19,8 @@ from fedloom.privacy import masked_client
 from fedloom.privacy.fixed_point import OutOfRange
 from fedloom.privacy.masked_client import Advertised, Masked, Shared
 from fedloom.privacy.masked_terms import LEAST, Terms
-from fedloom.privacy.secure_sums import SecureAggregation, has_noise, weighted_of
+from fedloom.privacy.secure_sums import SecureAggregation, has_noise
+from fedloom.privacy.weighted_parts import weighted_of
 
 _Kept = TypeVar("_Kept", Advertised, Shared, Masked)
 _Answer = tuple[dict[str, Any], dict[str, Any]]

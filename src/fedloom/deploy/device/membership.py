@@ -227,6 +227,8 @@ class Membership:
         if experiment.start is not None:
             raise SettingError(f"a device opens no file that a server names, and its settings say {experiment.start!r}")
         self._check_steps(experiment)
+        if experiment.run.secure_aggregation != "none":  # said before this device is registered
+            from fedloom.privacy import mask_secrets as mask_secrets  # which refuses where there is no cryptography
         self.experiment = experiment
         self.data = DataManager(self._examples, experiment.data, experiment.partition_seed)
         self.task = catalogue.task(experiment.task)

@@ -89,13 +89,12 @@ class Devices(Engine):
         self._has_states = any(tree.leaves(self.runtime.fresh(k)) for k in one_of_each)
 
     def answers(self, call: Call, clients: Sequence[int], send: Send) -> Iterator[tuple[Request, Any, Answer]]:
-        link = next((link for link in self.options.links if link.sums_only), None)
-        if link is None or call.exchange == EVALUATING:
+        if (link := self.adding) is None or call.exchange == EVALUATING:
             yield from in_order(clients, self._ask_devices(call, clients, send))
         else:
             from fedloom.deploy.server.masked_exchange import MaskedExchange  # most runs have no masks
 
-            yield from MaskedExchange(self, link.sum, call, clients, send).answers()  # type: ignore[attr-defined]
+            yield from MaskedExchange(self, link.sum, call, clients, send).answers()
 
     def removed(self) -> Collection[int]:
         """Return the clients whose devices have no registered key any more; none if that holds for all.
@@ -214,6 +213,11 @@ class Devices(Engine):
         here = Loop(self.population, self.algorithm, self.options)
         here.states = self.states
         return here.personal(server, clients, round)
+
+    @property
+    def adding(self) -> Any:
+        """The link that sees nothing but sums of uploads (`privacy/secure_sums.py`); None where uploads are seen."""
+        return next((link for link in self.options.links if link.sums_only), None)
 
     @property
     def least(self) -> int:  # type: ignore[override]

@@ -35,8 +35,8 @@ class MaskedExchange:
         self.engine, self.mean, self.call = engine, mean, call
         self.requests: dict[int, Request] = {k: engine.request(call, [k], send) for k in clients}
         like = engine.shapes.upload(next(iter(self.requests.values())))
-        self.up = engine.bill(call.method).of_uploads(like, 1)
         count = mean.expect(tree.map_tree(lambda t: torch.zeros(t.shape, dtype=t.dtype), like))
+        self.up = mean.fixed.sent(engine.bill(call.method), like, 1)
         self.terms: Terms | None = None
         if len(clients) >= LEAST:
             self.terms = Terms.of(os.urandom(16), count, mean.fixed.point.bits, len(clients), least=mean.least)
