@@ -160,7 +160,7 @@ def test_parts_that_no_mask_joins_are_not_added(monkeypatch: pytest.MonkeyPatch)
         masked_sum(numbers, neighbours=4, watch=losing(lost))
 
 
-@pytest.mark.parametrize("clients", [3, 10, 60])
+@pytest.mark.parametrize("clients", [3, 10, pytest.param(60, marks=pytest.mark.slow)])
 def test_bytes_beside_the_numbers(clients: int) -> None:
     sent = dict.fromkeys(("up", "down"), 0)
 
