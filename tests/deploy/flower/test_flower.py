@@ -41,6 +41,19 @@ def test_a_federation_with_tls_and_keys_has_the_bits_of_the_loop(algorithm: str,
     assert not [*(folder / "out").glob("*.db")]
 
 
+def test_three_devices_under_masks_have_the_bits_of_the_simulation(federation: Federation) -> None:
+    folder = federation.folder
+    simulated = written(folder, rounds=2, devices=3)
+    masked = 'cohort_size = 3, secure_aggregation = "range=8"'
+    (folder / "fed.toml").write_text((folder / "fed.toml").read_text().replace("cohort_size = 2", masked))
+    federation.serve(*secured(folder, "flower", [0, 1, 2]), least=3)
+    for k in range(3):
+        federation.join(k)
+    assert {*federation.ended().values()} == {0}, federation.text("server")
+    assert (folder / "out" / "metrics.jsonl").read_bytes() == of_loop(folder, simulated)
+    assert "uploads leave this device under masks: secure_aggregation" in " ".join(federation.text("device0").split())
+
+
 def test_keys_decide_who_is_in_and_a_killed_server_goes_on(federation: Federation) -> None:
     """A key that is not registered is refused until it is; a killed server is resumed; a device whose key is removed
     is out. Nothing that either side started is left. Devices are killed over NATS, and by tests/attack/carried.py.
