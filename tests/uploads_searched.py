@@ -47,13 +47,14 @@ def pieces_sent(broadcast: Any) -> set[bytes]:
 
 def found(pieces: set[bytes], data: bytes) -> set[bytes]:
     """The pieces that are in some bytes, at any place, as they are or as hexadecimal digits."""
-    out, heads = set[bytes](), np.unique(np.frombuffer(b"".join(piece[:8] for piece in pieces), "<u8"))
+    out, begins = set[bytes](), np.zeros(1 << 24, bool)
+    begins[[int.from_bytes(piece[:3], "little") for piece in pieces]] = True
     digits = _HEX.findall(data)
     shifted = [each[shift : len(each) - (len(each) - shift) % 2] for each in digits for shift in (0, 1)]
-    for hay in (data, *([bytes.fromhex(b" ".join(shifted).decode())] if shifted else [])):
-        for shift in range(8):
-            at = np.frombuffer(hay, "<u8", max(0, len(hay) - shift) // 8, shift) if len(hay) >= 16 else heads[:0]
-            for i in np.flatnonzero(np.isin(at, heads)).tolist():
+    for hay in (data, bytes.fromhex(b" ".join(shifted).decode())):
+        for shift in range(min(8, max(0, len(hay) - SIZE + 1))):
+            at = np.frombuffer(hay, "<u8", (len(hay) - shift) // 8, shift)
+            for i in np.flatnonzero(begins[at & 0xFFFFFF]).tolist():
                 out.add(hay[8 * i + shift : 8 * i + shift + SIZE])
     return out & pieces
 

@@ -33,6 +33,7 @@ import runs
 
 import launching
 from fedloom.coordinator.directory import RunDirectory, identity
+from fedloom.coordinator.history import History
 from fedloom.coordinator.verification import verify
 from fedloom.data import Federation
 from fedloom.experiments.experiment import Experiment
@@ -91,12 +92,21 @@ def lost(folder: Path) -> dict[tuple[int, int], str]:
     return {(m["round"] - 1, int(k)): why for m in records(folder)[1:] for k, why in m["failed"].items()}
 
 
-def unlike_the_loop(folder: Path, federation: Federation) -> list[str]:
-    """In what a run differs from the loop that loses whom its record names."""
+def loop_that_loses(folder: Path, federation: Federation) -> History:
+    """The run of the loop that loses whom a record names."""
     alone = {"run.engine": "loop", "run.compilation": "none", "run.threads": 1, "run.deadline": None}
     job = Experiment.of(read_settings(folder / "fed.toml")).with_all(alone).job(federation)
     there = lost(folder)
-    history = dataclasses.replace(job, faults=lambda t, e, k: "lost" if (t, k) in there else None).run()
+    return dataclasses.replace(job, faults=lambda t, e, k: "lost" if (t, k) in there else None).run()
+
+
+def unlike_the_loop(folder: Path, federation: Federation) -> list[str]:
+    """In what a run differs from the loop that loses whom its record names."""
+    return unlike(folder, loop_that_loses(folder, federation))
+
+
+def unlike(folder: Path, history: History) -> list[str]:
+    """In what a run differs from another one."""
     wrong = []
     for got, want in zip(records(folder)[1:], history.metrics[1:], strict=True):
         wrong += [f"round {got['round']}: {n} differs" for n in GLOBAL if got.get(n) != want.get(n)]
