@@ -63,6 +63,7 @@ def test_flags_override_the_file_and_have_no_values_of_their_own(tmp_path) -> No
         ("", "rounds must be >= 1, got 0", "rounds must be >= 1, got 0"),
         ("", "data.val_fraction is 0: hold some out with data.val_fraction (--val-fraction 0.2)",
          "--val-fraction is 0: hold some out with --val-fraction 0.2"),
+        ("", "hold some out (data.val_fraction, --val-fraction 0.1)", "hold some out (--val-fraction 0.1)"),
         ("--lr 1", "lr must be > 0, batch_size = 3, local.lr = 2", "lr must be > 0, batch_size = 3, --lr 2"),
         ("", "moon.local.lr and 'run.rounds' and --set run.rounds=3 and run.rounds_more", None),
         ("--set local.lr=3", "local.lr = 3 and local.epochs", "local.lr = 3 and --epochs"),

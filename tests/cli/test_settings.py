@@ -376,7 +376,7 @@ def test_rows_that_the_source_holds_out_are_not_trained_on(capsys: pytest.Captur
         assert federation.local_test is not None
         assert held_out[federation.local_test.indices].all()
     for more, what in (
-        ("--public 5", "data.public takes 5 rows out"),
+        ("--public 5", "--public takes 5 rows out"),
         ("--set data.examples=40", "data.examples = 40 takes rows out"),
         ("--set data.classes=2", "data.classes = 2 takes rows out"),
     ):

@@ -102,7 +102,8 @@ def test_an_interrupted_sweep_shows_what_it_has_and_goes_on(
     with monkeypatch.context() as patch:
         patch.setattr(Job, "run", second_trial_interrupted)
         status, out, err = sweep(argv)
-    assert (status, err) == (130, "interrupted; the same command with --resume continues\n")
+    said = f"interrupted; what was written is kept in {tmp_path / 's'}: the same command with --resume continues\n"
+    assert (status, err) == (130, said)
     assert out.splitlines()[-1] == "1 of 3 trials are done; continue with the same command and --resume"
     assert [row["status"] for row in rows(tmp_path)] == ["done"]
     assert "already holds a sweep; continue it (--resume)" in refused(sweep(argv))

@@ -140,6 +140,18 @@ def test_a_table_on_the_page() -> None:
     assert page.files["tables/t.csv"].startswith(b"m,a,w\n")
 
 
+def test_the_table_of_the_first_screen_needs_no_head_on_a_telephone() -> None:
+    """There its rows are lists, whose lines begin with what their column is called."""
+    page = Page("title", {}, "lead")
+    table = Table("standing", [Column("m", "measure"), Column("b", "best & so")], [["loss", "a"]])
+    page.section("one", "One")
+    page.begin("lead", (), None, page.keep(table, "caption"))
+    page.table(Table("t", table.columns, table.rows), "caption")
+    html = " ".join(page.html().split())
+    assert html.count('<td class="text" data-head="best &amp; so">a</td>') == html.count("data-head=") == 1
+    assert 'class="scroll stacked" id="table-standing"' in html
+
+
 def test_parts_of_a_page_have_names_of_their_own() -> None:
     page = Page("title", {}, "lead")
     for prefix in ("p1-", "p2-"):

@@ -67,6 +67,7 @@ def in_flags(text: str, args: argparse.Namespace) -> str:
         if names:
             word = rf"(?<![\w.'\"=-])(?:{'|'.join(names)})"
             text = re.sub(rf"{word} \(({flag}\b[^)]*)\)", r"\1", text)
+            text = re.sub(rf"{word}, (?={flag}\b)", "", text)
             text = re.sub(rf"{word} = ", f"{flag} ", text)
             text = re.sub(rf"{word}(?=[\s,;:)]|$)", flag, text)
     return text
