@@ -14,7 +14,7 @@ import fedloom as fl
 from fedloom.cli.main import main
 from fedloom.coordinator.record_entries import noted_measures
 from fedloom.coordinator.round_record import of_traffic
-from fedloom.core.errors import CodecError, StackingError
+from fedloom.core.errors import CodecError, SettingError, StackingError
 from fedloom.engines.engine_options import Options
 from fedloom.engines.loop import Loop
 from fedloom.engines.message import NOTES, Call, Request
@@ -36,6 +36,7 @@ class Noting(fl.FedAvg):
     sometimes: bool = False
     within: bool = False
     whole: bool = False
+    spread: bool = False
 
     @fl.on_client
     def local_update(
@@ -51,6 +52,8 @@ class Noting(fl.FedAvg):
             client.note(rare=1.0)
         if self.whole:
             client.note(everything=torch.zeros(3))
+        if self.spread:
+            client.note(gap_std=1.0)
         return self.answer(client, upload)
 
 
@@ -85,8 +88,23 @@ def test_a_step_of_a_fold_cannot_note() -> None:
 
 
 def test_a_note_is_one_number() -> None:
-    with pytest.raises(StackingError, match=r"one number for each name, got everything of shape \[3\]"):
+    with pytest.raises(StackingError, match=r"one number for each name, .* got everything of shape \[3\]"):
         noted("loop", whole=True)
+
+
+def test_a_note_has_no_name_of_fedloom(monkeypatch: pytest.MonkeyPatch) -> None:
+    plain = Noting.round
+
+    def round(self: Noting, server: Any, cohort: Any) -> Any:
+        cohort.note(loss=torch.tensor(1.0))
+        return plain(self, server, cohort)
+
+    monkeypatch.setattr(Noting, "round", round)
+    with pytest.raises(SettingError, match=r"server_loss is a number of fedloom's: let cohort\.note name yours"):
+        noted("loop")
+    monkeypatch.setattr(Noting, "round", plain)
+    with pytest.raises(StackingError, match="ends neither in _std nor in _by_client, got gap_std of shape"):
+        noted("loop", spread=True)
 
 
 @pytest.mark.parametrize("engine", ["loop", "devices"])

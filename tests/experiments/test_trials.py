@@ -16,11 +16,12 @@ import pytest
 
 from fedloom import FedAvg
 from fedloom.coordinator import History, Job
+from fedloom.coordinator.part import Part, Running
 from fedloom.coordinator.record_entries import measures_for
 from fedloom.coordinator.rounds import OnHistory
 from fedloom.core.errors import SettingError, SettingWarning
 from fedloom.core.optimiser import OPTIMISERS
-from fedloom.evaluate.measure import VALIDATION
+from fedloom.evaluate.measure import VALIDATION, Measure
 from fedloom.experiments import catalogue
 from fedloom.experiments.experiment import Experiment
 from fedloom.experiments.settings_file import flat, read_settings
@@ -121,6 +122,29 @@ def interrupting(place: str, round: int) -> Any:
 
 
 # ---- which trials
+
+
+class Steps(Part):
+    """How many rounds there were so far; the more the better, and one that is not watched."""
+
+    columns = (
+        Measure("rounds_so_far", "Rounds", "rounds", "How many.", unit="", better="high", tunable="partition"),
+        Measure("watched_by_nobody", "Rounds", "rounds too", "How many.", unit="", better="low"),
+    )
+
+    def after(self, run: Running) -> dict[str, float | None]:
+        return {column.name: float(run.done) for column in self.columns} if run.done else {}
+
+
+def test_a_measure_from_outside_is_chosen_by(base: Experiment, tmp_path: Path) -> None:
+    own = base.with_all({"parts": f"{__name__}:Steps"})
+    sweep = Sweep(own, {"run.rounds": [1, 3, 2]}, by="rounds_so_far")
+    assert list(sweep.measures)[-1] == "rounds_so_far"
+    trials = sweep.run(tmp_path / "s")
+    assert [trial.score for trial in trials] == [1.0, 2.0, 1.5]
+    assert sweep.ranked(trials)[0] is trials[1]
+    with pytest.raises(SettingError, match="rounds_so_far, got 'watched_by_nobody'"):
+        Sweep(own, LR, by="watched_by_nobody")
 
 
 def test_a_grid_is_the_product_of_its_lists(base: Experiment) -> None:

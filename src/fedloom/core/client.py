@@ -141,7 +141,8 @@ class Client(Generic[S]):
             **numbers: one number each, [].
 
         Raises:
-            StackingError: a number is no single one, or a step of `fold` or `minimise` notes it.
+            StackingError: a number is no single one, a name is that of a spread, or it is a step of `fold` or
+                `minimise` that notes.
         """
         run = current()
         if run.step is not None:
@@ -151,10 +152,10 @@ class Client(Generic[S]):
             )
         for name, number in numbers.items():
             value = number if isinstance(number, Tensor) else torch.tensor(number, device=self.key.device)
-            if value.ndim:
+            if value.ndim or name.endswith(("_std", "_by_client")):
                 raise StackingError(
-                    f"client.note takes one number for each name, got {name} of shape {list(value.shape)}: note a "
-                    "mean, or each by a name of its own"
+                    "client.note takes one number for each name, which ends neither in _std nor in _by_client, got "
+                    f"{name} of shape {list(value.shape)}: note a mean, or each by a name of its own"
                 )
             run.notes[name] = value.detach().to(torch.float64)
 

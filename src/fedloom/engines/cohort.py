@@ -115,6 +115,8 @@ class AskedCohort:
         return self.engine.pool(name)
 
     def note(self, **numbers: Tensor) -> None:
+        if taken := {"loss", "refused"} & {*numbers}:
+            raise SettingError(f"server_{min(taken)} is a number of fedloom's: let cohort.note name yours otherwise")
         self.engine.noted.update({f"server_{name}": number.tolist() for name, number in numbers.items()})
 
     def evaluate(self, name: str, predict: Predict | Mapping[int, Predict]) -> None:

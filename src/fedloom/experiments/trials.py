@@ -135,10 +135,11 @@ class Sweep:
 
     @cached_property
     def measures(self) -> dict[str, Measure]:
-        """The measures that a sweep of this task can choose by, that of validation examples first."""
+        """The measures that a sweep of this task can choose by, that of validation examples first, parts' own last."""
         run = self.base.run
         main, *others = chosen(catalogue.task(self.base.task), run.measures, run.headline)
-        return {name: measure for name, measure in measures_for(main, others).items() if measure.tunable}
+        own = [column for name in self.base.parts for column in catalogue.part(name).columns if column.better]
+        return {one.name: one for one in (*measures_for(main, others).values(), *own) if one.tunable}
 
     @property
     def measure(self) -> Measure:

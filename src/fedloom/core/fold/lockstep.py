@@ -160,10 +160,9 @@ class _Ended:
 
     def all(self) -> list[Tensor]:
         """Return the rows of all clients, [K, ...] each."""
-        if not self.rows:
-            return self.work
-        self.put_away(0)
-        return self.rows
+        if self.rows:
+            self.put_away(0)
+        return self.rows or self.work
 
 
 _Kind = tuple[int, bool, int | None]  # tensors that move, whether no row is padding, places of a sequence
