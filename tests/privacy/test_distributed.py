@@ -113,6 +113,7 @@ def test_noise_is_found_for_the_rounds_that_ask_a_client() -> None:
 def test_a_budget_ends_a_run_that_is_prolonged(tmp_path: Path) -> None:
     first = job(BUDGET).run(tmp_path / "run")
     longer = job(BUDGET, rounds=12).run(tmp_path / "run", resume=True)
+    assert len(longer.metrics) >= len(first.metrics) == 5
     assert longer.stopped is not None
     assert longer.stopped.endswith("would pass the epsilon of 6 that was asked for, for a client that is asked in it")
     assert max(longer.series("epsilon")) <= 6
