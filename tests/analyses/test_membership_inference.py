@@ -22,10 +22,10 @@ from runs_of_tables import LABEL, TARGET, linear, tables, trained
 @pytest.mark.parametrize(
     ("members", "strangers", "expected"),
     [
-        ([0.1, 0.2], [0.3, 0.4], (1.0, 1.0, 1.0)),
-        ([0.3, 0.4], [0.1, 0.2], (0.0, 0.0, 0.0)),
-        ([0.1, 0.3], [0.2, 0.4], (0.75, 0.5, 0.5)),  # of four pairs three are in order
-        ([0.5, 0.5], [0.5, 0.5], (0.5, 0.0, 0.0)),
+        ([0.1, 0.2], [0.3, 0.4], (1.0, 1.0, 1.0, 1.0, 1.0)),
+        ([0.3, 0.4], [0.1, 0.2], (0.0, 0.0, 0.5, 0.0, 0.0)),
+        ([0.1, 0.3], [0.2, 0.4], (0.75, 0.5, 0.75, 0.5, 0.5)),  # of four pairs three are in order
+        ([0.5, 0.5], [0.5, 0.5], (0.5, 0.0, 0.5, 0.0, 0.0)),
     ],
 )
 def test_curves_by_hand(members: list[float], strangers: list[float], expected: tuple[float, ...]) -> None:
@@ -36,9 +36,9 @@ def test_curves_by_hand(members: list[float], strangers: list[float], expected: 
 def test_few_false_alarms_are_one_in_a_hundred() -> None:
     strangers = np.linspace(1, 2, 1000)
     members = np.concatenate([np.zeros(20), strangers[:80] - 1e-9])  # a fifth stands out
-    assert membership_inference.strength(*membership_inference.roc(members, strangers))[2] == pytest.approx(
-        0.31
-    )  # 20, and 11 before the eleventh stranger
+    few, fewest = membership_inference.strength(*membership_inference.roc(members, strangers))[3:]
+    assert few == pytest.approx(0.31)  # 20, and 11 before the eleventh stranger
+    assert fewest == pytest.approx(0.22)  # 20, and 2 before the second
 
 
 def test_losses_of_few_values_are_cut_between_them() -> None:
@@ -47,7 +47,7 @@ def test_losses_of_few_values_are_cut_between_them() -> None:
         np.repeat(np.arange(10.0), 10),
         np.concatenate([np.repeat(np.arange(10.0), 5), np.full(950, 99)]),
     )
-    assert membership_inference.strength(*membership_inference.roc(members, strangers))[2] == pytest.approx(0.2)
+    assert membership_inference.strength(*membership_inference.roc(members, strangers))[3] == pytest.approx(0.2)
 
 
 def test_a_thinned_curve_has_both_ends() -> None:
@@ -116,6 +116,49 @@ def test_noise_of_private_clients_hides_it(run: Path, tmp_path: Path) -> None:
     gains = [after[1] - before[1] for after, before in (table.rows for table in tables)]
     assert gains[0] > 0.15
     assert abs(gains[1]) < 0.1
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("client", [None, "b"])
+def test_shadows_find_more_of_what_was_learnt_by_heart(run: Path, client: str | None, tmp_path: Path) -> None:
+    """And nothing in a model that was not trained on it."""
+    result, _ = analyse(AnalysedRun.of(run, client=client, shadows=8), "membership-inference", tmp_path)
+    found = {row[0]: row[1:] for row in result.summary.rows}
+    assert list(found) == ["8 shadows", "after training", "before training"]
+    assert found["8 shadows"][0] > found["after training"][0] + 0.02
+    assert found["8 shadows"][3] > found["after training"][3]
+    result, _ = analyse(AnalysedRun.of(run, rounds=[2], client=client, shadows=8), "membership-inference", tmp_path)
+    assert {row[0]: row[1:] for row in result.summary.rows} == found  # the same shadows, which are not trained again
+
+
+def test_epsilon_stands_beside_what_is_found(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("dp_accounting")
+    words = {"privacy": "examples:noise=1,delta=1e-3,clip=1"}
+    made = trained(tmp_path, f"{tables(tmp_path)[0]}?{LABEL}", data={"test_fraction": 0.4}, run=words)
+    argv = ["membership-inference", "--shadows", "2", "--out", str(tmp_path)]
+    status, out, _ = call(capsys, "analyse", str(made), *argv)
+    assert status == 0
+    epsilon = AnalysedRun.of(made).history.metrics[2]["epsilon"]
+    assert f"Epsilon is {epsilon:.3g} at delta = 0.001: of one example" in " ".join(out.split())
+    found = [row for row in rows(tmp_path / "membership-inference.csv") if row["model"] == "most, by epsilon"]
+    for row in found:
+        far = float(row["false_alarms"])
+        assert row["members_found"] == pytest.approx(
+            min(np.exp(epsilon) * far + 1e-3, 1 - (1 - far - 1e-3) * np.exp(-epsilon)), abs=1e-9
+        )
+    assert {row["round"] for row in rows(tmp_path / "membership-inference.csv") if row["model"] == "2 shadows"} == {2}
+    assert error(capsys, "analyse", str(made), "confusion", "--shadows", "2").startswith(
+        "shadows are of membership-inference, got 2 of confusion: leave --shadows out"
+    )
+
+
+def test_privacy_of_clients_is_that_of_their_examples_in_the_global_model(tmp_path: Path) -> None:
+    pytest.importorskip("dp_accounting")
+    words = {"privacy": "central:noise=1,delta=1e-2,clip=0.5"}
+    made = trained(tmp_path, f"{tables(tmp_path)[0]}?{LABEL}", run=words)
+    run = AnalysedRun.of(made)
+    assert membership_inference.promised(run, 1) == (run.history.metrics[1]["epsilon"], 1e-2)
+    assert membership_inference.promised(AnalysedRun.of(made, client=0), 1) is None
 
 
 def test_what_has_no_loss_of_classes_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

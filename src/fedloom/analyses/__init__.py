@@ -128,6 +128,8 @@ def analyse(
             f"{name} is of the whole run, got client {run.client!r}: leave --client out; analyses of one client are "
             f"{', '.join(sorted(OF_A_CLIENT))}"
         )
+    if run.shadows is not None and name != "membership-inference":
+        raise SettingError(f"shadows are of membership-inference, got {run.shadows} of {name}: leave --shadows out")
     if run.steps is not None and (name not in WITH_STEPS or run.steps < 1):
         raise SettingError(
             f"steps are 1 or more, of {', '.join(sorted(WITH_STEPS))}, got {run.steps} of {name}: leave --steps out"

@@ -43,8 +43,9 @@ def run(args: argparse.Namespace, console: Terminal) -> int:
         )
     print_code(args.directory, args, console)
     analysed = AnalysedRun.of(
-        args.directory, _rounds(args), args.model, allow_code=args.allow_code, client=args.client, steps=args.steps
-    )
+        args.directory, _rounds(args), args.model, allow_code=args.allow_code, client=args.client, steps=args.steps,
+        shadows=args.shadows,
+    )  # fmt: skip
     out = path_below(Path(args.directory), "analysis") if args.out is None else Path(args.out)
     skipped: dict[str, list[str]] = {}  # names by reason; the other analyses continue
     for name in names:

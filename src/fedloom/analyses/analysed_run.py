@@ -106,6 +106,7 @@ class AnalysedRun:
         allow_code: whether code that the run's settings name may be imported, as of `Experiment.from_directory`.
         client: number or name of the client whose model is looked at, by an analysis that looks at one.
         steps: of an analysis that fits something; None: its own number.
+        shadows: how many runs on halves of the examples are trained for membership inference; None: none.
     """
 
     directory: Path
@@ -114,6 +115,7 @@ class AnalysedRun:
     allow_code: bool = False
     client: int | str | None = None
     steps: int | None = None
+    shadows: int | None = None
 
     @classmethod
     def of(
@@ -125,13 +127,14 @@ class AnalysedRun:
         allow_code: bool = False,
         client: int | str | None = None,
         steps: int | None = None,
+        shadows: int | None = None,
     ) -> AnalysedRun:
         """Open the run in a directory.
 
         Raises:
             SettingError: there is no run, or several, it has finished no round, or a round is not among its rounds.
         """
-        made = cls(path_of(directory), rounds, model, allow_code, client, steps)
+        made = cls(path_of(directory), rounds, model, allow_code, client, steps, shadows)
         if not (made.directory / "metrics.jsonl").exists():
             Experiment.code_of(made.directory)  # which names the runs below, where there are several
         last = made.last_round

@@ -30,6 +30,10 @@ def _analyse(parser: argparse.ArgumentParser) -> None:
         "--steps", type=int, metavar="N", help="steps in which rows are fitted (gradient-inversion; default: 300)"
     )
     parser.add_argument(
+        "--shadows", type=int, metavar="N",
+        help="train N runs on halves of the clients' examples first, for the likelihood ratio (membership-inference)",
+    )  # fmt: skip
+    parser.add_argument(
         "--out", type=directory, metavar="DIR", help="where figures and numbers go (default: analysis/ in the run)"
     )
     parser.add_argument("--list", action="store_true", help="list the analyses")
