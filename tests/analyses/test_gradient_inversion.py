@@ -66,7 +66,7 @@ def test_privacy_keeps_rows(kind: str, tmp_path: Path) -> None:
     made = run_of(tmp_path, privacy=f"{kind}:noise=1,delta=1e-4,clip=0.1")
     result = gradient_inversion.measure(AnalysedRun.of(made, steps=5))
     best = {row[0]: (row[3], row[4]) for row in result.summary.rows if row[1] == "first layer"}
-    seen, kept = {"central": ("upload", "mean of"), "examples": ("upload without privacy", "upload, private")}[kind]
+    seen, kept = {"central": ("upload", "private mean"), "examples": ("bare upload", "private upload")}[kind]
     assert best[seen] == (1, pytest.approx(110, abs=20))
     found = [value for name, value in best.items() if name.startswith(kept)]
     assert len(found) == 1
@@ -77,7 +77,7 @@ def test_privacy_keeps_rows(kind: str, tmp_path: Path) -> None:
 
 def test_under_masks_the_mean_is_left(tmp_path: Path) -> None:
     result = gradient_inversion.measure(AnalysedRun.of(run_of(tmp_path, secure_aggregation="range=8"), steps=5))
-    assert [row[0] for row in result.summary.rows] == ["upload, hidden"] * 2 + ["mean of 3"] * 2
+    assert [row[0] for row in result.summary.rows] == ["hidden upload"] * 2 + ["mean of 3"] * 2
     assert "The server sees the mean; the upload stands here to show what masks hide" in result.remarks[1]
 
 

@@ -151,11 +151,11 @@ def _sights(run: AnalysedRun, seen: SeenRound, client: int, number: int) -> dict
     kind, _, _ = settings.privacy.partition(":")
     sights = dict[str, Sight]()
     if kind == "examples":
-        sights["upload without privacy"] = seen_in(run.past, number, bare=True).uploads[client]
+        sights["bare upload"] = seen_in(run.past, number, bare=True).uploads[client]
     hidden = settings.secure_aggregation != "none"
-    sights["upload, private" if kind == "examples" else "upload, hidden" if hidden else "upload"] = seen.uploads[client]
+    sights["private upload" if kind == "examples" else "hidden upload" if hidden else "upload"] = seen.uploads[client]
     if seen.mean is not None and (len(seen.uploads) > 1 or kind == "central"):
-        sights[f"mean of {len(seen.uploads)}" + ", private" * (kind != "none")] = seen.mean
+        sights["private mean" if kind != "none" else f"mean of {len(seen.uploads)}"] = seen.mean
     return sights
 
 
@@ -166,7 +166,7 @@ def _who(settings: Any) -> str:
     if settings.privacy.startswith("central"):
         return f"The server sees the upload, and all others the mean, with privacy = {settings.privacy!r}."
     if settings.privacy.startswith("examples"):
-        return f"The server sees the private upload, with privacy = {settings.privacy!r}."
+        return f"The server sees the private upload, with privacy = {settings.privacy!r}; it would be bare without."
     return "The server sees the upload; privacy = 'none'."
 
 
