@@ -16,18 +16,23 @@ LABEL = "label=readmitted&client=client&drop=patient,los_days&prepare=standard"
 TARGET = "target=los_days&client=client&drop=patient,readmitted&prepare=standard"
 
 
-def trained(folder: Path, source: str, **more: Any) -> Path:
-    """Two rounds of FedAvg with a linear network on a table of natural clients; the directory of the run."""
-    described: dict[str, Any] = {
+def described(source: str, **more: Any) -> dict[str, Any]:
+    """The settings of two rounds of FedAvg with a linear network on a table of natural clients."""
+    told: dict[str, Any] = {
         "algorithm": "fedavg",
         "model": "logistic",
         "data": {"source": source, "partition": "natural"},
         "run": {"rounds": 2, "cohort_size": 2, "threads": 1},
     }
     for name, value in more.items():
-        described[name] = {**described.get(name, {}), **value} if isinstance(value, dict) else value
+        told[name] = {**told.get(name, {}), **value} if isinstance(value, dict) else value
+    return told
+
+
+def trained(folder: Path, source: str, **more: Any) -> Path:
+    """The directory of such a run."""
     directory = folder / "run"
-    Experiment.of(described).job().run(directory)
+    Experiment.of(described(source, **more)).job().run(directory)
     return directory
 
 

@@ -42,22 +42,30 @@ def test_of_several_that_are_nearest_to_a_row_the_best_stands() -> None:
     assert one.summary == ["upload", "fitted", 4, 1, 70.0, 15.0, 8.0, 0.75]
 
 
-def test_the_row_of_one_step_comes_out_of_an_upload(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    made, out = run_of(tmp_path), tmp_path / "out"
+def test_the_row_of_one_step_comes_out_of_an_upload(tmp_path: Path) -> None:
+    made = run_of(tmp_path)
     one = AnalysedRun.of(made).history.metrics[2]["clients"][1]
-    argv = ["gradient-inversion", "--client", str(one), "--steps", "5", "--out", str(out)]
-    status, said, _ = call(capsys, "analyse", str(made), *argv)
-    assert status == 0
-    assert "The server sees the upload; privacy = 'none'." in " ".join(said.split())
-    found = rows(out / f"gradient-inversion-client-{one}.csv")
-    exact = {row["row"] for row in found if row["seen"] == "upload" and row["attack"] == "first layer"}
-    assert exact == {float(seen_in(AnalysedRun.of(made).past, 2).uploads[one].rows[0])}
-    short = {(row["seen"], row["attack"]): row for row in rows(out / f"gradient-inversion-summary-client-{one}.csv")}
-    assert set(short) == {(seen, by) for seen in ("upload", "mean of 3") for by in ("first layer", "fitted")}
-    assert short["upload", "first layer"]["exact"] == 1
-    assert short["upload", "first layer"]["best"] > 90 > short["upload", "first layer"]["stranger"]
-    assert short["mean of 3", "first layer"]["exact"] == 0
-    assert (out / f"gradient-inversion-client-{one}.pdf").read_bytes().startswith(b"%PDF")
+    run = AnalysedRun.of(made, client=one, steps=2)
+    result = gradient_inversion.measure(run)
+    assert "The server sees the upload; privacy = 'none'." in result.remarks[1]
+    by = {(row[0], row[1]): row[2:] for row in result.summary.rows}
+    assert list(by) == [(seen, how) for seen in ("upload", "mean of 3") for how in ("first layer", "fitted")]
+    found, exact, best, _, strangers, nearer = by["upload", "first layer"]
+    assert (found, exact, nearer) == (2, 1, 1.0)  # by each of two classes
+    assert best > 90 > strangers
+    assert by["mean of 3", "first layer"][1] == 0
+    exact_rows = {row[3] for row in result.tables[0].rows if row[:2] == ["upload", "first layer"]}
+    assert exact_rows == {seen_in(run.past, 2).uploads[one].rows[0]}
+
+
+@pytest.mark.slow
+def test_files_have_the_number_of_the_client(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    made = run_of(tmp_path)
+    one = AnalysedRun.of(made).history.metrics[2]["clients"][1]
+    argv = ["gradient-inversion", "--client", str(one), "--steps", "5", "--out", str(tmp_path)]
+    assert call(capsys, "analyse", str(made), *argv)[0] == 0
+    assert {row["seen"] for row in rows(tmp_path / f"gradient-inversion-client-{one}.csv")} == {"upload", "mean of 3"}
+    assert (tmp_path / f"gradient-inversion-client-{one}.pdf").read_bytes().startswith(b"%PDF")
 
 
 @pytest.mark.parametrize("kind", ["central", "examples"])

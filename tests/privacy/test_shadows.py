@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 from scipy.stats import norm
 
-from fedloom import History
+from fedloom import Experiment, History
 from fedloom.analyses import AnalysedRun
 from fedloom.core.errors import SettingError
 from fedloom.privacy import shadows
-from runs_of_tables import LABEL, tables, trained
+from runs_of_tables import LABEL, described, tables, trained
 
 
 def test_halves_come_in_pairs() -> None:
@@ -75,16 +75,32 @@ def test_epsilon_bounds_what_is_found() -> None:
     assert shadows.most_found(far, 2000.0, 0.0).tolist() == [0.0, 1.0, 1.0, 1.0]
 
 
-def test_shadows_are_runs_on_halves_that_go_on(tmp_path: Path) -> None:
+def test_a_shadow_is_the_run_with_half_of_each_clients_examples(tmp_path: Path) -> None:
+    job = Experiment.of(described(f"{tables(tmp_path)[0]}?{LABEL}")).job()
+    pair = [shadows.shadow(job, number) for number in (0, 1)]
+    whole, (one, other) = job.federation.partition, (each.federation.partition for each in pair)
+    for k in range(whole.num_clients):
+        assert sorted([*one.rows(k), *other.rows(k)]) == sorted(whole.rows(k))
+        assert len(one.rows(k)) == -(-len(whole.rows(k)) // 2)
+    assert one.clients == whole.clients
+    assert len({each.settings.seed for each in (job, *pair)}) == 3
+    assert {each.settings.rounds for each in pair} == {2}
+
+
+@pytest.mark.parametrize("count", [0, 3])
+def test_shadows_come_in_pairs(count: int, tmp_path: Path) -> None:
+    job = Experiment.of(described(f"{tables(tmp_path)[0]}?{LABEL}")).job()
+    with pytest.raises(SettingError, match=f"shadows come in pairs, got {count}: name an even number, such as 16"):
+        shadows.trained(job, count, tmp_path, None)
+
+
+@pytest.mark.slow
+def test_shadows_are_runs_that_go_on(tmp_path: Path) -> None:
     """Within the run's folder; those that are there are not trained again, and the next pair is trained beside them."""
     run = AnalysedRun.of(trained(tmp_path, f"{tables(tmp_path)[0]}?{LABEL}"))
     folder, told = run.directory / "analysis/shadows", list[tuple[int, str]]()
     first = shadows.trained(run.job, 2, folder, lambda done, words: told.append((done, words)))
     assert told == [(1, "shadow 1 of 2"), (2, "shadow 1 of 2"), (3, "shadow 2 of 2"), (4, "shadow 2 of 2")]
-    whole, (one, other) = run.job.federation.partition, (job.federation.partition for _, job in first)
-    for k in range(whole.num_clients):
-        assert sorted([*one.rows(k), *other.rows(k)]) == sorted(whole.rows(k))
-        assert len(one.rows(k)) == -(-len(whole.rows(k)) // 2)
     logs = [History.read(path).metrics for path, _ in first]
     assert [len(log) for log in logs] == [3, 3]
     assert logs[0] != logs[1]
@@ -92,16 +108,14 @@ def test_shadows_are_runs_on_halves_that_go_on(tmp_path: Path) -> None:
     more = shadows.trained(run.job, 4, folder, None)
     assert [(path / "timing.jsonl").read_bytes() for path, _ in more[:2]] == times
     assert sorted(path.name for path in folder.iterdir()) == ["000", "001", "002", "003"]
-    with pytest.raises(SettingError, match="shadows come in pairs, got 3: name an even number, such as 16"):
-        shadows.trained(run.job, 3, folder, None)
 
 
 def test_a_single_example_stays(tmp_path: Path) -> None:
     lines = ["client,readmitted,x", *(f"{'ab'[k > 0]},{('no', 'yes')[k % 2]},{k}" for k in range(9))]
     (tmp_path / "all.csv").write_text("\n".join(lines))
-    run = AnalysedRun.of(trained(tmp_path, f"{tmp_path}/all.csv?label=readmitted&client=client"))
-    one, n = run.job.federation.partition.sizes
+    job = Experiment.of(described(f"{tmp_path}/all.csv?label=readmitted&client=client")).job()
+    one, n = job.federation.partition.sizes
     assert one == 1
     for number, half in ((0, -(-n // 2)), (1, n // 2)):
-        parts = shadows.shadow(run.job, number).federation.partition
+        parts = shadows.shadow(job, number).federation.partition
         assert [len(parts.rows(k)) for k in (0, 1)] == [1, half]
