@@ -102,8 +102,8 @@ def measure(run: AnalysedRun) -> AnalysisResult:
             f"{type(run.job.algorithm).__name__} sends a part without one: analyse a method that sends all"
         )
     heads = {
-        "what is seen": None, "attack": None, "rows": None, "exact": None, "best, dB": _one, "median, dB": _one,
-        "stranger, dB": _one, "nearer, %": percent,
+        "seen": None, "attack": None, "rows": None, "exact": None, "best, dB": _one, "median": _one,
+        "stranger": _one, "nearer, %": percent,
     }  # fmt: skip
     own = seen.uploads[client].movement
     return AnalysisResult(
