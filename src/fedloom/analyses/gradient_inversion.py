@@ -24,7 +24,6 @@ from fedloom.display.progress import optional_progress
 from fedloom.experiments.trained_model import client_number
 from fedloom.privacy.inversion import MOST, first_layer, fitted, quotients
 from fedloom.privacy.seen_uploads import SeenRound, Sight, seen_in
-from fedloom.report.number_table import percent
 from fedloom.report.style import WIDE, colour, drawing
 
 if TYPE_CHECKING:
@@ -70,8 +69,8 @@ class Attempt:
         exact = sum(bool(self.decibels[i] >= _EXACT) for i in self.best)
         known, other = self.decibels, self.strangers
         return [
-            self.sight, self.attack, len(known), exact, float(known.max()), float(np.median(known)),
-            float(np.median(other)), float(np.mean(known > other)),
+            self.sight, self.attack, len(known), exact, float(known.max()), float(other.max()),
+            float(np.median(known)), float(np.median(other)),
         ]  # fmt: skip
 
 
@@ -102,8 +101,8 @@ def measure(run: AnalysedRun) -> AnalysisResult:
             f"{type(run.job.algorithm).__name__} sends a part without one: analyse a method that sends all"
         )
     heads = {
-        "seen": None, "attack": None, "rows": None, "exact": None, "best, dB": _one, "median": _one,
-        "stranger": _one, "nearer, %": percent,
+        "seen": None, "attack": None, "rows": None, "exact": None, "best, dB": _one, "stranger, best": _one,
+        "median": _one, "stranger, median": _one,
     }  # fmt: skip
     own = seen.uploads[client].movement
     return AnalysisResult(
@@ -119,13 +118,13 @@ def measure(run: AnalysedRun) -> AnalysisResult:
             ),
             csv_table(
                 "gradient-inversion-summary",
-                ["seen", "attack", "rows", "exact", "best", "median", "stranger", "nearer"],
+                ["seen", "attack", "rows", "exact", "best", "best_stranger", "median", "median_stranger"],
                 [a.summary for a in attempts],
             ),
         ],
         [
-            f"dB: PSNR to the nearest row that was trained on; of a stranger: to the nearest of as many that were not. "
-            f"Exact is {_EXACT:g} dB. Nearer: to a row that was trained on than to a stranger; 50 % is chance.",
+            "dB: PSNR to the nearest row that was trained on; stranger: of the same reconstructions to the nearest of as "
+            f"many rows that were not. Exact is {_EXACT:g} dB.",
             f"The attack knows the model that was sent, the rate, the number of steps ({own.steps}) and the targets of "
             f"the rows; it fits up to {MOST} rows at once, in {iterations} steps (--steps). {_who(settings)}",
             "It is one attack: that it finds little proves little.",
