@@ -123,8 +123,8 @@ def measure(run: AnalysedRun) -> AnalysisResult:
             ),
         ],
         [
-            "dB: PSNR to the nearest row that was trained on; stranger: of the same reconstructions to the nearest of as "
-            f"many rows that were not. Exact is {_EXACT:g} dB.",
+            "dB: PSNR to the nearest row that was trained on; stranger: of the same reconstructions to the nearest of "
+            f"as many rows that were not. Exact is {_EXACT:g} dB.",
             f"The attack knows the model that was sent, the rate, the number of steps ({own.steps}) and the targets of "
             f"the rows; it fits up to {MOST} rows at once, in {iterations} steps (--steps). {_who(settings)}",
             "It is one attack: that it finds little proves little.",
