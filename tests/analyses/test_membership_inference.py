@@ -156,7 +156,6 @@ def test_shadows_are_of_this_analysis(run: Path, capsys: pytest.CaptureFixture[s
     )
 
 
-@pytest.mark.slow
 def test_privacy_of_clients_is_that_of_their_examples_in_the_global_model(tmp_path: Path) -> None:
     pytest.importorskip("dp_accounting")
     words = {"privacy": "central:noise=1,delta=1e-2,clip=0.5"}
