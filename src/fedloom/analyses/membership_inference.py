@@ -36,7 +36,8 @@ Floats = npt.NDArray[np.float64]
 Curve = tuple[Floats, Floats]
 
 _SCORE = "log_loss"
-_FEW, _FEWEST = 0.01, 0.001  # shares of strangers that are taken for members: to accuse many is of little use
+_FEW = 0.01  # share of strangers that are taken for members: an attack that accuses many is of little use
+_FEWEST = 0.001
 _POINTS = 200  # of the curve that are written
 _PROMISE = "most, by epsilon"
 
