@@ -33,7 +33,7 @@ from torch import nn
 import fedloom as fl
 from fedloom.core import tree
 from fedloom.core.errors import NobodyAnswered
-from fedloom.deploy import certificates
+from fedloom.deploy.certificates import make_authority, make_server, server_files
 from fedloom.deploy.device_names import SERVER
 from fedloom.deploy.nats.nats_server import NatsServer, make_key
 from fedloom.deploy.nats.over_nats import Door, NatsManager
@@ -117,9 +117,9 @@ class Over:
     def __init__(self, engine: DevicesInProcess, folder: Path, stack: ExitStack) -> None:
         names = [f"d{k}" for k in range(engine.population.num_clients)]
         keys = {name: make_key(folder / f"{name}.nk") for name in names}
-        authority = certificates.make_authority(folder, 9)
-        certificates.make_server(folder, ["127.0.0.1"], 2)
-        (_, *own), _ = certificates.server_files(folder)
+        authority = make_authority(folder, 9)
+        make_server(folder, ["127.0.0.1"], 2)
+        (_, *own), _ = server_files(folder)
         server = NatsServer(folder, "127.0.0.1", PORT, lambda: keys, (own[0], own[1]))
         stack.callback(server.close)
         door = lambda name, key: Door(f"tls://127.0.0.1:{PORT}", name, key, authority)  # noqa: E731
