@@ -83,6 +83,15 @@ def test_privacy_keeps_rows(kind: str, tmp_path: Path) -> None:
     assert f"privacy = '{kind}:noise=1,delta=1e-4,clip=0.1'" in result.remarks[1]
 
 
+def test_noise_of_clients_is_in_what_the_server_sees(tmp_path: Path) -> None:
+    pytest.importorskip("dp_accounting")
+    made = run_of(tmp_path, privacy="local:noise=1,delta=1e-4,clip=0.1")
+    result = gradient_inversion.measure(AnalysedRun.of(made, steps=2))
+    assert [row[0] for row in result.summary.rows] == ["private upload"] * 2 + ["private mean"] * 2
+    assert not any(row[3] for row in result.summary.rows)
+    assert "The server sees the private upload, with privacy = 'local:noise=1" in result.remarks[1]
+
+
 def test_under_masks_the_mean_is_left(tmp_path: Path) -> None:
     result = gradient_inversion.measure(AnalysedRun.of(run_of(tmp_path, secure_aggregation="range=8"), steps=5))
     assert [row[0] for row in result.summary.rows] == ["hidden upload"] * 2 + ["mean of 3"] * 2

@@ -152,7 +152,9 @@ def _sights(run: AnalysedRun, seen: SeenRound, client: int, number: int) -> dict
     if kind == "examples":
         sights["bare upload"] = seen_in(run.past, number, bare=True).uploads[client]
     hidden = settings.secure_aggregation != "none"
-    sights["private upload" if kind == "examples" else "hidden upload" if hidden else "upload"] = seen.uploads[client]
+    sights["private upload" if kind in ("examples", "local") else "hidden upload" if hidden else "upload"] = (
+        seen.uploads[client]
+    )
     if seen.mean is not None and (len(seen.uploads) > 1 or kind == "central"):
         sights["private mean" if kind != "none" else f"mean of {len(seen.uploads)}"] = seen.mean
     return sights
@@ -164,6 +166,8 @@ def _who(settings: Any) -> str:
         return "The server sees the mean; the upload stands here to show what masks hide from it."
     if settings.privacy.startswith("central"):
         return f"The server sees the upload, and all others the mean, with privacy = {settings.privacy!r}."
+    if settings.privacy.startswith("local"):
+        return f"The server sees the private upload, with privacy = {settings.privacy!r}."
     if settings.privacy.startswith("examples"):
         return f"The server sees the private upload, with privacy = {settings.privacy!r}; it would be bare without."
     return "The server sees the upload; privacy = 'none'."
