@@ -367,10 +367,10 @@ COMMANDS = {
         "name a function that returns one",
     ),
     "a share as cohort": Mistake(
-        "run fedavg --cohort 0.5", "run.cohort_size must be of type int", "got '0.5'", "not a share of it"
+        "run fedavg --cohort 0.5", "--cohort must be of type int", "got '0.5'", "not a share of it"
     ),
     "a client in the place of a probability": Mistake(
-        "run fedavg --lost list:3", "clients.lost must be of type float", "got 'list:3'", "such as 0.1"
+        "run fedavg --lost list:3", "--lost must be of type float", "got 'list:3'", "such as 0.1"
     ),
     "clients of PFLlib": Mistake(
         "run fedavg --data 0.npz", "must hold x_train", "is missing among data", "are read as pfllib:"
@@ -438,7 +438,7 @@ COMMANDS = {
     "no validation examples": Mistake(
         "sweep fedavg --data own.npz --over local.lr=0.1,1 --out s",
         "measured on validation examples",
-        "val_fraction is 0",
+        "--val-fraction is 0",
         "--val-fraction 0.2",
     ),
 }

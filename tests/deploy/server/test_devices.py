@@ -793,6 +793,7 @@ def test_answers_are_used_in_the_order_of_clients_whoever_comes_first() -> None:
     def used(arriving: Sequence[int], clients: Sequence[int] = (2, 3, 4, 5, 8)) -> list[int]:
         engine: Any = SimpleNamespace(
             options=Options(),
+            adding=None,
             _ask_devices=lambda *_: iter([(SimpleNamespace(clients=(k,)), None, values[k]) for k in arriving]),
         )
         return [request.clients[0] for request, _, _ in Devices.answers(engine, Any, clients, Any)]
