@@ -91,9 +91,19 @@ class NoisyUploads(FixedUploads):
 
     @functools.cached_property
     def bits(self) -> Bits:
-        """Source of random bits, of all clients one after the other in a simulation."""
+        """Source of the random bits of noise, of all clients one after the other in a simulation."""
+        return self._bits("noise of clients")
+
+    @functools.cached_property
+    def rounding(self) -> Bits:
+        """Source of those of rounding. It has its own, since how many it takes follows uploads, whose order follows
+        the engine: with one source noise would follow it too.
+        """
+        return self._bits("rounding of clients")
+
+    def _bits(self, name: str) -> Bits:
         seed = self.asked.seed
-        return system_bits if seed is None else seeded_bits(generator(seed, "noise of clients", self.asked.round))
+        return system_bits if seed is None else seeded_bits(generator(seed, name, self.asked.round))
 
     def norm(self, dimension: int) -> float:
         """Return the most that one client adds to the sum without noise, in steps of the grid."""
@@ -144,7 +154,7 @@ class NoisyUploads(FixedUploads):
         """Return numbers rounded at random to whole ones, so often until their norm is within its bound."""
         under, bound = np.floor(numbers), self.norm(len(numbers))
         while True:
-            up = uniforms(self.bits(len(numbers)).tobytes()) < numbers - under
+            up = uniforms(self.rounding(len(numbers)).tobytes()) < numbers - under
             rounded = under + up
             if float(np.linalg.norm(rounded)) <= bound:
                 return rounded.astype(np.int64)
