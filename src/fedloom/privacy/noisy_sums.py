@@ -96,8 +96,9 @@ class NoisyUploads(FixedUploads):
 
     @functools.cached_property
     def rounding(self) -> Bits:
-        """Source of those of rounding. It has its own, since how many it takes follows uploads, whose order follows
-        the engine: with one source noise would follow it too.
+        """Source of those of rounding.
+
+        It has its own, since how many it takes follows uploads: with one source noise would follow their order.
         """
         return self._bits("rounding of clients")
 
