@@ -9,7 +9,6 @@ NeurIPS 2021, arXiv:1905.03871, whose noise on the count of clipped uploads is a
 from __future__ import annotations
 
 import math
-import os
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,9 +22,10 @@ from fedloom.core.errors import SettingError
 from fedloom.core.grammar import Named
 from fedloom.evaluate.measure import Measure
 from fedloom.privacy import accountant
+from fedloom.privacy.begun_rounds import write_down, written
 from fedloom.privacy.clipped_sums import ClippedSums, Mechanism, Shapes
 from fedloom.privacy.method_trial import shapes_of
-from fedloom.privacy.privacy_kinds import said
+from fedloom.privacy.privacy_kinds import NOT_NEGATIVE, POSITIVE, check_delta, wanted
 from fedloom.privacy.secret_draws import Poisson
 from fedloom.privacy.told_beside import told_beside
 
@@ -52,22 +52,9 @@ class Asked:
         Raises:
             SettingError: something is missing, said twice or out of range.
         """
-        found = said(text, _KEYS)
-        epsilon, noise, delta = (found.get(name) for name in ("epsilon", "noise", "delta"))
-        if (epsilon is None) == (noise is None) or delta is None or "clip" not in found:
-            raise SettingError(
-                f"privacy is epsilon or noise, and delta and clip, got {text!r}: write "
-                "central:epsilon=4,delta=1e-5,clip=0.5"
-            )
-        clip, quantile = _clip(found["clip"], text)
-        for name, value, fits, rule in (
-            ("epsilon", epsilon, epsilon is None or epsilon > 0, "above 0"),
-            ("noise", noise, noise is None or noise >= 0, "0 or more"),
-            ("delta", delta, delta > 0, "above 0"),
-        ):
-            if not fits:
-                raise SettingError(f"{name} of privacy is {rule}, got {value:g} in {text!r}: correct it")
-        return cls(delta, epsilon, noise, clip, quantile)
+        rules = {"epsilon": POSITIVE, "noise": NOT_NEGATIVE, "delta": POSITIVE}
+        found = wanted(text, _KEYS, "central:epsilon=4,delta=1e-5,clip=0.5", rules)
+        return cls(found["delta"], found.get("epsilon"), found.get("noise"), *_clip(found["clip"], text))
 
 
 def _clip(text: str, whole: str) -> tuple[float, float | None]:
@@ -145,11 +132,7 @@ class Central(Part):
 
     def check(self, job: Any) -> None:
         settings, there = job.settings, job.federation.num_clients
-        if self.asked.delta >= 1 / there:
-            raise SettingError(
-                f"delta is below one over the number of clients, 1 / {there}, or one of them could be published whole, "
-                f"got {self.asked.delta:g}: lower delta"
-            )
+        check_delta(self.asked.delta, there)
         for forbidden, what, why in (
             (job.sampler is not None and type(job.sampler) is not Uniform, f"sampler = {job.sampler!r}",
              "draws each client by itself with the same probability, on which epsilon rests"),
@@ -169,7 +152,7 @@ class Central(Part):
         self.state = {**self.state, "noise": _number(found)}
 
     def begin(self, run: Running) -> None:
-        self.begun = run.done if self.simulated else len(_lines(run))
+        self.begun = run.done if self.simulated else len(written(run, _BEGUN))
 
     def before(self, run: Running) -> None:
         """Write down that a round begins: with devices it is computed anew with other noise where it is lost."""
@@ -182,11 +165,7 @@ class Central(Part):
                 f"{self._epsilon(self.begun):.4g}, beyond the {self.asked.epsilon:g} that were asked for: the run ends "
                 f"with round {run.done}"
             )
-        if run.files is not None:
-            with (run.files.path / _BEGUN).open("a") as log:
-                log.write(f"{run.done + 1}\n")
-                log.flush()
-                os.fsync(log.fileno())
+        write_down(run, _BEGUN, run.done + 1)
 
     def after(self, run: Running) -> Record:
         record: Record = {"epsilon": self._epsilon(self.begun)}
@@ -203,13 +182,6 @@ class Central(Part):
 
     def _epsilon(self, rounds: int) -> float:
         return accountant.epsilon(rounds if self.shapes else 0, self.rate, float(self.state["noise"]), self.asked.delta)
-
-
-def _lines(run: Running) -> list[str]:
-    """Return a line for each round that has begun, in whichever process."""
-    if run.files is None or not (log := run.files.path / _BEGUN).exists():
-        return []
-    return log.read_text().splitlines()
 
 
 def _number(value: float) -> Tensor:

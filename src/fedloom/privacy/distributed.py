@@ -7,7 +7,6 @@ each round counts with the noise of those that are in its sum.
 from __future__ import annotations
 
 import math
-import os
 from collections.abc import Collection
 from dataclasses import dataclass, fields, replace
 from typing import Any
@@ -23,15 +22,15 @@ from fedloom.core.errors import SettingError
 from fedloom.engines.links import Encoder
 from fedloom.evaluate.measure import Measure
 from fedloom.privacy import concentrated
+from fedloom.privacy.begun_rounds import write_down, written
 from fedloom.privacy.clipped_sums import values_of
 from fedloom.privacy.masked_terms import LEAST
 from fedloom.privacy.method_trial import shapes_of
 from fedloom.privacy.noisy_sums import InNoisyFixedPoint, NoisyAggregation, NoisyMean
-from fedloom.privacy.privacy_kinds import said
+from fedloom.privacy.privacy_kinds import NOT_NEGATIVE, POSITIVE, SHARE, check_delta, wanted
 from fedloom.privacy.secure_sums import SecureAggregation, SecureSums
 from fedloom.privacy.told_beside import told_beside
 
-_FORM = "distributed:epsilon=4,delta=1e-5,clip=0.5"
 _KEYS = {"epsilon": float, "noise": float, "delta": float, "clip": float, "lost": int}
 _BEGUN = "clients_asked.txt"  # of a run with devices, beside its records
 
@@ -53,20 +52,9 @@ class Asked:
         Raises:
             SettingError: something is missing, said twice or out of range.
         """
-        found = said(text, _KEYS)
-        epsilon, noise, delta, clip = (found.get(name) for name in ("epsilon", "noise", "delta", "clip"))
-        if (epsilon is None) == (noise is None) or delta is None or clip is None:
-            raise SettingError(f"privacy is epsilon or noise, and delta and clip, got {text!r}: write {_FORM}")
-        for name, value, fits, rule in (
-            ("epsilon", epsilon, epsilon is None or epsilon > 0, "above 0"),
-            ("noise", noise, noise is None or noise > 0, "above 0"),
-            ("delta", delta, 0 < delta < 1, "above 0 and below 1"),
-            ("clip", clip, clip > 0, "above 0"),
-            ("lost", found.get("lost"), found.get("lost", 0) >= 0, "0 or more"),
-        ):
-            if not fits:
-                raise SettingError(f"{name} of privacy is {rule}, got {value:g} in {text!r}: correct it")
-        return cls(delta, epsilon, noise, clip, found.get("lost", 0))
+        rules = {"epsilon": POSITIVE, "noise": POSITIVE, "delta": SHARE, "clip": POSITIVE, "lost": NOT_NEGATIVE}
+        found = wanted(text, _KEYS, "distributed:epsilon=4,delta=1e-5,clip=0.5", rules)
+        return cls(found["delta"], found.get("epsilon"), found.get("noise"), found["clip"], found.get("lost", 0))
 
 
 def aggregation(settings: RunSettings, seed: int | None = None) -> NoisyAggregation:
@@ -139,11 +127,7 @@ class Distributed(SecureSums):
     def check(self, job: Any) -> None:
         settings, there, size = job.settings, job.federation.num_clients, job.settings.cohort_size
         self.check_settings(job)
-        if self.wanted.delta >= 1 / there:
-            raise SettingError(
-                f"delta is below one over the number of clients, 1 / {there}, or one of them could be published whole, "
-                f"got {self.wanted.delta:g}: lower delta"
-            )
+        check_delta(self.wanted.delta, there)
         for forbidden, what, why in (
             (job.schedule is not None, f"schedule = {type(job.schedule).__name__}", "asks whole cohorts"),
             (settings.spares, f"spares = {settings.spares}", "asks whole cohorts"),
@@ -221,11 +205,8 @@ class Distributed(SecureSums):
                 f"round {run.done + 1} would pass the epsilon of {self.wanted.epsilon:g} that was asked for, since "
                 f"rounds that were lost count too, or more than planned: the run ends with round {run.done}"
             )
-        if not self.simulated and run.files is not None:
-            with (run.files.path / _BEGUN).open("a") as log:
-                log.write(f"{' '.join(map(str, [run.done + 1, *run.clients]))}\n")
-                log.flush()
-                os.fsync(log.fileno())
+        if not self.simulated:
+            write_down(run, _BEGUN, run.done + 1, *run.clients)
 
     def after(self, run: Running) -> Record:
         spent = self.state["spent"].numpy() + self.lost
@@ -253,9 +234,7 @@ class Distributed(SecureSums):
 
     def _begun(self, run: Running) -> list[list[int]]:
         """Return of each round that has begun, in whichever process, its number and whom it asked."""
-        if self.simulated or run.files is None or not (log := run.files.path / _BEGUN).exists():
-            return []
-        return [[*map(int, line.split())] for line in log.read_text().splitlines()]
+        return [] if self.simulated else written(run, _BEGUN)
 
 
 def _numbers(values: Any) -> torch.Tensor:

@@ -5,7 +5,8 @@ With devices a round that is lost, and computed anew, counts twice: a file besid
 
 from __future__ import annotations
 
-import os
+import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,8 +15,10 @@ import numpy.typing as npt
 
 from fedloom.coordinator.part import Brief, Part, Running
 from fedloom.coordinator.sampler import Uniform
-from fedloom.core.errors import SettingError
-from fedloom.privacy.privacy_kinds import said
+from fedloom.evaluate.measure import Measure
+from fedloom.privacy.begun_rounds import write_down, written
+from fedloom.privacy.privacy_kinds import NOT_NEGATIVE, POSITIVE, SHARE, wanted
+from fedloom.privacy.told_beside import told_beside
 
 _KEYS = {"epsilon": float, "noise": float, "delta": float, "clip": float}
 _BEGUN = "clients_asked.txt"  # of a run with devices, beside its records
@@ -37,22 +40,9 @@ class Asked:
         Raises:
             SettingError: something is missing, said twice or out of range.
         """
-        found = said(text, _KEYS)
-        epsilon, noise, delta, clip = (found.get(name) for name in ("epsilon", "noise", "delta", "clip"))
-        if (epsilon is None) == (noise is None) or delta is None or clip is None:
-            raise SettingError(
-                f"privacy is epsilon or noise, and delta and clip, got {text!r}: write {text.partition(':')[0]}:noise=1"
-                ",clip=1,delta=1e-5"
-            )
-        for name, value, fits, rule in (
-            ("epsilon", epsilon, epsilon is None or epsilon > 0, "above 0"),
-            ("noise", noise, noise is None or noise >= 0, "0 or more"),
-            ("delta", delta, 0 < delta < 1, "above 0 and below 1"),
-            ("clip", clip, clip > 0, "above 0"),
-        ):
-            if not fits:
-                raise SettingError(f"{name} of privacy is {rule}, got {value:g} in {text!r}: correct it")
-        return cls(delta, epsilon, noise, clip)
+        rules = {"epsilon": POSITIVE, "noise": NOT_NEGATIVE, "delta": SHARE, "clip": POSITIVE}
+        found = wanted(text, _KEYS, f"{text.partition(':')[0]}:noise=1,clip=1,delta=1e-5", rules)
+        return cls(found["delta"], found.get("epsilon"), found.get("noise"), found["clip"])
 
 
 class EachClient(Part):
@@ -61,7 +51,27 @@ class EachClient(Part):
     def __init__(self, asked: Asked, job: Brief) -> None:
         self.asked, self.text = asked, job.settings.privacy
         self.simulated = job.federation.train.remote is None
+        self.source = "the run's seed" if self.simulated else "each device's entropy"
         self.times: npt.NDArray[np.int64] = np.zeros(job.federation.num_clients, np.int64)  # each was asked, in rounds
+
+    def epsilons(self, job: Brief, what: str, mean: str = "") -> tuple[Measure, Measure]:
+        """Return the columns of the largest epsilon and of their mean.
+
+        Args:
+            job: of the run.
+            what: they are.
+            mean: how that is counted.
+        """
+        of = " of a simulation" if self.simulated else ""
+        shared: Mapping[str, Any] = {"unit": "", "better": "low", "range": (0.0, None)}
+        largest = f"{what}: the largest of all, of uploads; {told_beside(job, losses=self.simulated)}."
+        return (
+            Measure("epsilon", f"Epsilon{of}", f"epsilon{of}", largest, **shared),
+            Measure(
+                "epsilon_mean", f"Mean epsilon{of}", f"mean epsilon{of}",
+                f"{what}: the mean over clients that took part{mean}.", **shared,
+            ),
+        )  # fmt: skip
 
     def begin(self, run: Running) -> None:
         self.times[:] = 0
@@ -72,17 +82,13 @@ class EachClient(Part):
         """Return who was asked in each round before, in those of devices that were lost too."""
         if self.simulated or run.files is None:
             return [record["clients"] for record in run.history.metrics if record.get("clients")]
-        log = run.files.path / _BEGUN
-        return [[*map(int, line.split())] for line in log.read_text().splitlines()] if log.exists() else []
+        return written(run, _BEGUN)
 
     def before(self, run: Running) -> None:
         """Count a round that begins: devices that compute it anew do so with other draws."""
         self.times[run.clients] += 1
-        if not self.simulated and run.files is not None:
-            with (run.files.path / _BEGUN).open("a") as log:
-                log.write(f"{' '.join(map(str, run.clients))}\n")
-                log.flush()
-                os.fsync(log.fileno())
+        if not self.simulated:
+            write_down(run, _BEGUN, *run.clients)
 
 
 def rounds_of_each(job: Any) -> npt.NDArray[np.int64]:
@@ -94,3 +100,8 @@ def rounds_of_each(job: Any) -> npt.NDArray[np.int64]:
         asked[[*sampler(round, job.federation.partition.sizes, size)]] += 1
     draws = job.schedule is None and job.new is None and not (settings.spares or job.algorithm.requires.everyone)
     return asked if draws else asked * 0 + settings.rounds
+
+
+def finite(value: float) -> float | None:
+    """Return an epsilon as records have it: None where nothing is promised."""
+    return value if math.isfinite(value) else None

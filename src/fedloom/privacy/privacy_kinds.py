@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from fedloom.coordinator.part import Brief, Part
 from fedloom.coordinator.record_entries import named
 from fedloom.coordinator.settings import RunSettings
+from fedloom.core.errors import SettingError
 from fedloom.core.grammar import arguments, by_name, find
 from fedloom.engines.links import Encoder
+
+Rule = tuple[Callable[[Any], bool], str]  # of a value, and its words
+POSITIVE: Rule = (lambda value: value > 0, "above 0")
+NOT_NEGATIVE: Rule = (lambda value: value >= 0, "0 or more")
+SHARE: Rule = (lambda value: 0 < value < 1, "above 0 and below 1")
 
 
 @dataclass(frozen=True)
@@ -45,6 +51,36 @@ def said(text: str, kinds: Mapping[str, Any]) -> dict[str, Any]:
     """
     name, _, rest = text.partition(":")
     return arguments(f"privacy = {name!r}", rest.replace(",", "&"), kinds, KINDS[name].form)
+
+
+def wanted(text: str, kinds: Mapping[str, Any], form: str, rules: Mapping[str, Rule]) -> dict[str, Any]:
+    """Return what is said: one of epsilon and noise, delta and clip, and what else there is, by key.
+
+    Args:
+        text: the setting.
+        kinds: of the values, as of `said`.
+        form: how it may be written.
+        rules: what a value fits, in words too, by key.
+
+    Raises:
+        SettingError: as of `said`; something is missing, or out of range.
+    """
+    found = said(text, kinds)
+    if ("epsilon" in found) == ("noise" in found) or not {"delta", "clip"} <= found.keys():
+        raise SettingError(f"privacy is epsilon or noise, and delta and clip, got {text!r}: write {form}")
+    for name, (fits, rule) in rules.items():
+        if name in found and not fits(found[name]):
+            raise SettingError(f"{name} of privacy is {rule}, got {found[name]:g} in {text!r}: correct it")
+    return found
+
+
+def check_delta(delta: float, clients: int) -> None:
+    """Raise SettingError where a client could be published whole within delta."""
+    if delta >= 1 / clients:
+        raise SettingError(
+            f"delta is below one over the number of clients, 1 / {clients}, or one of them could be published whole, "
+            f"got {delta:g}: lower delta"
+        )
 
 
 def _part(text: str) -> type[Any]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -15,12 +14,10 @@ from fedloom.coordinator.settings import RunSettings
 from fedloom.core.errors import SettingError
 from fedloom.core.local_training import Local
 from fedloom.core.task import NeedsLabelStatistics, Objective
-from fedloom.evaluate.measure import Measure
 from fedloom.privacy import accountant
 from fedloom.privacy.by_example import ExampleGradients
-from fedloom.privacy.each_client import Asked, EachClient, rounds_of_each
+from fedloom.privacy.each_client import Asked, EachClient, finite, rounds_of_each
 from fedloom.privacy.example_trial import check_network, trainings
-from fedloom.privacy.told_beside import told_beside
 
 _GROUPS = 8  # of clients, for the mean of their epsilons
 
@@ -34,23 +31,12 @@ class Examples(EachClient):
         self.rate: npt.NDArray[np.float64] = np.zeros(0)  # at which each draws its examples
         noise = math.nan if asked.noise is None else asked.noise
         self.gradients = ExampleGradients(clip=asked.clip, noise=noise, secret=not self.simulated)
-        of, source = (" of a simulation", "the run's seed") if self.simulated else ("", "each device's entropy")
-        what = (
+        self.columns = self.epsilons(
+            job,
             f"Differential privacy of the examples of a client so far, (epsilon, {asked.delta:g}), of one that is "
-            f"there or not, with draws and noise of {source}"
+            f"there or not, with draws and noise of {self.source}",
+            ", each counted as the largest in its eighth of them",
         )
-        shared: Mapping[str, Any] = {"unit": "", "better": "low", "range": (0.0, None)}
-        self.columns = (
-            Measure(
-                "epsilon", f"Epsilon{of}", f"epsilon{of}",
-                f"{what}: the largest of all, of uploads; {told_beside(job, losses=self.simulated)}.", **shared,
-            ),
-            Measure(
-                "epsilon_mean", f"Mean epsilon{of}", f"mean epsilon{of}",
-                f"{what}: the mean over clients that took part, each counted as the largest in its eighth of them.",
-                **shared,
-            ),
-        )  # fmt: skip
 
     @classmethod
     def of(cls, job: Brief) -> Examples:
@@ -105,15 +91,14 @@ class Examples(EachClient):
         )
 
     def after(self, run: Running) -> Record:
-        largest = self._epsilon(self.times)
-        return {"epsilon": largest if math.isfinite(largest) else None}
+        return {"epsilon": finite(self._epsilon(self.times))}
 
     def due(self, run: Running) -> Record:
         there = np.flatnonzero(self.times)
         there = there[np.argsort((self.rate**2 * self.each * self.times)[there], kind="stable")]
         groups = [g for g in np.array_split(there, _GROUPS) if len(g)]
         spent = sum(len(g) * self._epsilon(self.times[g[-1:]], g[-1:]) for g in groups) / max(1, len(there))
-        return {"epsilon_mean": spent if math.isfinite(spent) else None}
+        return {"epsilon_mean": finite(spent)}
 
     def _epsilon(self, times: npt.NDArray[np.int64], clients: Any = slice(None)) -> float:
         """Return the largest epsilon of clients that were asked so often."""

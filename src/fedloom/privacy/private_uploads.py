@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -12,12 +11,11 @@ from fedloom.coordinator.history import Record
 from fedloom.coordinator.part import Brief, Running
 from fedloom.coordinator.settings import RunSettings
 from fedloom.core.errors import SettingError
-from fedloom.evaluate.measure import Measure
 from fedloom.privacy import gaussian_epsilon
-from fedloom.privacy.each_client import Asked, EachClient, rounds_of_each
+from fedloom.privacy.each_client import Asked, EachClient, finite, rounds_of_each
 from fedloom.privacy.local_noise import SENSITIVITY, LocalNoise, LossesStay, Releases
 from fedloom.privacy.local_trial import uploads_of
-from fedloom.privacy.told_beside import told_beside
+from fedloom.privacy.privacy_kinds import check_delta
 
 
 class Uploads(EachClient):
@@ -31,22 +29,11 @@ class Uploads(EachClient):
         else:
             self._release, self.gradients = Releases(self.encoders(settings)[0]), self.gradients_of(settings)
         self.links = (self._release,)
-        of, drawn = (" of a simulation", "the run's seed") if self.simulated else ("", "each device's entropy")
-        what = (
+        self.columns = self.epsilons(
+            job,
             f"Local differential privacy of a client so far, (epsilon, {asked.delta:g}), of whatever its examples are, "
-            f"with noise of {drawn}"
+            f"with noise of {self.source}",
         )
-        shared: Mapping[str, Any] = {"unit": "", "better": "low", "range": (0.0, None)}
-        self.columns = (
-            Measure(
-                "epsilon", f"Epsilon{of}", f"epsilon{of}",
-                f"{what}: the largest of all, of uploads; {told_beside(job, losses=self.simulated)}.", **shared,
-            ),
-            Measure(
-                "epsilon_mean", f"Mean epsilon{of}", f"mean epsilon{of}",
-                f"{what}: the mean over clients that took part.", **shared,
-            ),
-        )  # fmt: skip
 
     @classmethod
     def of(cls, job: Brief) -> Uploads:
@@ -66,12 +53,8 @@ class Uploads(EachClient):
         return LossesStay()
 
     def check(self, job: Any) -> None:
-        settings, there = job.settings, job.federation.num_clients
-        if self.asked.delta >= 1 / there:
-            raise SettingError(
-                f"delta is below one over the number of clients, 1 / {there}, or one of them could be published whole, "
-                f"got {self.asked.delta:g}: lower delta"
-            )
+        settings = job.settings
+        check_delta(self.asked.delta, job.federation.num_clients)
         for forbidden, what, why in (
             (settings.stateless or any(part.wants.states for part in job.parts), "stateless clients",
              "adds noise to uploads, and what a client keeps has none"),
@@ -105,19 +88,15 @@ class Uploads(EachClient):
         self._release.begin(run.clients)
 
     def after(self, run: Running) -> Record:
-        return {"epsilon": _finite(self._epsilon(int(self.times.max())))}
+        return {"epsilon": finite(self._epsilon(int(self.times.max())))}
 
     def due(self, run: Running) -> Record:
         times, clients = np.unique(self.times[self.times > 0], return_counts=True)
         spent = sum(n * self._epsilon(int(t)) for t, n in zip(times, clients, strict=True))
-        return {"epsilon_mean": _finite(float(spent) / max(1, int(clients.sum())))}
+        return {"epsilon_mean": finite(float(spent) / max(1, int(clients.sum())))}
 
     def _epsilon(self, rounds: int) -> float:
         """Return the epsilon of a client that so many rounds have asked."""
         noise, releases = self._release.encoder.noise, rounds * self.sets
         mu = SENSITIVITY * math.sqrt(releases) / noise if noise else math.inf
         return gaussian_epsilon.epsilon(mu, self.asked.delta) if releases else 0.0
-
-
-def _finite(value: float) -> float | None:
-    return value if math.isfinite(value) else None
