@@ -137,6 +137,7 @@ class Masked(Federation):
         log = self.folder / "out" / "nats" / "nats-server.log"
         if log.exists():
             with log.open("rb") as file:
+                self.read = self.read if self.read <= log.stat().st_size else 0  # it was begun anew
                 file.seek(self.read)
                 new = file.read()
             self.read += max(0, len(new) - 100)  # a word may be cut
@@ -167,6 +168,7 @@ class Masked(Federation):
         self.read_on()
         at = self.stage
         there = [name for name in names if self.processes[name].poll() is None]
+        killed = len(there) * (number == signal.SIGKILL)
         for name in there:
             self.processes[name].send_signal(number)
         for name in there:
@@ -178,11 +180,22 @@ class Masked(Federation):
             else:
                 self.join(int(name[-1]))
         before, server = self.done() + 1, self.processes["server"]  # the round at hand may have had its answers
-        self.until(lambda: self.done() > before or server.poll() is not None, WITHIN)
-        return at, len(there) * (number == signal.SIGKILL)
+
+        def goes_on() -> bool:
+            for k in range(DEVICES):  # a server that ends by SIGTERM tells devices that the run is over
+                if self.done() < self.rounds and self.processes[f"device{k}"].poll() is not None:
+                    self.join(k)
+            return self.done() > before or server.poll() is not None
+
+        self.until(goes_on, WITHIN)
+        return at, killed
 
     def finish(self) -> list[str]:
         """Wait until the run is over, and return what is wrong."""
+        self.until(lambda: self.processes["server"].poll() is not None)
+        time.sleep(5)
+        if late := [name for name, process in self.processes.items() if process.poll() is None]:
+            self.serve(*self.more, "--resume", least=len(late))  # they were started again as the run ended
         ended = self.ended()
         wrong = [f"{name} ended with {status}: {self.text(name)[-500:]}" for name, status in ended.items() if status]
         wrong += [f"left: {command[:100]}" for command in self.left()]
@@ -218,13 +231,15 @@ class Masked(Federation):
     def shown(self, uploads: Uploads) -> list[str]:
         """Where pieces of single uploads are."""
         wrong, all_ = list[str](), set[bytes]().union(*uploads.pieces.values())
-        log = self.folder / "out" / "nats" / "nats-server.log"
-        messages = traced(log.read_bytes())
+        logs = given_to_nats(self.folder)
+        messages = [message for log in logs for message in traced(log.read_bytes())]
+        if b"Starting nats-server" not in logs[0].read_bytes()[:200]:
+            wrong.append("what nats-server was given at first is not written down any more: fewer --rounds")
         self.searched = {"messages": sum(map(len, messages)), "files": 0, "pieces": len(all_)}
         if here := found(all_, b"\n".join(messages)):
             wrong.append(f"{len(here)} pieces of uploads are in messages")
         for own in (None, *range(DEVICES)):
-            paths = [path for path in self.kept() if path != log and self.whose(path) == own]
+            paths = [path for path in self.kept() if path not in logs and self.whose(path) == own]
             pieces = all_ if own is None else all_ - uploads.pieces[own]
             contents = [path.read_bytes() for path in paths]
             self.searched["files"] += sum(map(len, contents))
@@ -250,6 +265,12 @@ class Uploads:
         self.of_all |= new
         for pieces in self.pieces.values():
             pieces -= new
+
+
+def given_to_nats(folder: Path) -> list[Path]:
+    """The logs of what nats-server was given, the older one first."""
+    log = folder / "out" / "nats" / "nats-server.log"
+    return [path for path in (log.with_name(f"{log.name}.old"), log) if path.exists()]
 
 
 def written(folder: Path, rounds: int, masks: bool) -> Examples:
@@ -316,7 +337,7 @@ def in_the_clear(folder: Path) -> int:
         )
         with uploads_seen(uploads.seen, uploads.sent, range(DEVICES)):
             settings.job(masked.examples).run()
-        messages = traced((folder / "out" / "nats" / "nats-server.log").read_bytes())
+        messages = traced(given_to_nats(folder)[0].read_bytes())
         return len(found(set[bytes]().union(*uploads.pieces.values()), b"\n".join(messages)))
     finally:
         masked.end()
