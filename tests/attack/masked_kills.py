@@ -308,7 +308,7 @@ def attack(folder: Path, kills: int, rounds: int, seed: int) -> tuple[Counter[st
         wrong += masked.finish()
         there = lost(folder)
         by_round = Counter(t for t, _ in there)
-        refused = {t for t, k in there if "there is no sum" in there[t, k]}
+        refused = {t for t, number in by_round.items() if number == DEVICES}
         count.update({
             "rounds": rounds, "sums": rounds - len(refused), "refused": len(refused),
             "with some lost": len(by_round.keys() - refused), **masked.searched,
@@ -346,7 +346,7 @@ def in_the_clear(folder: Path) -> int:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--kills", type=int, default=200)
-    parser.add_argument("--rounds", type=int, default=150, help="of a federation")
+    parser.add_argument("--rounds", type=int, default=100, help="of a federation")
     parser.add_argument("--seed", type=int, default=0, help="of the first federation; each has the next")
     parser.add_argument("--folder", type=Path, help="for what is wrong; a temporary one")
     parser.add_argument("--clear", action="store_true", help="what the search finds where there are no masks")
