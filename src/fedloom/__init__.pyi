@@ -81,8 +81,7 @@ from fedloom.data import (
     shards as shards,
 )
 from fedloom.display.command import Command as Command
-from fedloom.engines.attacks import (
-    Attack as Attack,
+from fedloom.engines.attack_kinds import (
     Backdoor as Backdoor,
     Constant as Constant,
     FlippedLabels as FlippedLabels,
@@ -92,6 +91,7 @@ from fedloom.engines.attacks import (
     Scale as Scale,
     StandStill as StandStill,
 )
+from fedloom.engines.attacks import Attack as Attack
 from fedloom.engines.faults import Unreliable as Unreliable
 from fedloom.engines.links import Encoder as Encoder, Link as Link
 from fedloom.evaluate.measure import Measure as Measure

@@ -14,7 +14,7 @@ from fedloom import Client, Params, RunSettings, Weighted, Weights, on_client, r
 from fedloom.algorithms import Centralised, FedAvg, FedBE, FedCurv, FedDF, FedNova, LocalOnly, Scaffold
 from fedloom.core.errors import SettingError, SettingWarning
 from fedloom.engines.accounting import PayloadSize, sent_tensors
-from fedloom.engines.attacks import Scale
+from fedloom.engines.attack_kinds import Scale
 from fedloom.engines.engine_options import Options
 from fedloom.engines.loop import Loop
 from fedloom.engines.round_traffic import Exchange

@@ -16,7 +16,7 @@ from fedloom.core import tree
 from fedloom.core.errors import SettingError, SettingWarning
 from fedloom.core.types import Params, Weighted
 from fedloom.engines.accounting import PayloadSize
-from fedloom.engines.attacks import Scale
+from fedloom.engines.attack_kinds import Scale
 from fedloom.engines.engine_options import Options
 from fedloom.engines.loop import Loop
 from fedloom.engines.message import Answer, Call, Request

@@ -13,7 +13,7 @@ from torch import nn
 import fedloom as fl
 from fedloom.core import tree
 from fedloom.core.types import Weighted
-from fedloom.engines.attacks import Scale
+from fedloom.engines.attack_kinds import Scale
 from fedloom.engines.links import Link
 from fedloom.privacy import masked_in_process
 from fedloom.privacy.masked_terms import bytes_beside

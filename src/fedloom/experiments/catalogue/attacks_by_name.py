@@ -7,8 +7,7 @@ from typing import Any
 
 from fedloom.core.errors import SettingError
 from fedloom.core.grammar import Named, by_name, find
-from fedloom.engines.attacks import (
-    Attack,
+from fedloom.engines.attack_kinds import (
     Backdoor,
     Constant,
     FlippedLabels,
@@ -18,6 +17,7 @@ from fedloom.engines.attacks import (
     Scale,
     StandStill,
 )
+from fedloom.engines.attacks import Attack
 
 ATTACKS = by_name(
     (
