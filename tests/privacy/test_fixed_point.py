@@ -27,6 +27,15 @@ def test_means_err_by_no_more_than_is_said(bits: Any, most: float, weights: list
     assert np.abs(mean - exact).max() <= point.error + 1e-12 * most
 
 
+@pytest.mark.parametrize("bits", [32, 64])
+@pytest.mark.parametrize("weight", [1.0, 3.0, 1024.0, 1e6])
+def test_the_ends_of_the_range_do_not_wrap_where_the_sum_is_a_power_of_two(bits: Any, weight: float) -> None:
+    """2^63 - 1 is 2^63 in float64, and the logarithm of what is a little less than 2^62 is 62."""
+    point = FixedPoint(bits, 1.0, weight, 1)
+    both = point.decode(point.encode(np.array([1.0, -1.0]), weight)) / weight
+    assert both == pytest.approx([1.0, -1.0], abs=point.error)
+
+
 @given(st.permutations(range(12)))
 @settings(max_examples=20, deadline=None)
 def test_no_order_changes_a_bit(order: list[int]) -> None:

@@ -54,9 +54,12 @@ class FixedPoint:
 
     @functools.cached_property
     def scale(self) -> float:
-        """Steps in 1: the largest power of two with which no sum wraps, half a step of rounding a client included."""
-        room = 2.0 ** (self.bits - 1) - 1 - self.clients / 2
-        return 2.0 ** math.floor(math.log2(room / (self.most * self.weight)))
+        """Steps in 1: the largest power of two with which no sum wraps, half a step of rounding a client included.
+
+        In float64, in which numbers become words, those of 64 bits have room for its rounding too: 2^63 - 1 is none.
+        """
+        room = 2.0 ** (self.bits - 1) * (1 - 2.0**-49) - 1 - self.clients / 2
+        return math.ldexp(0.5, math.frexp(room / (self.most * self.weight))[1])
 
     @property
     def error(self) -> float:
