@@ -52,6 +52,7 @@ def test_what_waits_exists_and_is_not_read() -> None:
     assert not struck, f"tests read {struck}: strike them from the list in tests/golden/README.md"
 
 
+@pytest.mark.slow
 def test_what_a_miniature_reads_is_told() -> None:
     assert set(IN_MINIATURE) == {file for file, modules in read().items() if modules == {"test_miniatures.py"}}
 

@@ -49,7 +49,7 @@ def differences(make: object, rows: int, clients: int, batch: int, steps: int) -
     return (found[:, None] - known).abs().amax(-1).amin(0).numpy()  # type: ignore[no-any-return]
 
 
-@pytest.mark.some(2)
+@pytest.mark.some(1)
 @pytest.mark.parametrize("row", ROWS, ids=" ".join)
 def test_rows_that_come_out_are_those_of_the_page(row: tuple[str, ...]) -> None:
     rows, clients, batch, steps, *counts = map(int, row)

@@ -443,6 +443,7 @@ def page_says(page: str, pattern: str, ours: list[float]) -> bool:
     return all(says(said, value) for said, value in zip(told, ours, strict=True))
 
 
+@pytest.mark.slow
 def test_fedprox_of_apfl_on_cifar10() -> None:
     found, measure = results("apfl", "apfl-comparison"), "personal_accuracy_by_samples"
     prox, avg = (found["cifar10", name] for name in ("fedprox", "fedavg"))

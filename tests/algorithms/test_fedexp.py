@@ -47,6 +47,7 @@ def test_a_step_that_is_known(engine: Any) -> None:
     assert float(run.traffic.noted["server_eta_g"]) == 2.0
 
 
+@pytest.mark.some(1)
 @pytest.mark.parametrize("engine", ENGINES)
 def test_a_large_eps_gives_fedavg(engine: Any) -> None:
     assert_same_bits(engine, FedExP(eps=1e6, local=LOCAL), FedAvg(aggregation="uniform", local=LOCAL))

@@ -18,7 +18,7 @@ ENGINES = [Loop, Stacked, Messages]
 CASES = {"stored": lambda: golden("common/fedper_a"), "other": lambda: other("fedper", Net, weighting="uniform")}
 
 
-@pytest.mark.some(2)
+@pytest.mark.some(1)
 @pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize("case", CASES)
 def test_rounds(case: str, engine: Any) -> None:

@@ -205,7 +205,7 @@ def test_a_class_that_nobody_has_keeps_its_prototype(engine: Any) -> None:
     assert torch.equal(TINY(evaluated, x).argmax(1), want)
 
 
-@pytest.mark.some(2)
+@pytest.mark.some(1)
 @pytest.mark.parametrize("engine", ENGINES)
 def test_the_first_round_and_lam_0_are_local_training(engine: Any) -> None:
     population = clients_of(random_data([9, 6]))

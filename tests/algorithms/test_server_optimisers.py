@@ -34,7 +34,7 @@ def algorithm_of(name: str, g: Any, **settings: Any) -> Any:
     return KINDS[name](local=local_of(g), aggregation=str(g["weighting"]), **own, **settings)
 
 
-@pytest.mark.some(3)
+@pytest.mark.some(1)
 @pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize("name", KINDS)
 def test_rounds(name: str, engine: Any) -> None:
@@ -99,7 +99,7 @@ class LGFedAvgAdagrad(ServerAdagrad, LGFedAvg):
     pass
 
 
-@pytest.mark.some(2)
+@pytest.mark.some(1)
 @pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize(
     ("optimised", "plain", "settings"),

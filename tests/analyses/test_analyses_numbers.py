@@ -125,6 +125,7 @@ def test_alignment(lenet_run: AnalysedRun, lenet_round: ReplayedRound, tmp_path:
             assert row["share_alive"] == pytest.approx(a.alive, nan_ok=True)
 
 
+@pytest.mark.slow
 def test_class_preference(lenet_run: AnalysedRun, lenet_round: ReplayedRound, tmp_path: Path) -> None:
     found = written(lenet_run, "class-preference", tmp_path)
     clients = [f"client {k}" for k in lenet_round.clients]

@@ -68,6 +68,7 @@ def test_files_have_the_number_of_the_client(tmp_path: Path, capsys: pytest.Capt
     assert (tmp_path / f"gradient-inversion-client-{one}.pdf").read_bytes().startswith(b"%PDF")
 
 
+@pytest.mark.some(1)
 @pytest.mark.parametrize("kind", ["central", "examples"])
 def test_privacy_keeps_rows(kind: str, tmp_path: Path) -> None:
     pytest.importorskip("dp_accounting")

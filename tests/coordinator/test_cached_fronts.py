@@ -254,6 +254,7 @@ class ByBatch(nn.Linear):
         return super().forward(x) * (1 + 2**-20 * len(x))
 
 
+@pytest.mark.slow
 def test_the_largest_front_whose_bits_agree_is_taken() -> None:
     torch.manual_seed(0)
     assert_same(Exact(nn.ReLU(), ByBatch(6, 6)), "body.0 to body.1, computed once")

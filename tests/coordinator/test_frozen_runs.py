@@ -42,6 +42,7 @@ def run_without(folder: Path) -> fl.History:
     )
 
 
+@pytest.mark.slow
 def test_a_run_that_was_stopped_goes_on_with_the_same_backbone(tmp_path: Path) -> None:
     whole = run(net, tmp_path / "whole", rounds=3)
     run(net, tmp_path / "two")

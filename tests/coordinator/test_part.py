@@ -55,6 +55,7 @@ def job(*parts: Any, algorithm: Any = None, **more: Any) -> fl.Job:
     )  # fmt: skip
 
 
+@pytest.mark.slow
 def test_its_columns_are_numbers_of_the_run(tmp_path: Path) -> None:
     part = Spread()
     history = job(part).run(tmp_path)
@@ -77,6 +78,7 @@ def test_a_run_without_it_is_the_same_run() -> None:
     assert [{k: v for k, v in m.items() if k not in names} for m in spread.metrics] == plain.metrics
 
 
+@pytest.mark.slow
 def test_its_state_goes_on(tmp_path: Path) -> None:
     whole = job(Spread()).run(tmp_path / "whole")
     interrupted(job(Spread()), tmp_path / "cut", after=2)

@@ -234,6 +234,7 @@ def test_it_cannot_be_asked_for_later(tmp_path: Path) -> None:
         job.run(tmp_path / "run", resume=True)
 
 
+@pytest.mark.slow
 def test_who_has_a_model_of_its_own_is_counted_without_records() -> None:
     settings = replace(SETTINGS, per_client=False)
     found = fl.run(Tells(local=LOCAL), federation(), linear, settings, sampler=ASKED)

@@ -632,6 +632,7 @@ def test_a_last_round_evaluates_new_clients_where_personal_models_were(tmp_path:
     assert again.metrics == sparse(2, eval_every=1).run().metrics
 
 
+@pytest.mark.slow
 def test_a_run_that_can_evaluate_nobody_is_not_computed_again(tmp_path: Path) -> None:
     data = federation(test_fraction=0.0)
     interrupted(sparse(10, data), tmp_path, 2)

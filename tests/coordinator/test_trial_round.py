@@ -33,6 +33,7 @@ def job(algorithm: Any, **more: Any) -> Job:
     )
 
 
+@pytest.mark.slow
 def test_a_method_that_fails_is_named_with_its_line_before_any_run_begins(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

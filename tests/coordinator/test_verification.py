@@ -229,6 +229,7 @@ def test_the_root_is_that_of_the_run_as_it_stands(tmp_path: Path) -> None:
     assert verify(tmp_path / "run").root is None
 
 
+@pytest.mark.slow
 def test_the_root_has_the_logs_of_a_run_without_checkpoints(tmp_path: Path) -> None:
     """One that was killed before its first checkpoint."""
     JOB.run(tmp_path / "run")

@@ -70,6 +70,7 @@ def test_what_is_not_measured_is_refused(settings: dict[str, Any], message: str)
         job(**settings)
 
 
+@pytest.mark.slow
 def test_a_round_is_kept_by_the_lowest_validation_error_and_goes_on_to_the_same_bytes(tmp_path: Path) -> None:
     whole = job(keep_best=True, measures=("r2", "mae")).run(tmp_path / "whole")
     best = int(np.argmin(whole.series("val_rmse")))

@@ -86,7 +86,7 @@ def test_another_schedule_is_another_run() -> None:
     ))  # fmt: skip
 
 
-@pytest.mark.some(2)
+@pytest.mark.some(1)
 @pytest.mark.parametrize(("engine", "compilation"), [("loop", "none"), ("stacked", "none"), ("stacked", "trace")])
 @pytest.mark.parametrize("method", [fl.FedAvg, fl.FedProx, fl.Scaffold])
 def test_a_batch_in_parts_is_the_batch(method: Any, engine: str, compilation: str) -> None:

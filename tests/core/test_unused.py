@@ -187,7 +187,7 @@ def test_a_training_is_that_of_torch(engine: Any, compilation: Any, network: Any
                 assert all(torch.equal(value[k], start[name]) for k in range(len(SIZES))), name
 
 
-@pytest.mark.some(4)
+@pytest.mark.some(2)
 @pytest.mark.parametrize("case", ["momentum", "adam and decay"])
 @pytest.mark.parametrize(("engine", "compilation"), FORMS)
 def test_a_clipped_training_is_that_of_torch(engine: Any, compilation: Any, case: str) -> None:
@@ -229,7 +229,7 @@ def drifted(module: nn.Module, k: int) -> None:
             p.grad = add if p.grad is None else p.grad + add
 
 
-@pytest.mark.some(3)
+@pytest.mark.some(1)
 @pytest.mark.parametrize("case", OPTIMISERS)
 @pytest.mark.parametrize(("engine", "compilation"), FORMS)
 def test_a_correction_gives_a_gradient_where_it_adds_something(engine: Any, compilation: Any, case: str) -> None:

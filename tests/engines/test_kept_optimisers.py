@@ -128,7 +128,7 @@ METHODS: dict[str, Any] = {
 }
 
 
-@pytest.mark.some(2)
+@pytest.mark.some(1)
 @pytest.mark.parametrize("name", METHODS)
 def test_a_stack_and_devices_keep_what_the_loop_keeps(name: str) -> None:
     expected = after(Loop, METHODS[name])

@@ -45,6 +45,7 @@ def test_words_of_a_table_have_embeddings_by_name(prepare: str, tmp_path: Path) 
     assert model.num_params == sum(p.numel() for p in module.parameters())
 
 
+@pytest.mark.slow
 def test_it_predicts_new_rows_and_an_unknown_word_is_none(tmp_path: Path) -> None:
     table, new, rows = tables(tmp_path)
     run = trained(tmp_path, f"{table}?{LABEL}", model="category_mlp")

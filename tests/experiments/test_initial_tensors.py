@@ -59,6 +59,7 @@ def contents(folder: Path) -> dict[str, bytes]:
     return {str(p.relative_to(folder)): p.read_bytes() for p in folder.rglob("*") if p.is_file() and p.name != ".lock"}
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:not taken from")
 def test_a_folder_alone_is_resumed_replayed_exported_and_analysed(asked: dict[str, Any], tmp_path: Path) -> None:
     """With the bits of a run whose backbone is still there; and it stays what it was asked for."""

@@ -53,6 +53,7 @@ def test_masks_of_new_images_are_written_as_pictures(run: Path, tmp_path: Path, 
     assert "got masks of 64 pixels each: write them as pictures" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_masks_of_arrays_have_numbers_and_are_the_models(run: Path, tmp_path: Path) -> None:
     x, y = (each[12:52] for each in images())
     np.savez(tmp_path / "new.npz", x=x, y=y)

@@ -136,6 +136,7 @@ class Steps(Part):
         return {column.name: float(run.done) for column in self.columns} if run.done else {}
 
 
+@pytest.mark.slow
 def test_a_measure_from_outside_is_chosen_by(base: Experiment, tmp_path: Path) -> None:
     own = base.with_all({"parts": f"{__name__}:Steps"})
     sweep = Sweep(own, {"run.rounds": [1, 3, 2]}, by="rounds_so_far")

@@ -190,6 +190,7 @@ def run(*parts: fl.Part, **more: Any) -> fl.History:
     return fl.run(fl.FedAvg(local=LOCAL), federation(), linear, settings, parts=parts, **more)
 
 
+@pytest.mark.slow
 def test_a_part_brings_the_rule_of_a_run() -> None:
     plain, private, other = run(), run(Private()), run(Private(noise=0.8))
     losses = [history.series("train_loss").tolist() for history in (plain, private, other)]

@@ -43,7 +43,7 @@ def normalised() -> nn.Module:
     return nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.Linear(8, 3))
 
 
-@pytest.mark.some(2)
+@pytest.mark.some(1)
 @pytest.mark.parametrize(
     "how",
     [
@@ -79,6 +79,7 @@ def test_clients_leak_no_more_than_was_promised_and_not_much_less() -> None:
     assert 0 < found.epsilon < found.promise.epsilon
 
 
+@pytest.mark.slow
 def test_noise_of_each_round_is_its_own() -> None:
     """Where it repeats, what changes is who was drawn."""
     found = audited(3.0, 4, 8)
@@ -109,6 +110,7 @@ def test_examples_leak_no_more_than_was_promised_and_not_much_less() -> None:
     assert 0.4 * found.promise.epsilon < found.epsilon_of_kind <= found.promise.epsilon
 
 
+@pytest.mark.slow
 def test_noise_of_each_step_is_its_own() -> None:
     found = measured(of_examples(4.0), Promise(8, 0.25, 4.0, 1e-3))
     assert found.kept

@@ -80,6 +80,7 @@ def test_clients_are_drawn_each_by_itself() -> None:
     assert job(sampler=fl.Uniform(7)).run().manifest["sampler"] == SAMPLER
 
 
+@pytest.mark.slow
 def test_noise_is_found_for_the_rounds_of_the_run() -> None:
     history = job("central:epsilon=6,delta=1e-5,clip=0.5").run()
     assert len(history.metrics) == 5
@@ -102,6 +103,7 @@ def test_the_seed_draws_all_and_another_one_draws_else() -> None:
     assert one.metrics[-1]["global_loss"] == again.metrics[-1]["global_loss"] != other.metrics[-1]["global_loss"]
 
 
+@pytest.mark.some(1)
 @pytest.mark.parametrize("privacy", [NOISE, BUDGET])
 def test_a_run_that_goes_on_has_the_same_bits_and_the_same_epsilon(privacy: str, tmp_path: Path) -> None:
     whole = job(privacy).run(tmp_path / "whole")

@@ -152,7 +152,7 @@ def test_without_noise_and_with_a_wide_bound_it_is_the_uniform_mean(method: Any)
         torch.testing.assert_close(a, b, rtol=1e-10, atol=1e-10)
 
 
-@pytest.mark.some(3)
+@pytest.mark.some(1)
 @pytest.mark.parametrize("engine", ["loop", "stacked", "workers"])
 @pytest.mark.parametrize("method", [fl.FedAvg, fl.Scaffold, fl.PFedSD])
 def test_it_is_the_same_on_engines(method: Any, engine: Any) -> None:

@@ -74,6 +74,7 @@ def test_rounding_at_random_keeps_the_norm_as_often_as_is_said(norm: float, dime
     assert norm <= bound <= norm + math.sqrt(dimension)
 
 
+@pytest.mark.slow
 def test_epsilon_is_that_of_dp_accounting_and_close_to_the_exact_one() -> None:
     from dp_accounting.pld import privacy_loss_distribution
     from dp_accounting.rdp import rdp_privacy_accountant

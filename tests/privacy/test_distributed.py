@@ -53,6 +53,7 @@ def test_epsilon_is_of_the_client_that_was_asked_most_often() -> None:
     assert "with noise of their own by the run's seed; not of what this run tells beside them (who" in epsilon.meaning
 
 
+@pytest.mark.some(1)
 @pytest.mark.parametrize("algorithm", [fl.FedAvg, fl.Scaffold, fl.PFedSD])
 def test_masks_change_no_bit(algorithm: Any) -> None:
     made = algorithm(local=LOCAL)
@@ -61,6 +62,7 @@ def test_masks_change_no_bit(algorithm: Any) -> None:
     assert clear.metrics[1]["epsilon"] == masked.metrics[1]["epsilon"]
 
 
+@pytest.mark.slow
 def test_little_noise_gives_nearly_the_mean_and_each_round_has_its_own() -> None:
     still = fl.FedAvg(local=dataclasses.replace(LOCAL, optimiser=fl.SGD(lr=1e-9)))
     little = job("distributed:noise=0.001,delta=1e-5,clip=100", secure_aggregation="range=200", rounds=1).run()
@@ -74,6 +76,7 @@ def test_little_noise_gives_nearly_the_mean_and_each_round_has_its_own() -> None
     assert not torch.equal(one, flat(job(algorithm=still, rounds=1, seed=1).run()))
 
 
+@pytest.mark.slow
 def test_who_is_lost_takes_its_noise_away_and_epsilon_says_so() -> None:
     """Noise is sized for three; the round of all four has more, and the round of three as much as was asked for."""
     asked = f"{NOISE},lost=1"
@@ -91,6 +94,7 @@ def first_of_each(round: int, exchange: int, client: int) -> str | None:
     return "lost" if client == job().trainees.sampler(round, np.ones(6, np.int64), 4)[0] else None
 
 
+@pytest.mark.slow
 def test_without_enough_clients_there_is_no_sum_and_it_costs_nothing() -> None:
     history = job(rounds=2, faults=first_of_each).run()
     assert history.series("epsilon").tolist() == [0, 0, 0]
@@ -120,6 +124,7 @@ def test_a_budget_ends_a_run_that_is_prolonged(tmp_path: Path) -> None:
     assert longer.metrics[-1]["sum_noise"] == first.metrics[-1]["sum_noise"]
 
 
+@pytest.mark.some(1)
 @pytest.mark.parametrize("privacy", [NOISE, BUDGET])
 def test_a_run_that_goes_on_has_the_same_bits_and_the_same_epsilon(privacy: str, tmp_path: Path) -> None:
     whole = job(privacy).run(tmp_path / "whole")

@@ -55,7 +55,7 @@ def test_epsilon_of_each_client_is_of_its_own_rate_and_steps() -> None:
     assert history.measures["epsilon"].title == "Epsilon of a simulation"
 
 
-@pytest.mark.some(4)
+@pytest.mark.some(2)
 @pytest.mark.parametrize("seed", range(200))
 def test_epsilon_is_that_of_losses_that_are_convolved_for_each_client(seed: int) -> None:
     """Three clients of any sizes, that any number of rounds have asked, under any plan of training."""
@@ -149,6 +149,7 @@ def test_what_clipped_gradients_do_not_cover_is_refused(more: dict[str, Any], sa
         job(**more)
 
 
+@pytest.mark.slow
 def test_group_norm_is_taken() -> None:
     model = lambda: nn.Sequential(nn.Linear(4, 6), nn.GroupNorm(2, 6), nn.Linear(6, 3))  # noqa: E731
     assert job(model=model).run().metrics[-1]["epsilon"] > 0

@@ -38,6 +38,7 @@ def spent(releases: int, noise: float = 5.0, delta: float = 1e-5) -> float:
     return epsilon(2 * math.sqrt(releases) / noise, delta)
 
 
+@pytest.mark.some(1)
 @pytest.mark.parametrize(("algorithm", "sets"), [(fl.FedAvg(local=LOCAL), 1), (fl.Scaffold(local=LOCAL), 2)])
 def test_epsilon_is_of_the_uploads_that_each_client_was_asked_for(algorithm: Any, sets: int, tmp_path: Path) -> None:
     history = job(algorithm=algorithm).run(tmp_path / "whole")
@@ -74,6 +75,7 @@ def test_more_rounds_than_the_noise_is_for_are_refused(tmp_path: Path) -> None:
         job(privacy, cohort_size=6).run(tmp_path, resume=True)
 
 
+@pytest.mark.some(1)
 @pytest.mark.parametrize("engine", ["loop", "stacked"])
 def test_uploads_travel_with_noise_and_a_private_run_learns(engine: str) -> None:
     data = federation(clients=60, per_client=15)
@@ -160,6 +162,7 @@ def killed(history: fl.History) -> None:
         raise KeyboardInterrupt
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:Kiel")
 def test_with_devices_draws_are_their_own_and_rounds_that_are_lost_count(tmp_path: Path) -> None:
     write_sites(tmp_path)
@@ -182,6 +185,7 @@ def test_with_devices_draws_are_their_own_and_rounds_that_are_lost_count(tmp_pat
         assert not torch.equal(one, other)
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:Kiel")
 def test_with_devices_no_round_begins_beyond_the_budget(tmp_path: Path) -> None:
     write_sites(tmp_path)
@@ -194,6 +198,7 @@ def test_with_devices_no_round_begins_beyond_the_budget(tmp_path: Path) -> None:
         serving(tmp_path, budget).run(tmp_path / "out", resume=True)
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:Kiel")
 def test_devices_keep_states_and_find_no_noise_for_two_uploads(tmp_path: Path) -> None:
     """What a device keeps has no noise, so the digest that it tells is of a secret too."""

@@ -55,6 +55,7 @@ def test_uploads_and_their_mean_are_those_of_the_round(way: str, tmp_path: Path)
     assert seen.mean.rows[: len(first)].tolist() == first
 
 
+@pytest.mark.slow
 def test_private_examples_are_seen_as_they_leave_and_as_they_would_be(tmp_path: Path) -> None:
     pytest.importorskip("dp_accounting")
     (tmp_path / "bare").mkdir()

@@ -54,6 +54,7 @@ def test_what_settings_tell_more(more: dict[str, Any], said: list[str]) -> None:
     assert told(**more) == said
 
 
+@pytest.mark.some(1)
 @pytest.mark.parametrize(
     "privacy", [f"{kind}:noise=2,delta=1e-5,clip=0.5" for kind in ("central", "examples", "local")]
 )

@@ -72,6 +72,7 @@ def test_a_summary_of_a_regression_is_in_its_unit_and_the_lowest_is_bold(runs: P
         assert r"\textbf{" in both.latex("")
 
 
+@pytest.mark.slow
 def test_the_best_round_of_an_error_is_the_lowest(runs: Path) -> None:
     history = History.read(runs / "numbers" / "fedavg" / "seed-0")
     assert history.summaries("global_rmse").best == history.series("global_rmse").min()

@@ -76,6 +76,7 @@ def test_figures_are_styled_by_attributes_alone() -> None:
     assert not [e for e in svg.iter() if e.get("font-family")]
 
 
+@pytest.mark.slow
 def test_markers_look_as_their_uses_do() -> None:
     """The page's style sheet does not reach what is used, only what uses it."""
     svg = drawn(method())

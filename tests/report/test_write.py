@@ -176,6 +176,7 @@ def test_curves_are_of_one_size(comparison: Path) -> None:
     assert "forgetting (points)" in (figures / "forgetting.svg").read_text(encoding="utf-8")
 
 
+@pytest.mark.slow
 def test_the_summary_says_what_ran(comparison: Path) -> None:
     text = read(comparison / "report/report.html").text
     assert "2 methods on made_up" in text

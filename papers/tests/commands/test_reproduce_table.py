@@ -72,6 +72,7 @@ def test_list(capsys: pytest.CaptureFixture[str]) -> None:
     assert "fedntd_mse-0.3: the published run failed" in out
 
 
+@pytest.mark.slow
 def test_list_what_is_asked_for(capsys: pytest.CaptureFixture[str]) -> None:
     status, out, _ = call(
         capsys, "reproduce", "fedntd-table1", "--list", "--only", "cifar10-s2", "--methods", "fedavg,fedprox"

@@ -100,6 +100,7 @@ def test_of_a_run_that_was_killed_the_images_of_its_newest_checkpoint_are_shown(
     assert found.summary.name == "Images made by round 3, by class"
 
 
+@pytest.mark.slow
 def test_a_method_without_images_is_refused(trained: Any) -> None:
     with pytest.raises(SettingError, match="FedNTD makes no images on the server: analyse a run of dense"):
         synthetic_images.measure(AnalysedRun.of(trained("fedntd", "--model", "lenet")))

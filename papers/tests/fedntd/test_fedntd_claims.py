@@ -253,6 +253,7 @@ def test_weights_move_with_the_distance_of_classes(tmp_path: Path) -> None:
     assert found.ours.endswith("correlation -1.00 of 3 local models")
 
 
+@pytest.mark.slow
 def test_local_models_of_others_are_compared_with_those_of_fedntd(tmp_path: Path) -> None:
     head = "round,client,test_after\n"
     for table, row, value in (

@@ -106,6 +106,7 @@ def test_an_order_holds_fails_or_is_within_noise(tmp_path: Path) -> None:
     assert found.ours.startswith("1 holds, 1 within noise, 1 fails; cifar10-s2 fedavg 50.50, fedntd 60.50; ")
 
 
+@pytest.mark.slow
 def test_a_claim_is_as_good_as_its_worst_part(tmp_path: Path) -> None:
     for seed in (0, 1):
         for c, accuracy in ((NTD, 60.0 + seed / 10), (AVG, 50.0 + seed / 5), (PROX, 60.1 + seed / 10)):

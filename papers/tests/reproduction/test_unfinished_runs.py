@@ -77,6 +77,7 @@ def test_a_killed_run_ends_elsewhere_with_the_same_bits(killed: Path, tmp_path: 
     assert export_unfinished([RECIPE], killed, to, rounds=4) == []  # the whole one is there
 
 
+@pytest.mark.slow
 def test_an_archive_goes_on_with_the_settings_and_the_seed_that_are_asked_for(killed: Path, tmp_path: Path) -> None:
     to, out = tmp_path / "to", tmp_path / "out"
     export_unfinished([RECIPE], killed, to)
@@ -160,6 +161,7 @@ def test_archives_of_strangers_are_refused_and_leave_nothing(data: bytes, why: s
     assert [p for p in tmp_path.rglob("*") if p.is_file()] == [path]
 
 
+@pytest.mark.slow
 def test_what_verification_finds_is_refused(killed: Path, tmp_path: Path) -> None:
     to = tmp_path / "to"
     (path,) = export_unfinished([RECIPE], killed, to)

@@ -69,6 +69,7 @@ def members(folder: Path, how: str = HOW) -> list[Membership]:
     return members_of(folder, [source(folder, site, how) for site in SITES])
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:.*columns that are neither")
 def test_devices_have_the_vocabulary_and_the_bits_of_the_simulation(tmp_path: Path) -> None:
     write_notes(tmp_path)

@@ -30,6 +30,7 @@ def of_devices(folder: Path) -> Any:
     return Fleetwide(folder.with_name(f"{folder.name} devices"), made, **ASKED).job().run(folder)
 
 
+@pytest.mark.some(1)
 @pytest.mark.parametrize("algorithm", [fl.FedAvg, fl.Scaffold])
 def test_the_records_are_those_of_the_simulation_but_for_the_noise(algorithm: Any, tmp_path: Path) -> None:
     made, little = algorithm(local=LOCAL), "distributed:noise=0.0001,delta=1e-3,clip=0.5"
@@ -45,6 +46,7 @@ def test_the_records_are_those_of_the_simulation_but_for_the_noise(algorithm: An
     ]
 
 
+@pytest.mark.slow
 def test_the_noise_is_of_no_seed(tmp_path: Path) -> None:
     one, other = (flat(of_devices(tmp_path / name).server) for name in ("one", "other"))
     assert 0.5 * 0.5 * 0.5 / 5 < float((one - other).std()) < 4 * 0.5 * 0.5 / 5
