@@ -26,6 +26,7 @@ LAYERS = [  # top first; those on one line may not import each other
     {"deploy"},
     {"report"},
     {"experiments"},
+    {"virtual_time"},
     {"privacy"},
     {"coordinator", "ranks"},
     {"engines"},

@@ -1,0 +1,1 @@
+"""Virtual time of a simulated run: how long clients would take, by their devices and by what travels."""
