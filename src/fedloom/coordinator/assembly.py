@@ -115,7 +115,7 @@ def assemble(job: Plan, stored: Mapping[str, Any], *, trains: bool = True) -> As
         num_threads=num_threads, fronts=fronts, parts=parts,
         evaluation=Evaluation(algorithm, examples, engine, panel, never),
         sampler=parts.sampler or job.sampler or Uniform(settings.seed),
-        schedule=copy.deepcopy(job.schedule) or Schedule(),
+        schedule=copy.deepcopy(job.schedule) or parts.schedule or Schedule(),
     )  # fmt: skip
 
 

@@ -131,6 +131,8 @@ class Part:
     """Links of the part on the way of uploads to their mean, after fedloom's own."""
     sampler: DeviceSampler | None = None
     """Sampler of the clients of each round, in the place of the run's."""
+    schedule: Any = None
+    """Schedule of the run (`fedloom.Schedule`), where the part says who is asked when."""
     gradients: Any = None
     """Rule by which clients make gradients of their training examples."""
     state: Any = ()
@@ -250,6 +252,11 @@ class Parts:
     def sampler(self) -> DeviceSampler | None:
         """The sampler of the first part that has one."""
         return next((part.sampler for part in self.all if part.sampler is not None), None)
+
+    @property
+    def schedule(self) -> Any:
+        """The schedule of the first part that has one."""
+        return next((part.schedule for part in self.all if part.schedule is not None), None)
 
     @property
     def held_out(self) -> set[int]:

@@ -38,7 +38,7 @@ class RunSettings(StrictSettings):
     """Clients selected in each round."""
     spares: WholeNumber = 0
     """Clients drawn beyond the cohort, who replace those that [decline](devices.md#who-is-asked); without them such a
-    round is smaller."""
+    round is smaller. With a `clock` they are [asked at once](time.md#rounds-that-wait)."""
     seed: WholeNumber = setting(0, may_differ=("method", "recipe"))
     """Seed of everything random but the partition (`data.partition_seed`). `--seed 0,1,2` starts one run for each."""
     monitor: str = setting(
@@ -146,6 +146,11 @@ class RunSettings(StrictSettings):
     """[Means of sums that nobody sees into](privacy.md#sums-that-nobody-sees-into): `range=8` says how far numbers of
     uploads are from 0 at most; `range=8,bits=64` takes words of 64 bits, where 32 would do; `masks=true` runs the
     protocol in a simulation too, with the same bits. Methods and settings that need single uploads are refused."""
+    clock: str = setting("none", "--clock KIND", "training", part="fedloom.virtual_time.virtual_rounds:VirtualTime")
+    """[Virtual clock](time.md) of a simulation, which counts the seconds that clients would take to receive, compute
+    and send: `lognormal:example=0.01,spread=1,down=20,up=5` has log-normal speeds, `classes:...` kinds of devices,
+    `trace:FILE.csv` a trace. In it `deadline=60` leaves out who is late, and `there=0.5,cycle=86400` who is away; with
+    it `spares` are asked at once, and the first that come count."""
     partial_sums: Count | None = None
     """Parts into which a cohort is cut, in the order of its clients; the uploads of each part are summed, then the
     sums. Ranks and workers [send sums alone](ranks.md#partial-sums). Results depend on the number of parts in the

@@ -42,12 +42,15 @@ def choose_threads(
     return max(1, min(int(flops / FLOPS_PER_THREAD), torch.get_num_threads()))
 
 
-@own_defaults()
 def _flops(model: Model, population: Population) -> float:
-    """Return the FLOPs of the matrix products and convolutions of one example's gradient."""
+    """Return the FLOPs of one example's gradient, as they were counted when the model was tried, if it was."""
     tried = population.tried.get(model)
-    if tried is not None and tried.flops:
-        return tried.flops
+    return tried.flops if tried is not None and tried.flops else flops_of(model, population)
+
+
+@own_defaults()
+def flops_of(model: Model, population: Population) -> float:
+    """Return the FLOPs of the matrix products and convolutions of one example's gradient, whatever the engine."""
     examples = population.federation.train
     x = examples.normalise(examples.x[:2], population.dtype)  # two: a forward may treat one apart
     initial = tree.cast(model.init(0), dtype=population.dtype)
