@@ -27,7 +27,7 @@ from fedloom.privacy.method_trial import a_few
 
 @dataclass(frozen=True)
 class Cost:
-    """Costs of an exchange for a client: bytes that it receives and sends, and trainings, 2 of a method with two models.
+    """Costs of an exchange for a client: bytes that it receives and sends, and trainings, 2 with two models.
 
     A training goes once over the batches that are planned for a round; its epochs count as one.
     """
