@@ -151,6 +151,13 @@ class RunSettings(StrictSettings):
     and send: `lognormal:example=0.01,spread=1,down=20,up=5` has log-normal speeds, `classes:...` kinds of devices,
     `trace:FILE.csv` a trace. In it `deadline=60` leaves out who is late, and `there=0.5,cycle=86400` who is away; with
     it `spares` are asked at once, and the first that come count."""
+    compression: str = setting(
+        "none", "--compression ENCODER", "training", part="fedloom.compression.encoders_by_name:Compression"
+    )
+    """[Encoder of uploads](compression.md), of what they change: `bits:8`, `bits:4` or `bits:2`, `topk:0.01` (a share,
+    or a count), `randk:0.01`, `sign`, `lowrank:2`, `float16`, or a chain, `topk:0.01+bits:4`. `?feedback=true` adds
+    what is left of an upload to the client's next one, as topk, sign and lowrank do unless told otherwise;
+    `?scope=whole` encodes an upload as one vector, `?scope=tensor` each tensor. One of your own is `module:name`."""
     partial_sums: Count | None = None
     """Parts into which a cohort is cut, in the order of its clients; the uploads of each part are summed, then the
     sums. Ranks and workers [send sums alone](ranks.md#partial-sums). Results depend on the number of parts in the
