@@ -67,6 +67,7 @@ def same(one: Any, other: Any, atol: float | None = None) -> bool:
     )
 
 
+@pytest.mark.some(5)
 @pytest.mark.parametrize("text", SIZES)
 def test_bytes_are_those_of_the_formula(text: str) -> None:
     for kind in (Loop, Stacked):

@@ -21,7 +21,7 @@ class Rounding:
     """Stage of an encoder that writes each number in fewer bits (abstract)."""
 
     by_feedback: ClassVar[bool] = False
-    """Whether it is biased, so that what is left waits for the next upload unless somebody says otherwise."""
+    """Bias: what is left waits for the next upload, unless somebody says otherwise."""
 
     def encode(self, key: Tensor, numbers: Named, contracts: bool) -> dict[str, Any]:
         """Return what travels of one client's numbers; `key`, `contracts` as of `Fewer.encode`."""

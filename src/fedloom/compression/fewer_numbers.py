@@ -22,9 +22,9 @@ class Fewer:
     """Stage of an encoder that leaves numbers out (abstract)."""
 
     by_feedback = True
-    """Whether it is biased, so that what is left waits for the next upload unless somebody says otherwise."""
+    """Bias: what is left waits for the next upload, unless somebody says otherwise."""
     whole = True
-    """Whether an upload is one vector for it, unless somebody says otherwise."""
+    """One vector for an upload, unless somebody says otherwise."""
 
     def init(self, values: Named) -> Named:
         """Return what a client keeps for it at first."""
