@@ -15,8 +15,10 @@ from fedloom.virtual_time.devices_of_clients import Always, Cycles, Traced, abse
 
 
 def test_classes_have_their_shares() -> None:
-    of = Clock.of("classes:phone=0.7/0.02/20/5,laptop=0.3/0.002/100/40", 0, 10)
-    assert sorted(of.devices.example.tolist()) == [0.002] * 3 + [0.02] * 7
+    several = [Clock.of("classes:phone=0.7/0.02/20/5,laptop=0.3/0.002/100/40", seed, 10) for seed in range(5)]
+    for of in several:
+        assert sorted(of.devices.example.tolist()) == [0.002] * 3 + [0.02] * 7
+    of = several[0]
     assert {(e, d, u) for e, d, u in zip(of.devices.example, of.devices.down, of.devices.up, strict=True)} == {
         (0.02, 2.5e6, 0.625e6), (0.002, 12.5e6, 5e6),
     }  # fmt: skip
@@ -75,6 +77,7 @@ def test_a_trace_begins_anew_at_its_end() -> None:
     assert [of.leaves(0, at) for at in (2.0, 3.5, 16.0)] == [2.0, 4.0, 17.0]
     assert of.leaves(1, 6.0) == 12.0  # it stays over the end
     assert Traced([Spells((0.0,), (10.0,), 10.0)], 1).leaves(0, 4.0) == math.inf
+    assert Traced([Spells((3.0,), (4.0,), 10.0)], 1).back(0, 5.0) == 13.0
 
 
 def test_a_trace_says_when_clients_are_there(tmp_path: Path) -> None:

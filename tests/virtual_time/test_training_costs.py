@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import pytest
+import torch
 
 import fedloom as fl
+from fedloom.algorithms import ALGORITHMS
 from fedloom.core.batches import plan
 from fedloom.core.errors import SettingError
 from fedloom.engines.loop import Loop
+from fedloom.testing import Subject
 from fedloom.virtual_time.training_costs import Cost, Work, costs_of, planned
+from fedloom.virtual_time.virtual_rounds import OnTime
+from small import ONE_SHOT
 from tiny import LOCAL, federation, linear, population
 
 
@@ -32,21 +38,74 @@ def test_a_plan_has_the_examples_and_steps_of_its_batches(size: int, steps: int 
 def test_work_is_of_examples_steps_and_flops() -> None:
     """A product of 4 x 3 takes 24 FLOPs, and its gradient by the weights as many."""
     work = Work(Loop(population(), fl.FedAvg(local=LOCAL)), by_flops=True)
-    assert work.of(0, 0, 1.0) == (24.0, 6, 24 * 48.0)
-    assert work.of(0, 0, 0.5) == (12.0, 3, 12 * 48.0)
-    assert Work(Loop(population(), fl.FedAvg(local=LOCAL)), by_flops=False).of(0, 0, 1.0) == (24.0, 6, 0.0)
+    assert work.of(0, 0, Cost(0, 0)) == (24.0, 6, 24 * 48.0)
+    assert work.of(0, 0, Cost(0, 0, 0.5, 3.0)) == (15.0, 3, 15 * 48.0)
+    assert Work(Loop(population(), fl.FedAvg(local=LOCAL)), by_flops=False).of(0, 0, Cost(0, 0)) == (24.0, 6, 0.0)
 
 
 @pytest.mark.parametrize(
     ("algorithm", "costs"),
     [
-        (fl.FedAvg(local=LOCAL), {"local_update 0 Linear": Cost(60, 60, 1.0)}),
-        (fl.LocalOnly(local=LOCAL), {"local_update 0 Linear": Cost(0, 0, 1.0)}),
-        (fl.Scaffold(local=LOCAL), {"local_update 0 Linear": Cost(120, 120, 1.0)}),
+        (fl.FedAvg(local=LOCAL), {"local_update 0 Linear": Cost(60, 60)}),
+        (fl.FedAvg(local=dataclasses.replace(LOCAL, steps=4)), {"local_update 0 Linear": Cost(60, 60)}),
+        (fl.LocalOnly(local=LOCAL), {"local_update 0 Linear": Cost(0, 0)}),
+        (fl.Scaffold(local=LOCAL), {"local_update 0 Linear": Cost(120, 120)}),
+        (fl.FedSAM(local=LOCAL), {"local_update 0 Linear": Cost(60, 60, 2.0)}),  # two gradients a step
+        (fl.PFedMe(local=LOCAL, K=3), {"local_update 0 Linear": Cost(60, 60, 3.0)}),
     ],
 )  # fmt: skip
-def test_costs_are_bytes_both_ways_and_trainings(algorithm: Any, costs: dict[str, Cost]) -> None:
+def test_costs_are_bytes_both_ways_and_gradients(algorithm: Any, costs: dict[str, Cost]) -> None:
     assert costs_of(job(algorithm)) == costs
+
+
+class Public(fl.FedAvg):
+    """FedAvg with a product of 4 x 3 for each of five rows that every client has beside its own."""
+
+    @fl.on_client
+    def local_update(self, client: fl.Client[Any], w: fl.Weights) -> Any:
+        beside = torch.ones(5, 4) @ w.params["weight"].T
+        state, upload = super().local_update(client, w)
+        (first,) = upload if isinstance(upload, tuple) else (upload,)
+        return state, fl.Weighted(first.value, first.weight + 0 * beside.sum())
+
+
+def test_what_does_not_depend_on_a_clients_examples_is_counted_once() -> None:
+    """Five products of 24 FLOPs are 2.5 gradients of 48."""
+    (cost,) = costs_of(job(Public(local=LOCAL))).values()
+    assert (cost.trainings, cost.beside) == (1.0, 2.5)
+
+
+def test_bytes_that_change_are_not_steady() -> None:
+    """APFL's clients are sent their own models from the second round on."""
+    (cost,) = costs_of(job(ALGORITHMS["apfl_ni"](local=LOCAL))).values()
+    assert not cost.steady
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("name", ALGORITHMS.keys() - {"centralised"})
+def test_what_is_expected_of_a_method_is_what_it_takes(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """FedGKD alone sends more in later rounds than the trial sees, and nobody is thought late who is not."""
+    told, judged = list[tuple[int, int, dict[int, float]]](), OnTime._judged
+
+    def seen(self: OnTime, number: int, took: dict[int, float]) -> dict[int, str]:
+        told.append((self._round, number, took))
+        return judged(self, number, took)
+
+    monkeypatch.setattr(OnTime, "_judged", seen)
+    subject = Subject.of(ONE_SHOT.get(name, ALGORITHMS[name]))
+    fl.run(
+        subject.algorithm, subject.population().federation, dict(subject.models),
+        fl.RunSettings(
+            rounds=3, cohort_size=4, engine="loop", threads=1,
+            clock="lognormal:example=0.01,down=0.001,up=0.001,deadline=1000",
+        ),
+    )  # fmt: skip
+    first = dict[tuple[int, int, int], float]()
+    for round, number, took in told:
+        for k, seconds in took.items():
+            expected = first.setdefault((round, number, k), seconds)
+            assert expected == pytest.approx(seconds, rel=1e-12) or (name == "fedgkd" and expected < seconds)
 
 
 def test_each_architecture_has_costs_of_its_own() -> None:
@@ -63,6 +122,6 @@ class Failing(fl.FedAvg):
 
 def test_a_method_that_fails_is_named() -> None:
     with pytest.raises(
-        SettingError, match=r"before a run with a clock, .* and Failing fails: .*; mend it, or leave out"
+        SettingError, match=r"before a run with a clock, .* and Failing fails: .*; mend it, or leave the clock out"
     ):
         costs_of(job(Failing(local=LOCAL)))

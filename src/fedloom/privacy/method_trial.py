@@ -217,10 +217,10 @@ def _short(algorithm: Algorithm[Any, Any]) -> Algorithm[Any, Any]:
         return algorithm
 
 
-def a_few(federation: Federation, clients: int) -> Federation:
+def a_few(federation: Federation, clients: int, each: int = ROWS) -> Federation:
     """Return clients with a few of a federation's examples each."""
     roles = 1 if federation.local_val is None else 2
-    rows = np.arange(clients * ROWS * roles).reshape(roles, clients, ROWS)
+    rows = np.arange(clients * each * roles).reshape(roles, clients, each)
     train = federation.train.select(rows.reshape(-1) % len(federation.train))
     parts = [by_lists(part.tolist()) for part in rows]
     return Federation(

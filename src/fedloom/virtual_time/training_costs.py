@@ -1,16 +1,21 @@
-"""Costs of a client's exchange before it is computed: examples and FLOPs by its plan, bytes and trainings by a trial.
+"""Costs of a client's exchange before it is computed: examples and FLOPs by its plan and a trial, bytes by a trial.
 
-A method is tried for two rounds on a few clients with few examples. What is seen there of each exchange, the bytes both
-ways and how often a client goes over the batches that are planned, is what it costs every client.
+A method is tried for two rounds on a few clients with few examples, and again with twice as many. What is seen there of
+each exchange is what it costs every client: the bytes both ways, and the FLOPs of matrix products and convolutions.
+These are counted in gradients of one example: as many for each example of the client's plan, and others that do not
+depend on it, such as of public examples. So a teacher, a second model or an inner loop takes its time.
 """
 
 from __future__ import annotations
 
+import itertools
 import warnings
 from collections.abc import Iterator
 from contextlib import closing, suppress
 from dataclasses import dataclass
 from typing import Any
+
+from torch.utils.flop_counter import FlopCounterMode
 
 from fedloom.coordinator.job import Job
 from fedloom.coordinator.settings import RunSettings
@@ -18,23 +23,31 @@ from fedloom.coordinator.thread_count import flops_of
 from fedloom.core.errors import FedloomError, SettingError, first_line
 from fedloom.core.local_training import Local
 from fedloom.core.network_makers import own_defaults
+from fedloom.data import Federation
 from fedloom.engines.engine_options import Options
 from fedloom.engines.links import Asked, Link, Question
 from fedloom.engines.loop import Loop
 from fedloom.engines.message import Answer, Request
-from fedloom.privacy.method_trial import a_few
+from fedloom.privacy.method_trial import ROWS, a_few
 
 
 @dataclass(frozen=True)
 class Cost:
-    """Costs of an exchange for a client: bytes that it receives and sends, and trainings, 2 with two models.
+    """Costs of an exchange for a client.
 
-    A training goes once over the batches that are planned for a round; its epochs count as one.
+    Attributes:
+        down: bytes that it receives.
+        up: bytes that it sends.
+        trainings: gradients of an example for each example of the round's plan, epochs included: 1 of FedAvg.
+        beside: gradients of an example that do not depend on the plan.
+        steady: whether all clients were sent and have sent as many bytes in each round of the trial.
     """
 
     down: float
     up: float
-    trainings: float
+    trainings: float = 1.0
+    beside: float = 0.0
+    steady: bool = True
 
 
 def planned(size: int, plan: Local) -> tuple[int, int]:
@@ -46,7 +59,7 @@ def planned(size: int, plan: Local) -> tuple[int, int]:
     if plan.steps is None:
         return size * plan.epochs, each * plan.epochs
     passes, rest = divmod(plan.steps, max(1, each))
-    return passes * size + min(rest * plan.batch_size, size), plan.steps
+    return passes * size + rest * plan.batch_size, plan.steps
 
 
 def bytes_of(question: Question, request: Request, answer: Answer) -> list[tuple[int, int]]:
@@ -58,26 +71,18 @@ def bytes_of(question: Question, request: Request, answer: Answer) -> list[tuple
 
 
 class Work:
-    """Work of an engine's clients: examples, steps and FLOPs of some trainings of one in a round."""
+    """Work of an engine's clients in exchanges: examples, steps and FLOPs."""
 
     def __init__(self, engine: Any, by_flops: bool) -> None:
         people = engine.population
         self._people, self._plan = people, engine.algorithm.training
         self._flops = {name: flops_of(model, people) if by_flops else 0.0 for name, model in people.models.items()}
 
-    def of(self, client: int, round: int, trainings: float) -> tuple[float, int, float]:
-        """Return examples, steps and FLOPs."""
-        rows, steps = planned(self._size(client, round), self._plan)
-        examples = rows * trainings
-        return examples, int(steps * trainings + 0.5), examples * self._flops[self._people.assignment[client]]
-
-    def trainings(self, client: int, round: int, answer: Answer, place: int) -> float:
-        """Return how often a client has trained, by the steps that its answer tells of. `place`: in the answer."""
-        _, steps = planned(self._size(client, round), self._plan)
-        return sum(each[place] for each in answer.steps) / max(1, steps)
-
-    def _size(self, client: int, round: int) -> int:
-        return int(self._people.at(round).partition.sizes[client])
+    def of(self, client: int, round: int, cost: Cost) -> tuple[float, int, float]:
+        """Return examples, steps and FLOPs of an exchange with a client in a round: gradients of one example count."""
+        rows, steps = planned(int(self._people.at(round).partition.sizes[client]), self._plan)
+        examples = rows * cost.trainings + cost.beside
+        return examples, int(steps * cost.trainings + 0.5), examples * self._flops[self._people.assignment[client]]
 
 
 @own_defaults()
@@ -87,7 +92,35 @@ def costs_of(job: Any) -> dict[str, Cost]:
     Raises:
         SettingError: the method fails.
     """
-    few, settings = a_few(job.federation, 2 * len(job.population.models)), job.settings
+    kinds, plan, out = len(job.population.models), job.algorithm.training, dict[str, Cost]()
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # they come with the run
+            one, two = (_seen_of(job, a_few(job.federation, 2 * kinds, rows)) for rows in (ROWS, 2 * ROWS))
+            each = {name: flops_of(model, job.population) for name, model in job.population.models.items()}
+    except Exception as error:
+        what = str(error) if isinstance(error, FedloomError) else first_line(error)
+        raise SettingError(
+            f"a method is tried on a few examples before a run with a clock, to know what its exchanges cost, and "
+            f"{type(job.algorithm).__name__} fails: {what}; mend it, or leave the clock out"
+        ) from error
+    few, more = planned(ROWS, plan)[0], planned(2 * ROWS, plan)[0]
+    for kind, (small, large) in ((kind, (one[kind], two[kind])) for kind in one if kind in two):
+        # 8 examples and 5 epochs with 100 FLOPs each and 300 of public ones are 4300, of 16 examples they are 8300:
+        # (8300 - 4300) / (80 - 40) = 100, and 4300 - 40 * 100 = 300
+        gradient = each[kind.rpartition(" ")[2]] or 1.0
+        slope = (large.flops - small.flops) / (more - few) if more > few else small.flops / few
+        (down, up), *others = small.bytes
+        out[kind] = Cost(
+            *small.bytes[-1], trainings=slope / gradient, beside=max(0.0, small.flops - slope * few) / gradient,
+            steady=all(other == (down, up) for other in others),
+        )  # fmt: skip
+    return out
+
+
+def _seen_of(job: Any, few: Federation) -> dict[str, _Exchange]:
+    """Return what exchanges with a few clients cost in two rounds; in one where the server trains."""
+    settings = job.settings
     made = Job(
         algorithm=job.algorithm, federation=few, model=job.model, task=job.task,
         settings=RunSettings(
@@ -95,27 +128,25 @@ def costs_of(job: Any) -> dict[str, Cost]:
             measures=settings.measures, headline=settings.headline,
         ),
     )  # fmt: skip
-    parts, once = job.begun_parts.copied(), job.algorithm.requires.server_training
-    seen = _Seen(once)
+    parts, seen = job.begun_parts.copied(), _Seen(job.algorithm.requires.server_training)
     links = (*(link for link in parts.links if link.sums_only), seen)
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # they come with the run
-            options = Options(encoders=parts.encoders, links=links, counts_states=settings.stateless)
-            engine = Loop(made.population, job.algorithm, options)
-            seen.work = Work(engine, by_flops=False)
-            with closing(engine), suppress(_Enough):
-                server = engine.init()
-                for round in range(1 if once else 2):
-                    server = engine.round(server, tuple(range(few.num_clients)), round)
-    except Exception as error:
-        what = str(error) if isinstance(error, FedloomError) else first_line(error)
-        raise SettingError(
-            f"a method is tried on a few examples before a run with a clock, to know what its exchanges cost, and "
-            f"{type(job.algorithm).__name__} fails: {what}; mend it, or leave out what asks for this (deadline=, "
-            "there= or availability= of clock, spares, asynchrony)"
-        ) from error
-    return seen.costs
+    engine = Loop(
+        made.population, job.algorithm,
+        Options(encoders=parts.encoders, links=links, counts_states=settings.stateless),
+    )  # fmt: skip
+    with closing(engine), suppress(_Enough):
+        server = engine.init()
+        for round in range(1 if seen.once else 2):
+            server = engine.round(server, tuple(range(few.num_clients)), round)
+    return seen.exchanges
+
+
+@dataclass
+class _Exchange:
+    """An exchange of a trial: bytes of each client in each round, and the FLOPs of one in the last."""
+
+    bytes: list[tuple[int, int]]
+    flops: float = 0.0
 
 
 class _Enough(Exception):  # noqa: N818  # what follows is the server's
@@ -123,17 +154,18 @@ class _Enough(Exception):  # noqa: N818  # what follows is the server's
 
 
 class _Seen(Link):
-    """Costs of exchanges as they come, the newest of each kind. `once`: the server trains for long after the first."""
+    """Costs of exchanges as they come. `once`: the server trains for long after the first."""
 
     def __init__(self, once: bool) -> None:
-        self.once, self.costs = once, dict[str, Cost]()
-        self.work: Work
+        self.once, self.exchanges = once, dict[str, _Exchange]()
 
     def answers(self, question: Question, answers: Iterator[Asked]) -> Iterator[Asked]:
-        for request, states, answer in answers:
-            (down, up), *_ = bytes_of(question, request, answer)
-            trainings = self.work.trainings(request.clients[0], request.call.round, answer, 0)
-            self.costs[question.kind] = Cost(down, up, trainings)
+        found = self.exchanges.setdefault(question.kind, _Exchange([]))
+        with FlopCounterMode(display=False) as counted:
+            first = next(answers)
+        found.flops = float(counted.get_total_flops())
+        for request, states, answer in itertools.chain([first], answers):
+            found.bytes += bytes_of(question, request, answer)
             yield request, states, answer
         if self.once:
             raise _Enough

@@ -70,7 +70,7 @@ class OnTime(Link):
             round: from 0.
         """
         faults, behind = engine.options.faults, f" 0 {engine.population.assignment[client]}"
-        cost = next((cost for kind, cost in self.costs.items() if kind.endswith(behind)), Cost(0, 0, 1))
+        cost = next((cost for kind, cost in self.costs.items() if kind.endswith(behind)), Cost(0, 0))
         seconds = self._seconds(engine, client, round, cost)
         why, _ = self.outcome(client, self.begins(round), seconds)
         fails = faults is not None and faults(round, 0, client) is not None
@@ -81,20 +81,20 @@ class OnTime(Link):
         if self._engine is None:
             self._engine, self._round, self._start = engine, round, self.begins(round)
         cost, faults, out = self.costs.get(question.kind), engine.options.faults, dict[int, str]()
-        if cost is not None:
+        if cost is not None and cost.steady:
             there = (k for k in question.clients if faults is None or faults(round, number, k) is None)
             out = self._judged(number, {k: self._seconds(engine, k, round, cost) for k in there})
         return out
 
     def answers(self, question: Question, answers: Iterator[Asked]) -> Iterator[Asked]:
-        engine, counted, work = question.engine, question.engine.traffic, self._work_of(question.engine)
+        engine, counted, known = question.engine, question.engine.traffic, self.costs.get(question.kind, Cost(0, 0))
         before = {k: (counted.down[k], counted.up[k]) for k in question.clients}  # what comes on top are states
         for asked in answers:
-            request, _, answer = asked
+            request = asked[0]
             ids, round, took = request.clients, request.call.round, dict[int, float]()
-            for i, (k, (down, up)) in enumerate(zip(ids, bytes_of(question, *asked[::2]), strict=True)):
+            for k, (down, up) in zip(ids, bytes_of(question, request, asked[2]), strict=True):
                 down, up = down + counted.down[k] - before[k][0], up + counted.up[k] - before[k][1]
-                took[k] = self._seconds(engine, k, round, Cost(down, up, work.trainings(k, round, answer, i)))
+                took[k] = self._seconds(engine, k, round, replace(known, down=down, up=up))
             late = self._judged(int(request.call.exchange), took)
             engine.lost.update(late)
             if not late:
@@ -140,7 +140,7 @@ class OnTime(Link):
         return out
 
     def _seconds(self, engine: Any, client: int, round: int, cost: Cost) -> float:
-        examples, steps, flops = self._work_of(engine).of(client, round, cost.trainings)
+        examples, steps, flops = self._work_of(engine).of(client, round, cost)
         return self.clock.seconds(client, round, examples, steps, flops, cost.down, cost.up)
 
     def _work_of(self, engine: Any) -> Work:
@@ -234,8 +234,7 @@ class VirtualTime(Part):
         ):  # fmt: skip
             if forbidden:
                 raise SettingError(f"clock = {settings.clock!r} {why}, got {what}: leave one of them out")
-        if self.clock.deadline is not None or self.clock.comes_and_goes or settings.spares:
-            self.on_time.costs = costs_of(job)
+        self.on_time.costs = costs_of(job)
 
     def absent(self, round: int) -> Collection[int]:
         if not self.clock.comes_and_goes:
