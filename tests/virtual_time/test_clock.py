@@ -93,7 +93,11 @@ def test_the_files_of_a_clock_have_a_number(tmp_path: Path) -> None:
         ("classes:phone=0.7/0.02/20/fast", "is NAME=SHARE/SECONDS/DOWN/UP, numbers all, got 'phone=0.7/0.02/20/fast'"),
         ("classes:phone=0/0.02/20/5", "a class of devices has a share, Mbit/s down and up above 0, and 0 or more"),
         ("classes:a=1/0.02/20/5,a=1/0.02/20/5", "classes of devices have different names, got one twice in"),
-        ("trace", "needs the file of a trace, got 'trace': write trace:FILE.csv"),
+        ("trace", "needs a file, or the folder of a run, got 'trace': write trace:FILE.csv"),
+        (
+            "measured:nowhere",
+            "a measured clock takes the folder of a run of devices, with its audit log, got 'nowhere'",
+        ),
         ("trace:nowhere.csv", "a file of devices is a CSV file in UTF-8, got nowhere.csv: "),
     ],
 )

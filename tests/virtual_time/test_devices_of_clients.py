@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import math
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from fedloom.core.errors import SettingError
 from fedloom.core.random import generator
 from fedloom.virtual_time.clock import Clock
 from fedloom.virtual_time.device_files import Spells
@@ -45,6 +47,21 @@ def test_a_trace_takes_the_seconds_that_fedscale_takes(tmp_path: Path) -> None:
     assert of.seconds(2, 0, 1, 1, 0.0, 125.0, 125.0) == pytest.approx(5.0)  # the first row again
     of = Clock.of(f"trace:{tmp_path / 't.csv'},training=1", 0, 3)
     assert of.seconds(0, 0, 1, 1, 0.0, 0.0, 0.0) == pytest.approx(1.0)
+
+
+def test_a_measured_run_gives_the_medians_of_its_devices(tmp_path: Path) -> None:
+    lines = [("b", 3.0), ("a", 1.0), ("a", 9.0), ("b", 4.0), ("a", 2.0), ("c", None)]
+    text = "".join(
+        json.dumps({"event": "answered", "device": name} | ({} if took is None else {"seconds": took})) + "\n"
+        for name, took in lines
+    )
+    (tmp_path / "audit.jsonl").write_text('{"event": "joined", "device": "a"}\n' + text)
+    of = Clock.of(f"measured:{tmp_path},jitter=0", 0, 3)
+    assert [of.seconds(k, 0, 500, 5, 1e9, 1e6, 1e6) for k in range(3)] == [2.0, 3.5, 2.0]
+    assert of.files != 0
+    (tmp_path / "audit.jsonl").write_text('{"event": "answered", "device": "a"}\n')
+    with pytest.raises(SettingError, match="a measured clock needs answers whose seconds are known, got none in "):
+        Clock.of(f"measured:{tmp_path}", 0, 3)
 
 
 def test_clients_come_and_go_in_cycles() -> None:

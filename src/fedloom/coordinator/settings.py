@@ -149,8 +149,8 @@ class RunSettings(StrictSettings):
     clock: str = setting("none", "--clock KIND", "training", part="fedloom.virtual_time.virtual_rounds:VirtualTime")
     """[Virtual clock](time.md) of a simulation, which counts the seconds that clients would take to receive, compute
     and send: `lognormal:example=0.01,spread=1,down=20,up=5` has log-normal speeds, `classes:...` kinds of devices,
-    `trace:FILE.csv` a trace. In it `deadline=60` leaves out who is late, and `there=0.5,cycle=86400` who is away; with
-    it `spares` are asked at once, and the first that come count."""
+    `trace:FILE.csv` a trace, `measured:RUN` those of a run. In it `deadline=60` leaves out who is late, and
+    `there=0.5,cycle=86400` who is away; with it `spares` are asked at once, and the first that come count."""
     compression: str = setting(
         "none", "--compression ENCODER", "training", part="fedloom.compression.encoders_by_name:Compression"
     )

@@ -17,7 +17,7 @@ import numpy.typing as npt
 from fedloom.core.errors import SettingError
 from fedloom.core.grammar import arguments, by_name, find
 from fedloom.core.random import generator
-from fedloom.virtual_time.device_files import DeviceClass, check_classes
+from fedloom.virtual_time.device_files import DeviceClass, audit_of, check_classes
 from fedloom.virtual_time.devices_of_clients import (
     Absence,
     Always,
@@ -25,6 +25,7 @@ from fedloom.virtual_time.devices_of_clients import (
     absence,
     log_normal,
     of_classes,
+    of_run,
     of_trace,
 )
 from fedloom.wording import local_path, whole
@@ -46,7 +47,7 @@ def _classes_missing(given: Mapping[str, Any]) -> str:
 
 
 def _file_missing(given: Mapping[str, Any]) -> str:
-    return "" if "file" in given else "the file of a trace"
+    return "" if "file" in given else "a file, or the folder of a run"
 
 
 @dataclass(frozen=True)
@@ -74,6 +75,7 @@ KINDS = by_name(
           dict.fromkeys(_SPEEDS, float), _speed_missing, log_normal),
      Kind("classes:phone=0.7/0.02/20/5,laptop=0.3/0.002/100/40 or classes:FILE.csv",
           {"file": str}, _classes_missing, of_classes, classes=True),
+     Kind("measured:RUN", {"file": str}, _file_missing, of_run),
      Kind("trace:FILE.csv or trace:FILE.csv,availability=FILE.csv",
           {"file": str, "availability": str, "training": float}, _file_missing, of_trace))
 )  # fmt: skip
@@ -135,7 +137,7 @@ class Clock:
             up: bytes that it sends.
         """
         of = self.devices
-        computing = float(of.example[client]) * examples + float(of.flop[client]) * flops
+        computing = float(of.example[client]) * examples + float(of.flop[client]) * flops + float(of.exchange[client])
         if self._jitter:
             z = generator(self._seed, "clock", "jitter", round, client).standard_normal()
             computing *= math.exp(self._jitter * z)
@@ -225,5 +227,6 @@ def _digest(files: Iterable[str]) -> int:
     """Return a number of what is in files."""
     found = hashlib.blake2b(digest_size=8)
     for file in files:
-        found.update(local_path(file).read_bytes())
+        place = local_path(file)
+        found.update((audit_of(file) if place.is_dir() else place).read_bytes())
     return int.from_bytes(found.digest(), "little") >> 2

@@ -9,9 +9,12 @@ after which it begins anew, and lists of the seconds at which the client becomes
 from __future__ import annotations
 
 import csv
+import json
 import math
+import statistics
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from fedloom.core.errors import SettingError
 from fedloom.wording import local_path
@@ -109,6 +112,35 @@ def availability(file: str) -> list[Spells]:
         Spells(tuple(begin for begin, _ in of), tuple(end for _, end in of), lengths[client])
         for client, of in spells.items()
     ]
+
+
+def measured(run: str) -> list[float]:
+    """Return the seconds of each device of a run, by its audit log: the median of its answers in rounds, by device.
+
+    Raises:
+        SettingError: there is no such log, or it tells of no seconds.
+    """
+    file, seconds = audit_of(run), dict[str, list[float]]()
+    try:
+        for line in map(json.loads, file.read_text(encoding="ascii").splitlines()):
+            if line["event"] == "answered" and "seconds" in line:
+                seconds.setdefault(line["device"], []).append(float(line["seconds"]))
+    except (OSError, ValueError, TypeError, KeyError) as error:
+        raise SettingError(
+            f"a measured clock takes the folder of a run of devices, with its audit log, got {run!r}: {error}; name "
+            "the folder that fedloom serve has written"
+        ) from None
+    if not seconds:
+        raise SettingError(
+            f"a measured clock needs answers whose seconds are known, got none in {file}: it is of an earlier version, "
+            "or of a run under masks; measure again"
+        )
+    return [statistics.median(seconds[device]) for device in sorted(seconds)]
+
+
+def audit_of(run: str) -> Path:
+    """Return the audit log of a run's folder."""
+    return local_path(run) / "audit.jsonl"
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from fedloom.core.random import generator
-from fedloom.virtual_time.device_files import Spells, availability, capacities, classes
+from fedloom.virtual_time.device_files import Spells, availability, capacities, classes, measured
 
 Numbers = npt.NDArray[np.float64]
 _MBIT = 1e6 / 8  # bytes
@@ -27,12 +27,14 @@ class Devices:
         flop: seconds for each FLOP.
         down: bytes a second that a client receives.
         up: bytes a second that it sends.
+        exchange: seconds of each exchange, whatever it is.
     """
 
     example: Numbers
     flop: Numbers
     down: Numbers
     up: Numbers
+    exchange: Numbers
 
 
 class Absence(Protocol):
@@ -157,6 +159,7 @@ def log_normal(given: Mapping[str, Any], seed: int, clients: int) -> Devices:
         flop=own / given["flops"] if "flops" in given else nothing,
         down=given.get("down", np.inf) * _MBIT * line,
         up=given.get("up", np.inf) * _MBIT * line,
+        exchange=nothing,
     )
 
 
@@ -174,6 +177,7 @@ def of_classes(given: Mapping[str, Any], seed: int, clients: int) -> Devices:
         flop=np.zeros(clients),
         down=np.array([kind.down for kind in kinds])[of] * _MBIT,
         up=np.array([kind.up for kind in kinds])[of] * _MBIT,
+        exchange=np.zeros(clients),
     )
 
 
@@ -187,7 +191,15 @@ def of_trace(given: Mapping[str, Any], seed: int, clients: int) -> Devices:
     of = np.arange(clients) % len(rows)
     computing, rate = (np.array(column)[of] for column in zip(*rows, strict=True))
     rate = rate * _KBIT
-    return Devices(given.get("training", 3.0) * computing / 1000.0, np.zeros(clients), rate, rate)
+    nothing = np.zeros(clients)
+    return Devices(given.get("training", 3.0) * computing / 1000.0, nothing, rate, rate, exchange=nothing)
+
+
+def of_run(given: Mapping[str, Any], seed: int, clients: int) -> Devices:
+    """Return devices that take as long as those of a measured run, for whatever they are asked."""
+    found = measured(given["file"])
+    nothing, endless = np.zeros(clients), np.full(clients, np.inf)
+    return Devices(nothing, nothing, endless, endless, np.array(found)[np.arange(clients) % len(found)])
 
 
 def absence(given: Mapping[str, Any], seed: int, clients: int) -> Absence:

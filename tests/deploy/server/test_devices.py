@@ -108,7 +108,11 @@ def of_loop(algorithm: Any, faults: Faults | None = None, **more: Any) -> Any:
 @pytest.mark.some(1)
 @pytest.mark.parametrize("algorithm", [FedAvg(local=LOCAL), PFedSD(local=LOCAL), Scaffold(local=LOCAL)])
 def test_a_run_of_devices_has_the_numbers_of_the_loop(algorithm: Any, tmp_path: Path) -> None:
-    history, want = Fleetwide(tmp_path, algorithm).job().run(), of_loop(algorithm)
+    ours, want = Fleetwide(tmp_path, algorithm), of_loop(algorithm)
+    history = ours.job().run()
+    of_rounds = [line for line in ours.log() if "seconds" in line]
+    assert Counter(line["round"] for line in of_rounds) == dict.fromkeys(range(1, 6), 3)
+    assert {line["method"] for line in of_rounds} == {"local_update"}
     assert history.metrics == want.metrics
     same(want.server, history.server, "the server state")
     assert history.metrics[-1]["val_accuracy"] is not None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import re
+import time
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from types import MappingProxyType
@@ -132,10 +133,12 @@ class Devices(Engine):
     def _ask_devices(self, call: Call, clients: Sequence[int], send: Send) -> Iterator[tuple[Request, Any, Answer]]:
         if self.watch is not None:
             raise SettingError("a round of devices cannot be replayed, since their examples are not here")
-        requests = {k: self.request(call, [k], send) for k in clients}
+        requests, asked = {k: self.request(call, [k], send) for k in clients}, time.monotonic()
         if self._final is None:
             for k, response in self.taken(requests, call.broadcast, self.read_answer):
-                self._fleet.audit("answered", self._fleet.names[k], round=call.round + 1, method=call.method)
+                fields: dict[str, Any] = {"round": call.round + 1, "method": call.method}
+                fields |= {} if call.exchange == EVALUATING else {"seconds": round(time.monotonic() - asked, 3)}
+                self._fleet.audit("answered", self._fleet.names[k], **fields)
                 yield requests[k], *response
             return
         for k, _ in self.taken(requests, call.broadcast, lambda request, message: None):
