@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from torch import nn
 
 import fedloom as fl
 from fedloom.algorithms import ALGORITHMS
@@ -37,21 +38,22 @@ def test_a_plan_has_the_examples_and_steps_of_its_batches(size: int, steps: int 
 
 def test_work_is_of_examples_steps_and_flops() -> None:
     """A product of 4 x 3 takes 24 FLOPs, and its gradient by the weights as many."""
-    work = Work(Loop(population(), fl.FedAvg(local=LOCAL)), by_flops=True)
-    assert work.of(0, 0, Cost(0, 0)) == (24.0, 6, 24 * 48.0)
-    assert work.of(0, 0, Cost(0, 0, 0.5, 3.0)) == (15.0, 3, 15 * 48.0)
-    assert Work(Loop(population(), fl.FedAvg(local=LOCAL)), by_flops=False).of(0, 0, Cost(0, 0)) == (24.0, 6, 0.0)
+    engine, plain = Loop(population(), fl.FedAvg(local=LOCAL)), Cost(0, 0, gradient=48.0)
+    work = Work(engine, by_flops=True)
+    assert work.of(0, 0, plain) == (24.0, 6, 24 * 48.0)
+    assert work.of(0, 0, dataclasses.replace(plain, trainings=0.5, beside=3.0)) == (15.0, 3, 15 * 48.0)
+    assert Work(engine, by_flops=False).of(0, 0, plain) == (24.0, 6, 0.0)
 
 
 @pytest.mark.parametrize(
     ("algorithm", "costs"),
     [
-        (fl.FedAvg(local=LOCAL), {"local_update 0 Linear": Cost(60, 60)}),
-        (fl.FedAvg(local=dataclasses.replace(LOCAL, steps=4)), {"local_update 0 Linear": Cost(60, 60)}),
-        (fl.LocalOnly(local=LOCAL), {"local_update 0 Linear": Cost(0, 0)}),
-        (fl.Scaffold(local=LOCAL), {"local_update 0 Linear": Cost(120, 120)}),
-        (fl.FedSAM(local=LOCAL), {"local_update 0 Linear": Cost(60, 60, 2.0)}),  # two gradients a step
-        (fl.PFedMe(local=LOCAL, K=3), {"local_update 0 Linear": Cost(60, 60, 3.0)}),
+        (fl.FedAvg(local=LOCAL), {"local_update 0 Linear": Cost(60, 60, gradient=48.0)}),
+        (fl.FedAvg(local=dataclasses.replace(LOCAL, steps=4)), {"local_update 0 Linear": Cost(60, 60, gradient=48.0)}),
+        (fl.LocalOnly(local=LOCAL), {"local_update 0 Linear": Cost(0, 0, gradient=48.0)}),
+        (fl.Scaffold(local=LOCAL), {"local_update 0 Linear": Cost(120, 120, gradient=48.0)}),
+        (fl.FedSAM(local=LOCAL), {"local_update 0 Linear": Cost(60, 60, 2.0, gradient=48.0)}),  # two gradients a step
+        (fl.PFedMe(local=LOCAL, K=3), {"local_update 0 Linear": Cost(60, 60, 3.0, gradient=48.0)}),
     ],
 )  # fmt: skip
 def test_costs_are_bytes_both_ways_and_gradients(algorithm: Any, costs: dict[str, Cost]) -> None:
@@ -106,6 +108,26 @@ def test_what_is_expected_of_a_method_is_what_it_takes(name: str, monkeypatch: p
         for k, seconds in took.items():
             expected = first.setdefault((round, number, k), seconds)
             assert expected == pytest.approx(seconds, rel=1e-12) or (name == "fedgkd" and expected < seconds)
+
+
+@pytest.mark.slow
+def test_a_front_that_is_computed_once_counts_in_full() -> None:
+    """The clients of a simulation compute it in each pass, whatever the simulation does."""
+
+    def network() -> nn.Module:
+        front = nn.Linear(4, 8).requires_grad_(False)
+        return nn.Sequential(front, nn.Tanh(), nn.Linear(8, 3))
+
+    def seconds(front: Any) -> float:
+        made = fl.Job(
+            algorithm=fl.FedAvg(local=LOCAL), federation=federation(), model=network,
+            settings=fl.RunSettings(
+                rounds=1, cohort_size=3, engine="loop", threads=1, front=front, clock="lognormal:flops=1000,spread=0"
+            ),
+        )  # fmt: skip
+        return made.run().series("virtual_seconds")[-1]
+
+    assert seconds("auto") == seconds("off") == 24 * (2 * 4 * 8 + 2 * 2 * 8 * 3) / 1000
 
 
 def test_each_architecture_has_costs_of_its_own() -> None:

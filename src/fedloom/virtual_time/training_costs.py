@@ -41,6 +41,7 @@ class Cost:
         trainings: gradients of an example for each example of the round's plan, epochs included: 1 of FedAvg.
         beside: gradients of an example that do not depend on the plan.
         steady: whether all clients were sent and have sent as many bytes in each round of the trial.
+        gradient: FLOPs of the gradient of an example, of the whole network, whatever of it is computed once.
     """
 
     down: float
@@ -48,6 +49,7 @@ class Cost:
     trainings: float = 1.0
     beside: float = 0.0
     steady: bool = True
+    gradient: float = 0.0
 
 
 def planned(size: int, plan: Local) -> tuple[int, int]:
@@ -70,19 +72,22 @@ def bytes_of(question: Question, request: Request, answer: Answer) -> list[tuple
     return [(each.total(), sent.total()) for each, sent in zip(down, up, strict=True)]
 
 
+def architecture_of(kind: str) -> str:
+    """Return the architecture in the name of an exchange, `Question.kind`."""
+    return kind.split(" ", 2)[2]
+
+
 class Work:
-    """Work of an engine's clients in exchanges: examples, steps and FLOPs."""
+    """Work of an engine's clients in exchanges: examples, steps, and FLOPs where they count (`by_flops`)."""
 
     def __init__(self, engine: Any, by_flops: bool) -> None:
-        people = engine.population
-        self._people, self._plan = people, engine.algorithm.training
-        self._flops = {name: flops_of(model, people) if by_flops else 0.0 for name, model in people.models.items()}
+        self._people, self._plan, self._by_flops = engine.population, engine.algorithm.training, by_flops
 
     def of(self, client: int, round: int, cost: Cost) -> tuple[float, int, float]:
         """Return examples, steps and FLOPs of an exchange with a client in a round: gradients of one example count."""
         rows, steps = planned(int(self._people.at(round).partition.sizes[client]), self._plan)
         examples = rows * cost.trainings + cost.beside
-        return examples, int(steps * cost.trainings + 0.5), examples * self._flops[self._people.assignment[client]]
+        return examples, int(steps * cost.trainings + 0.5), examples * cost.gradient * self._by_flops
 
 
 @own_defaults()
@@ -108,12 +113,13 @@ def costs_of(job: Any) -> dict[str, Cost]:
     for kind, (small, large) in ((kind, (one[kind], two[kind])) for kind in one if kind in two):
         # 8 examples and 5 epochs with 100 FLOPs each and 300 of public ones are 4300, of 16 examples they are 8300:
         # (8300 - 4300) / (80 - 40) = 100, and 4300 - 40 * 100 = 300
-        gradient = each[kind.rpartition(" ")[2]] or 1.0
+        flops = each[architecture_of(kind)]
+        gradient = flops or 1.0
         slope = (large.flops - small.flops) / (more - few) if more > few else small.flops / few
         (down, up), *others = small.bytes
         out[kind] = Cost(
             *small.bytes[-1], trainings=slope / gradient, beside=max(0.0, small.flops - slope * few) / gradient,
-            steady=all(other == (down, up) for other in others),
+            steady=all(other == (down, up) for other in others), gradient=flops,
         )  # fmt: skip
     return out
 

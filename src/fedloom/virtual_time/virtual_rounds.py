@@ -18,7 +18,7 @@ from fedloom.core.errors import SettingError
 from fedloom.engines.links import Asked, Link, Question
 from fedloom.evaluate.measure import Measure
 from fedloom.virtual_time.clock import Clock
-from fedloom.virtual_time.training_costs import Cost, Work, bytes_of, costs_of
+from fedloom.virtual_time.training_costs import Cost, Work, architecture_of, bytes_of, costs_of
 
 VIRTUAL_SECONDS = Measure(
     "virtual_seconds", "Virtual time", "virtual time",
@@ -69,9 +69,9 @@ class OnTime(Link):
             client: its number.
             round: from 0.
         """
-        faults, behind = engine.options.faults, f" 0 {engine.population.assignment[client]}"
-        cost = next((cost for kind, cost in self.costs.items() if kind.endswith(behind)), Cost(0, 0))
-        seconds = self._seconds(engine, client, round, cost)
+        faults, name = engine.options.faults, engine.population.assignment[client]
+        first = next((kind for kind in self.costs if kind.split(" ", 1)[1] == f"0 {name}"), f" 0 {name}")
+        seconds = self._seconds(engine, client, round, self._cost_of(first))
         why, _ = self.outcome(client, self.begins(round), seconds)
         fails = faults is not None and faults(round, 0, client) is not None
         return math.inf if why or fails else seconds
@@ -80,14 +80,14 @@ class OnTime(Link):
         engine, round, number = question.engine, question.call.round, int(question.call.exchange)
         if self._engine is None:
             self._engine, self._round, self._start = engine, round, self.begins(round)
-        cost, faults, out = self.costs.get(question.kind), engine.options.faults, dict[int, str]()
-        if cost is not None and cost.steady:
+        cost, faults, out = self._cost_of(question.kind), engine.options.faults, dict[int, str]()
+        if cost.steady:
             there = (k for k in question.clients if faults is None or faults(round, number, k) is None)
             out = self._judged(number, {k: self._seconds(engine, k, round, cost) for k in there})
         return out
 
     def answers(self, question: Question, answers: Iterator[Asked]) -> Iterator[Asked]:
-        engine, counted, known = question.engine, question.engine.traffic, self.costs.get(question.kind, Cost(0, 0))
+        engine, counted, known = question.engine, question.engine.traffic, self._cost_of(question.kind)
         before = {k: (counted.down[k], counted.up[k]) for k in question.clients}  # what comes on top are states
         for asked in answers:
             request = asked[0]
@@ -138,6 +138,13 @@ class OnTime(Link):
             if why:
                 out[k] = why
         return out
+
+    def _cost_of(self, kind: str) -> Cost:
+        """Return what an exchange costs; of one that the trial has not seen, a plain training of its architecture."""
+        if kind in self.costs:
+            return self.costs[kind]
+        alike = (cost for other, cost in self.costs.items() if architecture_of(other) == architecture_of(kind))
+        return replace(next(alike, Cost(0, 0)), trainings=1.0, beside=0.0, steady=False)
 
     def _seconds(self, engine: Any, client: int, round: int, cost: Cost) -> float:
         examples, steps, flops = self._work_of(engine).of(client, round, cost)
