@@ -13,11 +13,13 @@ import torch
 from torch import Tensor, nn
 
 import fedloom as fl
-from fedloom.compression.compressed_uploads import Compressed
+from fedloom.compression.compressed_uploads import Compressed, CompressedDown
 from fedloom.compression.encoders_by_name import compressed
+from fedloom.compression.fewer_bits import Bits
 from fedloom.core import tree
 from fedloom.core.errors import NonFiniteError, SettingError
 from fedloom.core.types import Params
+from fedloom.engines.encoding import Encoders
 from fedloom.engines.engine_options import Options
 from fedloom.engines.loop import Loop
 from fedloom.engines.stacked import Stacked
@@ -204,6 +206,53 @@ def test_what_is_left_is_that_of_answers_that_count() -> None:
         states.append([engine.states[k].kept for k in (0, 1)])
     assert same(states[0][0], states[1][0])
     assert not same(states[0][1], states[1][1])
+
+
+# ---- downloads
+
+
+@pytest.mark.parametrize("method", [fl.Scaffold, fl.FedNova])
+def test_encoded_downloads_have_the_bits_and_bytes_of_the_loop_on_devices(method: Any) -> None:
+    """Trained is the model that was read, and what an upload changes is its difference to that one."""
+    algorithm, ends = method(local=LOCAL), []
+    down = CompressedDown(rounding=Bits(8))
+    for kind in (Loop, DevicesInProcess, Messages, Stacked):
+        engine = kind(population(linear), algorithm, Options(encoders=(compressed("topk:5"), down)))
+        server = engine.init()
+        for round in range(2):
+            server = engine.round(server, (0, 1), round)
+        ends.append((server, dict(engine.traffic.down), dict(engine.traffic.up)))
+        engine.close()
+    assert same(ends[1], ends[0])
+    assert same(ends[2], ends[0])
+    assert same(ends[3][0], ends[0][0], atol=1e-5)
+    assert all(end[1:] == ends[0][1:] for end in ends)
+    sets = 2 if method is fl.Scaffold else 1
+    assert ends[0][1] == {0: sets * 23, 1: sets * 23}
+
+
+def test_downloads_are_drawn_by_round_and_right_in_the_mean() -> None:
+    encoders = Encoders((CompressedDown(rounding=Bits(2)),), fl.FedAvg(local=LOCAL))
+    model = fl.Weights({"w": torch.linspace(-1, 1, 21)}, {"n": torch.tensor(3)})
+    (read,) = encoders.whole(encoders.small((model,), 7))
+    assert torch.equal(read.buffers["n"], model.buffers["n"])
+    assert same(encoders.whole(encoders.small((model,), 7)), (read,))
+    reads = torch.stack([encoders.whole(encoders.small((model,), key))[0].params["w"] for key in range(900)])
+    assert torch.allclose(reads.mean(0), model.params["w"], atol=0.08)
+    assert not torch.equal(reads[0], reads[1])
+
+
+def test_a_device_refuses_a_download_of_another_shape() -> None:
+    options = Options(encoders=(CompressedDown(rounding=Bits(8)),))
+    engine = DevicesInProcess(population(linear), fl.FedAvg(local=LOCAL), options)
+    encoders: Any = engine.runtime.encoders
+    server, small, wrong = engine.init(), encoders.small, fl.Weights({"weight": torch.ones(2, 4)})
+    encoders.small = lambda broadcast, key: small((wrong,), key)
+    encoders.whole = lambda travelled: tuple(server.values())
+    after = engine.round(server, (0, 1), 0)
+    assert same(after, server)
+    assert len(engine.traffic.failed) == 2
+    assert "broadcast[0].params['weight'] must be torch.float32 [3, 4] as in this" in engine.traffic.failed[0].reason
 
 
 # ---- runs

@@ -88,7 +88,7 @@ def test_words_that_are_none_are_refused_before_the_run(text: str, said: str) ->
     ("more", "said"),
     [
         ({"secure_aggregation": "range=8"}, "'bits:4' is read upload by upload, and masked .*secure_aggregation = "),
-        ({"partial_sums": 2}, "is of single uploads, and sums travel as they are, got partial_sums = 2: leave one"),
+        ({"partial_sums": 2}, "is of single messages, and partial_sums = 2 sends sums: leave one of them out"),
         ({"algorithm": fl.Centralised(local=LOCAL)}, "is of what travels, got Centralised, which has all examples"),
         ({"algorithm": fl.FedMD(local=LOCAL)}, "FedMD"),
         ({"algorithm": fl.IFCA(local=LOCAL)}, "of the model that was sent, and local_update uploads one in whose"),
@@ -146,6 +146,43 @@ class Thirds(fl.Encoder):
 
     def decode(self, sent: Any, like: Params) -> Params:
         return Params({name: sent[name].expand(t.shape) for name, t in like.items()})
+
+
+WRONG = ["topk:0.5", "lowrank:1", "sign", "bits:8?feedback=true", "float17", "mine:Thirds"]
+
+
+@pytest.mark.parametrize("text", WRONG)
+def test_only_whole_models_are_sent(text: str) -> None:
+    with pytest.raises(SettingError, match=r"sent whole models, .* got compression_down = |unknown compress"):
+        job("none", compression_down=text).run()
+
+
+def test_models_that_are_sent_encoded_are_trained_under_masks() -> None:
+    history = job("none", compression_down="bits:8", secure_aggregation="range=8").run()
+    whole = job("none", secure_aggregation="range=8").run()
+    assert whole.series("bytes_down")[1] - history.series("bytes_down")[1] == 3 * (60 - 23)
+
+
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [
+        ({"partial_sums": 2}, "compression_down = 'bits:8' is of single messages, and partial_sums = 2 sends sums"),
+        ({"algorithm": fl.Centralised(local=LOCAL)}, "compression_down = 'bits:8' is of what travels, got Centralised"),
+    ],
+)
+def test_what_encoded_downloads_cannot_be_with(more: dict[str, Any], said: str) -> None:
+    with pytest.raises(SettingError, match=said):
+        job("none", compression_down="bits:8", **more).run()
+
+
+def test_both_ways() -> None:
+    """Of 15 numbers in 2 tensors; the model that the server evaluates is its own, whole."""
+    whole, small = (job("bits:4", compression_down=text).run() for text in ("none", "bits:8"))
+    assert whole.series("bytes_down")[1] == 3 * 60
+    assert small.series("bytes_down")[1] == 3 * (12 + 3 + 2 * 4)
+    assert list(small.series("bytes_up")) == list(whole.series("bytes_up"))
+    assert small.metrics[0]["global_loss"] == whole.metrics[0]["global_loss"]
+    assert small.metrics[1]["global_loss"] != whole.metrics[1]["global_loss"]
 
 
 def test_an_encoder_of_ones_own_is_for_simulations(tmp_path: Path) -> None:

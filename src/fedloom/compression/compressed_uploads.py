@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -83,6 +83,12 @@ class Compressed(Encoder):
 
     def _few(self, like: Named) -> Named:
         return like if self.fewer is None else self.fewer.shapes(like)
+
+
+class CompressedDown(Compressed):
+    """What the server sends to all clients, in fewer bits."""
+
+    of_downloads: ClassVar[bool] = True
 
 
 def _parted(values: Params) -> tuple[Named, Named]:

@@ -1,11 +1,12 @@
-"""The setting `compression`: encoders by the names that people type, and the part of a run that has them."""
+"""The settings `compression` and `compression_down`: encoders by the names that people type, and their parts."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, Literal
 
-from fedloom.compression.compressed_uploads import Compressed
+from fedloom.compression.compressed_uploads import Compressed, CompressedDown
 from fedloom.compression.fewer_bits import Bits, Float16, Rounding, Signs
 from fedloom.compression.fewer_numbers import Fewer, LowRank, RandK, TopK
 from fedloom.coordinator.part import Brief, Part
@@ -108,21 +109,57 @@ class Compression(Part):
         return (compressed(settings.compression),)
 
     def check(self, job: Any) -> None:
-        settings, name = job.settings, type(job.algorithm).__name__
-        for forbidden, what, why in (
-            (settings.secure_aggregation != "none", f"secure_aggregation = {settings.secure_aggregation!r}",
-             "is read upload by upload, and masked ones are added up unread"),
-            (settings.partial_sums is not None, f"partial_sums = {settings.partial_sums}",
-             "is of single uploads, and sums travel as they are"),
-            (job.algorithm.requires.one_place, f"{name}, which has all examples in one place",
-             "is of what travels"),
-        ):  # fmt: skip
-            if forbidden:
-                raise SettingError(f"compression = {settings.compression!r} {why}, got {what}: leave one of them out")
-        trial = Part()
-        trial.links = self.links
-        plain = replace(settings, compression="none", privacy="none")  # whose parts would try, too
-        try:
-            try_round(replace(job, settings=plain), [trial])
-        except SettingError as error:
-            raise (error.__cause__ if isinstance(error.__cause__, SettingError) else error) from None
+        settings = job.settings
+        if settings.secure_aggregation != "none":
+            raise SettingError(
+                f"compression = {settings.compression!r} is read upload by upload, and masked ones are added up unread,"
+                f" got secure_aggregation = {settings.secure_aggregation!r}: leave one of them out"
+            )
+        _check_travels(job, f"compression = {settings.compression!r}", self.links)
+
+
+class DownCompression(Part):
+    """Part that `RunSettings.compression_down` names."""
+
+    def __init__(self, encoder: Encoder) -> None:
+        self.links = (Smaller(encoder),)
+
+    @classmethod
+    def of(cls, job: Brief) -> DownCompression:
+        return cls(*cls.encoders(job.settings))
+
+    @classmethod
+    def encoders(cls, settings: RunSettings) -> tuple[Encoder, ...]:
+        """Return the encoder of what all clients are sent.
+
+        Raises:
+            SettingError: the setting names none, or one that leaves most of a model out.
+        """
+        text = settings.compression_down
+        made = compressed(text)
+        if made.fewer is not None or made.feedback or isinstance(made.rounding, Signs):
+            raise SettingError(
+                f"clients are sent whole models, of which nothing is left, got compression_down = {text!r}: write "
+                "bits:8 or float16"
+            )
+        return (CompressedDown(rounding=made.rounding, whole=made.whole),)
+
+    def check(self, job: Any) -> None:
+        _check_travels(job, f"compression_down = {job.settings.compression_down!r}", self.links)
+
+
+def _check_travels(job: Any, said: str, links: Sequence[Link]) -> None:
+    """Raise SettingError where nothing travels that is encoded, or a round with one batch for each client fails."""
+    sums, name = job.settings.partial_sums, type(job.algorithm).__name__
+    if sums is not None:
+        raise SettingError(f"{said} is of single messages, and partial_sums = {sums} sends sums: leave one of them out")
+    if job.algorithm.requires.one_place:
+        raise SettingError(f"{said} is of what travels, got {name}, which has all examples in one place: leave it out")
+    trial = Part()
+    trial.links = links
+    others = dict.fromkeys(("compression", "compression_down", "privacy", "secure_aggregation"), "none")
+    plain = replace(job.settings, **others)  # whose parts would try, too
+    try:
+        try_round(replace(job, settings=plain), [trial])
+    except SettingError as error:
+        raise (error.__cause__ if isinstance(error.__cause__, SettingError) else error) from None

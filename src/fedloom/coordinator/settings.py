@@ -158,6 +158,10 @@ class RunSettings(StrictSettings):
     or a count), `randk:0.01`, `sign`, `lowrank:2`, `float16`, or a chain, `topk:0.01+bits:4`. `?feedback=true` adds
     what is left of an upload to the client's next one, as topk, sign and lowrank do unless told otherwise;
     `?scope=whole` encodes an upload as one vector, `?scope=tensor` each tensor. One of your own is `module:name`."""
+    compression_down: str = setting(
+        "none", "--compression-down ENCODER", "training", part="fedloom.compression.encoders_by_name:DownCompression"
+    )
+    """[Encoder of what all clients are sent](compression.md#downloads), whole models: `bits:8` or `float16`."""
     partial_sums: Count | None = None
     """Parts into which a cohort is cut, in the order of its clients; the uploads of each part are summed, then the
     sums. Ranks and workers [send sums alone](ranks.md#partial-sums). Results depend on the number of parts in the

@@ -175,7 +175,11 @@ class AskedCohort:
         engine, name = self.engine, self._name(fn)
         number = max((self.exchanges.get(k, 0) for k in self.clients), default=0)
         rate = engine.algorithm.local.rate(self.round)
-        call = Call(name, broadcast, self.round, number, rate, works=engine.options.works)
+        encoders, encoded = engine.runtime.encoders, None
+        if encoders is not None and encoders.download is not None:
+            encoded = encoders.small(broadcast, derive(engine.population.seed, "downloads", self.round, name))
+            broadcast = encoders.whole(encoded)
+        call = Call(name, broadcast, self.round, number, rate, works=engine.options.works, encoded=encoded)
         return Question(engine, call, sorted(self.clients), name, engine.bill(name), self.architecture)
 
     def _parts(self) -> list[tuple[int, ...]]:
@@ -296,7 +300,7 @@ class AskedCohort:
         for work, found in answer.after.items():
             engine.traffic.found(work, {ids[i]: tree.take(found, i) for i in good})
         bill = engine.bill(request.call.method)
-        engine.traffic.count("down", ids, bill.of_request(request.call.broadcast, request.scatter, n))
+        engine.traffic.count("down", ids, bill.of_request(request.call.sent, request.scatter, n))
         engine.traffic.count("up", ids, bill.of_uploads(answer.upload, n) if answer.up is None else answer.up)
         if engine.watch is None:
             return

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace as replace_fields
+from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -41,16 +42,19 @@ class WithKept:
 class Encoders:
     """The encoders of a run over the methods of its algorithm.
 
+    `encoders`: those of uploads. `download`: that of what all clients are sent, if there is one.
+
     Raises:
         SettingError: no method uploads named tensors.
     """
 
     def __init__(self, encoders: Sequence[Encoder], algorithm: Algorithm[Any, Any]) -> None:
-        self.encoders, kind = tuple(encoders), type(algorithm)
+        self.encoders, kind = tuple(e for e in encoders if not e.of_downloads), type(algorithm)
+        self.download: Any = next((e for e in encoders if e.of_downloads), None)
         methods = [name for name in dir(kind) if getattr(getattr(kind, name, None), "on_client", False)]
         self.bills = {name: PayloadSize(getattr(algorithm, name)) for name in methods}
-        self.sets = {name: sets_in(bill.up) for name, bill in self.bills.items()}
-        if not any(self.sets.values()):
+        self.sets = {name: sets_in(bill.up) for name, bill in self.bills.items()} if self.encoders else {}
+        if self.encoders and not any(self.sets.values()):
             raise SettingError(
                 f"{type(self.encoders[0]).__name__} encodes the Weights and Params of uploads, and {kind.__name__} "
                 "uploads none by the annotations of its methods: leave it out, or annotate what they return"
@@ -115,8 +119,7 @@ class Encoders:
                 )
             left.append(new)
             before = name
-        like = Params({name: t.new_empty((0, *t.shape)) for name, t in values.items()})
-        return Encoded(sent=sent, like=like), left
+        return Encoded(sent=sent, like=_like(values)), left
 
     def decode(self, question: Question, asked: Asked, *, blank: bool = False) -> Tree:
         """Return the uploads of n clients as their methods made them, up to what encoders lose.
@@ -139,6 +142,24 @@ class Encoders:
             return values if model is None else Params({name: model.params[name] + t for name, t in values.items()})
 
         return _with_sets(answer.upload, _is_encoded, decoded)
+
+    def small(self, broadcast: Tree, key: int) -> Tree:
+        """Return what travels of what all clients are sent. `key`: of what is drawn for it."""
+
+        def encoded(values: Params) -> Encoded:
+            server = SimpleNamespace(key=torch.tensor(key, device=next((t.device for t in values.values()), None)))
+            return Encoded(sent=self.download.encode(server, values, self.download.init(values))[0], like=_like(values))
+
+        return _with_sets(broadcast, is_named, encoded)
+
+    def whole(self, travelled: Tree, *, blank: bool = False) -> Tree:
+        """Return what clients are sent, of what has travelled; `blank`: without storage, of shapes alone."""
+
+        def decoded(node: Encoded) -> Params:
+            like = Params({name: t.new_empty(t.shape[1:], device="meta") for name, t in node.like.items()})
+            return like if blank else self.download.decode(node.sent, like)
+
+        return _with_sets(travelled, _is_encoded, decoded)
 
     def _decoded(self, sent: Any, like: Params) -> Params:
         values = sent
@@ -191,6 +212,10 @@ def _with_sets(upload: Tree, is_one: Callable[[Any], bool], made: Callable[[Any]
         elif is_one(node):
             nodes[place] = made(node)
     return tree.unflatten(nodes, spec)
+
+
+def _like(values: Params) -> Params:
+    return Params({name: t.new_empty((0, *t.shape)) for name, t in values.items()})
 
 
 def _without_storage(like: Params) -> Params:

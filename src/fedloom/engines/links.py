@@ -48,6 +48,8 @@ class Encoder:
 
     of_differences: ClassVar[bool] = True
     """Refuse a model in whose place nothing was sent, or one of several."""
+    of_downloads: ClassVar[bool] = False
+    """Encode what the server sends to all clients, whole, in the place of uploads; nothing is kept of it."""
 
     def init(self, params: Params) -> Tree:
         """Return what a client keeps for one such set, at first: a pytree of tensors.

@@ -42,6 +42,12 @@ class Call:
     split: Split | None = None  # on which a client is evaluated
     sums: tuple[tuple[int, ...], ...] = ()  # clients whose uploads are added up before they are sent, where they are
     works: tuple[str, ...] = ()  # what is computed on what each client has trained: `EVALUATION`, or module:function
+    encoded: tuple[Any, ...] | None = None  # what travels in the place of `broadcast`, which was read of it
+
+    @property
+    def sent(self) -> tuple[Any, ...]:
+        """What travels to all clients."""
+        return self.broadcast if self.encoded is None else self.encoded
 
 
 @dataclass(frozen=True)

@@ -81,7 +81,7 @@ class Processes(Engine):
 
     def _ask_processes(self, call: Call, shares: Sequence[Share], send: Send, free: list[int]) -> Iterator[Response]:
         """Yield answers as they come. `free`: processes without work."""
-        sizes, broadcast = self.population.sizes, (next(self._calls), part(call.broadcast))
+        sizes, broadcast = self.population.sizes, (next(self._calls), part(call.sent))
         remaining = sorted(shares, key=lambda share: (sizes[list(share)].sum(), -share[0]))
         tries = dict.fromkeys(shares, 0)
         responses: list[Response] = []

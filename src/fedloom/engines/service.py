@@ -150,7 +150,7 @@ class Service:
         if type(works) is not list or len(works) > _WORKS or not all(type(name) is str for name in works):
             raise CodecError(f"works must be at most {_WORKS} names, got {works!r:.80}")
         if "broadcast" in message.parts:
-            self._broadcast = number, message.parts["broadcast"]
+            self._broadcast = number, self._whole(message.parts["broadcast"])
         if self._broadcast[0] != number:
             raise CodecError(f"the request belongs to broadcast {number}, which was not sent")
         try:
@@ -166,6 +166,11 @@ class Service:
         if not 0 <= call.round < 1 << 30:
             raise CodecError(f"round must be in 0..{(1 << 30) - 1}, got {call.round!s:.80}")
         return Request(call, ids, keys, accepted, message.parts.get("scatter", ()))
+
+    def _whole(self, travelled: Any, *, blank: bool = False) -> Any:
+        """Return what all clients are sent, of what has travelled; `blank`: without storage."""
+        encoders = self.runtime.encoders
+        return travelled if encoders is None else encoders.whole(travelled, blank=blank)
 
     def _clients(self, head: Mapping[str, Any]) -> tuple[int, ...]:
         """Return the numbers of clients within this population, whose first client has number 0."""
@@ -186,7 +191,7 @@ class Service:
         if name not in ("broadcast", "scatter") or not isinstance(like, tuple) or len(like) > len(annotations):
             raise CodecError(f"{head.get('method')!r:.80} takes {len(annotations)} arguments, got a part {name!r:.80}")
         annotations = annotations[: len(like)] if name == "broadcast" else annotations[len(annotations) - len(like) :]
-        values = like if name == "broadcast" else unstacked_shapes(like)
+        values = self._whole(like, blank=True) if name == "broadcast" else unstacked_shapes(like)
         weights = runtime.initial(runtime.population.assignment[ids[0]])
         for i, (value, annotation) in enumerate(zip(values, annotations, strict=True)):
             check_argument(value, annotation, weights, f"{name}[{i}]")

@@ -34,7 +34,7 @@ class Messages(Engine):
         self.num_broadcasts = 0
 
     def answers(self, call: Call, clients: Sequence[int], send: Send) -> Iterator[tuple[Request, Any, Answer]]:
-        broadcast: Part | None = part(call.broadcast)
+        broadcast: Part | None = part(call.sent)
         self.num_broadcasts += 1
         for k in clients:
             request = self.request(call, [k], send)

@@ -67,7 +67,7 @@ def planned(size: int, plan: Local) -> tuple[int, int]:
 def bytes_of(question: Question, request: Request, answer: Answer) -> list[tuple[int, int]]:
     """Return the bytes that each client of an answer has received and sent, as they are counted."""
     n, bill = len(request.clients), question.bill
-    down = bill.of_request(request.call.broadcast, request.scatter, n)
+    down = bill.of_request(request.call.sent, request.scatter, n)
     up = bill.of_uploads(answer.upload, n) if answer.up is None else answer.up
     return [(each.total(), sent.total()) for each, sent in zip(down, up, strict=True)]
 

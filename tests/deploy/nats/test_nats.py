@@ -59,16 +59,32 @@ def test_three_devices_under_masks_have_the_bits_of_the_simulation(federation: F
     """As `fedloom serve` and `fedloom join` run them."""
     folder = federation.folder
     whole = written(folder, rounds=3, devices=3)
-    text = (
-        (folder / "fed.toml").read_text().replace("cohort_size = 2", 'cohort_size = 3, secure_aggregation = "range=8"')
-    )
-    (folder / "fed.toml").write_text(text)
+    text = (folder / "fed.toml").read_text()
+    asked = 'cohort_size = 3, secure_aggregation = "range=8", compression_down = "bits:8"'
+    (folder / "fed.toml").write_text(text.replace("cohort_size = 2", asked))
     federation.serve(*secured(folder, "nats", [0, 1, 2]), least=3)
     for k in range(3):
         federation.join(k)
     assert {*federation.ended().values()} == {0}, federation.text("server")
     assert (folder / "out" / "metrics.jsonl").read_bytes() == of_loop(folder, whole)
     assert "uploads leave this device under masks: secure_aggregation = range=8" in flat(federation, "device0")
+
+
+def test_devices_that_encode_have_the_bits_and_bytes_of_the_simulation(federation: Federation) -> None:
+    """What they leave out stays with them from round to round."""
+    folder = federation.folder
+    whole = written(folder, rounds=3)
+    text = (folder / "fed.toml").read_text()
+    text = text.replace("cohort_size = 2", 'cohort_size = 2, compression = "topk:0.2+bits:4"')
+    (folder / "fed.toml").write_text(text)
+    federation.serve(*secured(folder, "nats"))
+    for k in range(2):
+        federation.join(k)
+    assert {*federation.ended().values()} == {0}, federation.text("server")
+    found = (folder / "out" / "metrics.jsonl").read_bytes()
+    assert found == of_loop(folder, whole)
+    sizes = [json.loads(line)["bytes_up"] for line in found.splitlines()[1:]]
+    assert sizes == 3 * [2 * (2 + 4 + 2)]  # of each 3 of 15 numbers, their scale, and 4 bits a place
 
 
 def test_keys_decide_who_is_in_and_a_killed_server_and_device_go_on(federation: Federation) -> None:

@@ -135,13 +135,13 @@ class Devices(Engine):
             raise SettingError("a round of devices cannot be replayed, since their examples are not here")
         requests, asked = {k: self.request(call, [k], send) for k in clients}, time.monotonic()
         if self._final is None:
-            for k, response in self.taken(requests, call.broadcast, self.read_answer):
+            for k, response in self.taken(requests, call.sent, self.read_answer):
                 fields: dict[str, Any] = {"round": call.round + 1, "method": call.method}
                 fields |= {} if call.exchange == EVALUATING else {"seconds": round(time.monotonic() - asked, 3)}
                 self._fleet.audit("answered", self._fleet.names[k], **fields)
                 yield requests[k], *response
             return
-        for k, _ in self.taken(requests, call.broadcast, lambda request, message: None):
+        for k, _ in self.taken(requests, call.sent, lambda request, message: None):
             self._handed_out.add(k)
             self._fleet.audit("kept", self._fleet.names[k], round=call.round + 1, model=self._final["kind"])
 

@@ -113,4 +113,4 @@ class MaskedExchange:
                 raise RefusedError(at_batch(what, where))
             return request, states, answer
 
-        return dict(self.engine.taken(requests, self.call.broadcast, read, fields))
+        return dict(self.engine.taken(requests, self.call.sent, read, fields))
