@@ -19,7 +19,8 @@ from fedloom.compression.fewer_bits import Bits
 from fedloom.core import tree
 from fedloom.core.errors import NonFiniteError, SettingError
 from fedloom.core.types import Params
-from fedloom.engines.encoding import Encoders
+from fedloom.engines.chain import chain_of
+from fedloom.engines.encoding import Decoded, Encoders
 from fedloom.engines.engine_options import Options
 from fedloom.engines.loop import Loop
 from fedloom.engines.stacked import Stacked
@@ -229,6 +230,13 @@ def test_encoded_downloads_have_the_bits_and_bytes_of_the_loop_on_devices(method
     assert all(end[1:] == ends[0][1:] for end in ends)
     sets = 2 if method is fl.Scaffold else 1
     assert ends[0][1] == {0: sets * 23, 1: sets * 23}
+
+
+def test_uploads_beside_encoded_downloads_go_their_own_way() -> None:
+    """Under masks there is nothing to be read of them."""
+    for encoders, read in (((CompressedDown(rounding=Bits(8)),), False), ((compressed("bits:8"),), True)):
+        links = chain_of(Options(encoders=encoders)).links
+        assert any(isinstance(link, Decoded) for link in links) == read
 
 
 def test_downloads_are_drawn_by_round_and_right_in_the_mean() -> None:

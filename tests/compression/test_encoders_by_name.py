@@ -215,6 +215,7 @@ def trial(name: str, text: str) -> tuple[int, int]:
 
 
 @pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:.* weighs a distance to the running statistics")
 @pytest.mark.parametrize("text", ["bits:4", "topk:0.05"])
 @pytest.mark.parametrize("name", sorted(ALGORITHMS))
 def test_every_method_uploads_less_or_is_refused_by_name(name: str, text: str) -> None:

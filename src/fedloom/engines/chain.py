@@ -63,7 +63,7 @@ def chain_of(options: Options) -> Chain:
     limit = bound(options.bound)
     links: list[Link | None] = [
         None if options.faults is None else Lost(options.faults),
-        _decoded() if options.encoders else None,
+        _decoded() if any(not e.of_downloads for e in options.encoders) else None,
         None if options.attack is None else Lies(options.attack),
         StatesCounted() if options.counts_states else None,
         None if limit is None else Bounded(limit),
