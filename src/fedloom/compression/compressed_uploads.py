@@ -86,7 +86,7 @@ class Compressed(Encoder):
 
 
 class CompressedDown(Compressed):
-    """What the server sends to all clients, in fewer bits."""
+    """Encoder of what the server sends to all clients, in fewer bits."""
 
     of_downloads: ClassVar[bool] = True
 

@@ -46,7 +46,7 @@ class Call:
 
     @property
     def sent(self) -> tuple[Any, ...]:
-        """What travels to all clients."""
+        """Arguments as they travel to all clients."""
         return self.broadcast if self.encoded is None else self.encoded
 
 
