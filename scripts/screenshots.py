@@ -93,9 +93,10 @@ def cut(shown) -> list[str]:  # type: ignore[no-untyped-def]
 
 
 def used(shown, path: Path) -> None:  # type: ignore[no-untyped-def]
-    """Use what a reader may: smoothing, the heads of tables, the view of a client; and take a picture."""
-    if (smoothing := shown.query_selector("main > .choice select, .methods .choice select")) is not None:
-        smoothing.select_option("5")
+    """Use what a reader may (curves over bytes, smoothing, heads of tables, a client), and take a picture."""
+    for kind, chosen in ((".over", "bytes"), (":not(.over)", "5")):
+        if (choice := shown.query_selector(f"main > .choice{kind} select, .methods .choice{kind} select")) is not None:
+            choice.select_option(chosen)
     for head in shown.query_selector_all("#summary th:nth-child(2) .sort"):
         head.click()
     if len(chosen := shown.query_selector_all(".view select")) > 1 and len(chosen[1].query_selector_all("option")) > 1:

@@ -34,12 +34,12 @@ def test_the_headline_by_hand(tmp_path: Path) -> None:
     run_of(tmp_path / "0", [0.1, 0.5], seed=0)
     run_of(tmp_path / "1", [0.1, 0.7], seed=1)
     table = comparison.headline(methods(tmp_path))
-    ((label, accuracy, mb, seconds),) = table.rows
-    costs = ["mb_per_round", "seconds_per_round"]
+    ((label, accuracy, down, up, seconds),) = table.rows
+    costs = ["mb_down_per_round", "mb_up_per_round", "seconds_per_round"]
     assert [c.name for c in table.columns] == ["method", "global_accuracy", *costs]
     assert label == "fedavg"
     assert (accuracy.mean, accuracy.std) == (pytest.approx(0.6), pytest.approx(math.sqrt(0.02)))
-    assert (mb.mean, seconds.mean) == (1.0, pytest.approx(0.501))
+    assert (down.mean, up.mean, seconds.mean) == (0.0, 1.0, pytest.approx(0.501))
     run_of(tmp_path / "2", [0.1, 0.7], "fedntd")
     table = comparison.headline(methods(tmp_path))
     assert [row[-1] for row in table.rows] == [2, 1]  # runs, where methods have not the same number of them

@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import hashlib
 import re
-from typing import Any
 from xml.etree import ElementTree
 
 import numpy as np
@@ -13,7 +12,7 @@ import pytest
 from jinja2 import UndefinedError
 
 from fedloom import History
-from fedloom.report import figures, write
+from fedloom.report import figures
 from fedloom.report.methods import Method, Run
 from fedloom.report.number_table import Column, Table
 from fedloom.report.page import Page, _templates
@@ -174,14 +173,3 @@ def test_the_policy_names_the_digests_of_style_and_script_and_a_missing_name_is_
         assert f"'sha256-{digest}'" in html or f"&#39;sha256-{digest}&#39;" in html
     with pytest.raises(UndefinedError):
         _templates().from_string("{{ nothing }}").render()
-
-
-@pytest.mark.parametrize(("rows", "dash"), [([["a", 1], ["b", None]], True), ([["a", 1]], False)])
-def test_a_dash_is_explained_where_there_is_one(rows: list[Any], dash: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    table = Table("targets", [Column("m", "method"), Column("r", "rounds")], rows)
-    monkeypatch.setattr(write.comparison, "targets", lambda methods, metric: table)
-    page = Page("title", {}, "lead")
-    write._targets(page, [method()])
-    captions = [shown.caption for kind, shown in page.sections[0].blocks if kind == "table"]
-    assert captions
-    assert all(("A dash: not every run reached it." in caption) is dash for caption in captions)

@@ -24,8 +24,10 @@ def test_a_new_name_stands_behind_the_last_sign() -> None:
 def test_columns_are_parted_by_commas(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     seen: list[object] = []
     monkeypatch.setattr(printed_results, "summary", lambda *folders, **more: seen.append((folders, more)) or "said")
-    args = argparse.Namespace(directories=["a"], against=None, reading="last", name=[], columns="x,y", out=None)
+    args = argparse.Namespace(
+        directories=["a"], against=None, reading="last", name=[], columns="x,y", to="0.8", out=None
+    )
     assert printed_results.summarise(args, Terminal()) == 0
-    wanted = {"against": None, "reading": "last", "names": {}, "columns": ["x", "y"]}
+    wanted = {"against": None, "reading": "last", "names": {}, "columns": ["x", "y"], "to": "0.8"}
     assert seen == [((Path("a"),), wanted)]
     assert capsys.readouterr().out == "said\n"

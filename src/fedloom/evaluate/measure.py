@@ -29,7 +29,7 @@ class Measure:
     """Its name among others of its kind: in legends and columns."""
     meaning: str
     """Its meaning, and over whom. One sentence; a remark may follow."""
-    unit: Literal["%", "points", "loss", ""] = "%"
+    unit: Literal["%", "points", "loss", "s", ""] = "%"
     """Shares (0..1 in the record) are printed in %, differences of shares in points, other numbers as they are."""
     better: Literal["high", "low"] | None = "high"
     """None: neither."""
@@ -63,8 +63,8 @@ class Measure:
     @property
     def axis(self) -> str:
         """The label of an axis."""
-        names = {"%": f"{self.what} (%)", "points": f"{self.title.lower()} (points)", "loss": "loss"}
-        return names.get(self.unit, self.title)
+        of = f"{self.title.lower()} ({self.unit})"
+        return {"%": f"{self.what} (%)", "points": of, "s": of, "loss": "loss"}.get(self.unit, self.title)
 
 
 @dataclass(frozen=True)

@@ -106,7 +106,9 @@ def _noisy(block: Block) -> list[tuple[float, list[Hashable]]]:
     return list(zip(deviations, own.values(), strict=True)) if free else []
 
 
-def difference(gaps: Sequence[float], noise: Noise | None = None, level: float = 0.95) -> Difference | None:
+def difference(
+    gaps: Sequence[float], noise: Noise | None = None, level: float = 0.95, least: float = 0.0
+) -> Difference | None:
     """Return the mean of paired differences with its interval by Student's t; None where nothing tells their deviation.
 
     The deviation is that of the table, or that of these differences where it is larger; of one pair the table's alone.
@@ -116,12 +118,13 @@ def difference(gaps: Sequence[float], noise: Noise | None = None, level: float =
         gaps: one for each common seed.
         noise: of the table (`pooled`); None: these differences are all that is known.
         level: the probability with which an interval has the true difference.
+        least: the deviation is no smaller, as that of numbers that were rounded: equal ones may differ.
     """
     n = len(gaps)
     own = Noise(statistics.stdev(gaps), n - 1) if n > 1 else None
     known = [one for one in (noise, own) if one is not None]
     if not n or not known:
         return None
-    deviation, df = max(one.deviation for one in known), max(one.df for one in known)
-    half = student_quantile((1 + level) / 2, df) * deviation / math.sqrt(n) if n == 1 or any(gaps) else 0.0
+    deviation, df = max(least, *(one.deviation for one in known)), max(one.df for one in known)
+    half = student_quantile((1 + level) / 2, df) * deviation / math.sqrt(n) if n == 1 or any(gaps) or least else 0.0
     return Difference(statistics.fmean(gaps), half, n)

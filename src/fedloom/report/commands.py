@@ -15,6 +15,11 @@ def _report(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--out", type=directory, metavar="DIR", help="where the report goes (default: report/ in the directory)"
     )
+    parser.add_argument(
+        "--over", default="rounds", metavar="X", help="what learning curves are drawn over in files, and first on the "
+        "page: rounds, bytes or virtual_time (default: rounds)",
+    )  # fmt: skip
+    _add_level(parser)
     _add_names(parser)
     parser.set_defaults(allow_code=False)
 
@@ -32,11 +37,20 @@ def _summary(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--columns", metavar="C", help="columns of accuracies in this order, with commas: seeds, readings as of "
         "--reading; differences for their table, noted for that of a method's own numbers, or some of these by name, "
-        "client_gap (default: all)",
+        "client_gap (default: all of these); rounds_to, bytes_to, bytes_down_to, bytes_up_to, seconds_to (virtual "
+        "time): what it costs to reach --to",
     )  # fmt: skip
+    _add_level(parser)
     _add_names(parser)
     parser.add_argument("--out", type=directory, metavar="DIR", help="where summary.tex, summary.md and summary.csv go")
     parser.set_defaults(allow_code=False)
+
+
+def _add_level(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--to", metavar="LEVEL", help="level whose cost in rounds, bytes and virtual time is shown: a value, 0.8, or a "
+        "share of where the method ends that others are compared with (default: 95%%)",
+    )  # fmt: skip
 
 
 def _add_names(parser: argparse.ArgumentParser) -> None:

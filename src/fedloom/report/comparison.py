@@ -43,12 +43,14 @@ def headline(methods: Sequence[Method]) -> Table:
         row: list[Any] = [m.last(c.name) for c in measured_columns]
         row[3] = m.last(of_global, last_rounds)
         better = m.spread(lambda run: share_better_than_local_only(run, methods))
-        cells.append([m.label, *row, better, *map(m.spread, (megabytes, seconds)), len(m.counted_runs)])
+        moved = [m.spread(functools.partial(megabytes, way=way)) for way in ("bytes_down", "bytes_up")]
+        cells.append([m.label, *row, better, *moved, m.spread(seconds), len(m.counted_runs)])
     columns = [
         Column("method", "method"),
         *measured_columns,
         Column("better_than_local_only", "than alone", percent, "high", "clients better off, %"),
-        Column("mb_per_round", "MB", amount, "low", "a round"),
+        Column("mb_down_per_round", "MB down", amount, "low", "a round"),
+        Column("mb_up_per_round", "MB up", amount, "low", "a round"),
         Column("seconds_per_round", "training, s", amount, "low", "a round"),
         Column("runs", "runs", whole),
     ]
@@ -149,9 +151,9 @@ def personal_by_name(run: Run) -> dict[str, float]:
     return {name: values[str(k)] for k, name in names if str(k) in values}
 
 
-def megabytes(run: Run) -> float | None:
-    """Return the MB of a round's downloads and uploads of all clients, mean over rounds; None before the first."""
-    return run.rows[-1]["bytes"] / run.rounds / 1e6 if run.rounds else None
+def megabytes(run: Run, way: str) -> float | None:
+    """Return the MB of a round's `bytes_down` or `bytes_up` of all clients, mean over rounds; None before the first."""
+    return sum(row.get(way) or 0 for row in run.rows) / run.rounds / 1e6 if run.rounds else None
 
 
 def seconds(run: Run) -> float | None:

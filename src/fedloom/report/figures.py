@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from fedloom.report.comparison import all_gains, last_personal
+from fedloom.report.cost_axes import cost_axis
 from fedloom.report.methods import Curve, Floats, Method
 from fedloom.report.number_table import format_of, with_unit
 from fedloom.report.style import (
@@ -40,19 +41,15 @@ MOST_POINTS = 300  # dots in a row of clients; more clients are shown as this nu
 def curves(
     methods: Sequence[Method], name: str, ylabel: str, *, x: str = "round", percent: bool = True
 ) -> Figure | None:
-    """Draw a measure over rounds, bytes (`x="bytes"`) or seconds: mean over seeds, and a band from lowest to highest.
+    """Draw a measure over rounds, or a cost so far (`x="bytes"`): mean over seeds, and a band from lowest to highest.
 
     None where no method has it.
     """
-    unit, xlabel = {
-        "round": (1.0, "round"),
-        "bytes": (1e-6, "MB downloaded and uploaded"),
-        "seconds": (1.0, "seconds"),
-    }[x]
     scale = 100.0 if percent else 1.0
     measured = [(m, c) for m in methods if (c := m.curve(name, x)) is not None]
     if not measured:
         return None
+    axis = cost_axis(x, max(float(c.x[-1]) for _, c in measured))
     with drawing():
         names_at_ends = 1 < len(methods) <= _MOST_LABELS
         width, height = HALF
@@ -64,15 +61,15 @@ def curves(
         for method, curve in measured:
             label, place = plain(f" {method.label}"), same[method.number]
             with_band = banded and len(method.counted_runs) > 1
-            _line(axes, curve.x * unit, curve, scale, method.number, with_band, label, place)
-        _frame(axes, xlabel, ylabel, share=percent and "forgetting" not in name)
+            _line(axes, curve.x / axis.unit, curve, scale, method.number, with_band, label, place)
+        _frame(axes, axis.label, ylabel, share=percent and "forgetting" not in name)
         if (chance := methods[0].chance(name)) is not None:
             _chance_line(axes, chance.value * scale, percent)
         for method, curve in measured:
             if method.is_reference and len(measured) > 1:
                 level: dict[str, Any] = {"color": colour(method.number), "lw": 0.9, "alpha": 0.7, "zorder": 1}
                 axes.axhline(float(curve.mean[-1]) * scale, gid=f"level.{method.number}", **level)
-        right = max(float(c.x[-1]) for _, c in measured) * unit
+        right = max(float(c.x[-1]) for _, c in measured) / axis.unit
         axes.set_xlim(0, right or 1)
         if names_at_ends and x == "round":
             called = {m.number: f"{m.label} (same)" if same[m.number][0] else m.label for m, _ in measured}
@@ -98,23 +95,26 @@ def same_lines(methods: Sequence[Method], name: str, x: str = "round") -> list[l
     return [group for _, group in groups]
 
 
-def together(method: Method, series: Mapping[str, str], ylabel: str, *, percent: bool = True) -> Figure | None:
-    """Draw several measures of one method over rounds, `series` their labels; None where none was measured."""
+def together(
+    method: Method, series: Mapping[str, str], ylabel: str, *, x: str = "round", percent: bool = True
+) -> Figure | None:
+    """Draw several measures of one method, `series` their labels; `x` as of `curves`. None where none was measured."""
     measured = [
-        (i, label, c) for i, (name, label) in enumerate(series.items()) if (c := method.curve(name)) is not None
+        (i, label, c) for i, (name, label) in enumerate(series.items()) if (c := method.curve(name, x)) is not None
     ]
     if not measured:
         return None
+    axis = cost_axis(x, max(float(c.x[-1]) for *_, c in measured))
     scale = 100.0 if percent else 1.0
     with drawing():
         figure, axes = canvas(WIDE)
         for i, _, curve in measured:
-            _line(axes, curve.x, curve, scale, i, len(method.counted_runs) > 1)
-        _frame(axes, "round", ylabel, share=percent)
+            _line(axes, curve.x / axis.unit, curve, scale, i, len(method.counted_runs) > 1)
+        _frame(axes, axis.label, ylabel, share=percent)
         for i, name in enumerate(series):
             if (chance := method.chance(name)) is not None:
                 _chance_line(axes, chance.value * scale, percent, colour(i))
-        axes.set_xlim(0, max(float(c.x[-1]) for *_, c in measured) or 1)
+        axes.set_xlim(0, max(float(c.x[-1]) for *_, c in measured) / axis.unit or 1)
         label_ends(axes, [(c.x[-1], c.mean[-1] * scale, i, label) for i, label, c in measured])
     return figure
 

@@ -158,8 +158,8 @@ class Table:
             return "–"
         if column.show is None:
             return str(value)
-        if isinstance(value, Interval):
-            return value.text(column.show)
+        if hasattr(value, "text"):  # an interval, a cost of reaching a level
+            return str(value.text(column.show))
         if not isinstance(value, Spread):
             return column.show(value)
         if math.isnan(value.std):
@@ -179,9 +179,9 @@ class Table:
         """
         column = self.columns[i]
         means = {
-            k: v.mean if isinstance(v, Spread) else v
+            k: mean
             for k, row in enumerate(self.rows)
-            if (v := row[i]) is not None and not self.is_reference(k)
+            if (v := row[i]) is not None and not self.is_reference(k) and (mean := getattr(v, "mean", v)) != math.inf
         }
         show = column.show or str
         if column.best is None or len({show(v) for v in means.values()}) < 2:

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from fedloom.report import figures, sentences
+from fedloom.report.cost_axes import OVER
 from fedloom.report.methods import Method
-from fedloom.report.over_seeds import compared
-from fedloom.report.several_seeds import undefined
+from fedloom.report.over_seeds import compared, undefined
 from fedloom.report.standings import chance_text, standing_of, standing_table, standings, verdict
 
 if TYPE_CHECKING:
@@ -42,8 +42,11 @@ def _first_curve(page: Page, methods: Sequence[Method]) -> PageFigure | None:
         return over_rounds(page, methods, name)
     main, measures = methods[0].headline, sentences.series(methods[0])
     series, share = {name: measure.label for name, measure in measures.items()}, main.unit == "%"
-    figure = figures.together(methods[0], series, measures[f"global_{main.name}"].axis, percent=share)
-    if figure is None:
+    drawn = [
+        figures.together(methods[0], series, measures[f"global_{main.name}"].axis, x=x, percent=share)
+        for x in dict.fromkeys(("round", OVER[page.over]))
+    ]
+    if (figure := drawn[0]) is None:
         return None
     meanings = [
         f"{label.capitalize()}: {measures[name].meaning}" for name, label in series.items() if methods[0].curve(name)
@@ -59,15 +62,18 @@ def _first_curve(page: Page, methods: Sequence[Method]) -> PageFigure | None:
     caption = f"{' '.join(meanings)}{sentences.describe_bands(methods)}"
     names = dict(enumerate(series.values()))
     title, digits = capital(main.title), 1 if share else 3
-    return page.figure(figure, main.name, title, caption, wide=True, names=names, digits=digits)
+    return page.figure(figure, main.name, title, caption, wide=True, names=names, digits=digits, kept=drawn[-1])
 
 
 def over_rounds(page: Page, methods: Sequence[Method], name: str) -> PageFigure | None:
     """Return the figure of a measure over rounds, a line per method; None where no run has measured it."""
     measure = methods[0].measures[name]
     caption, share = measure.caption, measure.unit in ("%", "points")
-    figure = figures.curves(methods, name, measure.axis, percent=share)
-    if figure is None:
+    drawn = [
+        figures.curves(methods, name, measure.axis, x=x, percent=share)
+        for x in dict.fromkeys(("round", OVER[page.over]))
+    ]
+    if (figure := drawn[0]) is None:
         return None
     caption += sentences.describe_levels(methods, name, figure)
     if (name == "personal_worst_tenth" or name in compared(methods)) and len(methods) > 1:
@@ -75,7 +81,7 @@ def over_rounds(page: Page, methods: Sequence[Method], name: str) -> PageFigure 
     caption = caption.rstrip() + sentences.describe_same(methods, name)
     caption += undefined(methods, name) + sentences.describe_missing(methods, name)
     caption += sentences.describe_bands(methods)
-    return page.figure(figure, name, measure.title, caption, digits=1 if share else 3)
+    return page.figure(figure, name, measure.title, caption, digits=1 if share else 3, kept=drawn[-1])
 
 
 def capital(text: str) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from fedloom.coordinator.chosen_rounds import newest
@@ -93,10 +93,15 @@ def noise_of(methods: Sequence[Method], name: str, way: str, last_rounds: int) -
 
     Only methods on the problem of the first count, and of runs that did not finish those that are equally long.
     """
+    return noise_among(methods, lambda run: _reading(run, name, way, last_rounds))
+
+
+def noise_among(methods: Sequence[Method], number_of: Callable[[Run], float]) -> Noise | None:
+    """Return the deviation of paired differences of a number of each run, as `noise_of`; NaN is no number."""
     blocks: dict[int | None, dict[int, dict[object, float]]] = {}
     for m in (m for m in methods if m.problem == methods[0].problem):
         for run in m.counted_runs:
-            value = _reading(run, name, way, last_rounds)
+            value = number_of(run)
             if run.seed is not None and not math.isnan(value):
                 block = blocks.setdefault(None if run.finished else run.rounds, {})
                 block.setdefault(m.number, {})[run.draw, str(run.clients)] = value
@@ -112,10 +117,9 @@ def paired_difference(
     noise: Noise | None = None,
     level: float = 0.95,
 ) -> Interval | None:
-    """Return the difference of a method to another over their common seeds; None with fewer than two.
+    """Return the difference of a method to another over their common seeds, as `paired`; None with fewer than two.
 
-    An unfinished run is compared with one that is as long, and with no other. The interval has no values that no
-    difference of the measure can have: shares differ by at most 100 %.
+    The interval has no values that no difference of the measure can have: shares differ by at most 100 %.
 
     Args:
         method: the first of the two.
@@ -126,15 +130,32 @@ def paired_difference(
         noise: of all methods of the table (`noise_of`); None: these two are all of it.
         level: the probability with which the interval has the true difference.
     """
+    most = {"%": 1.0, "points": 2.0}.get(method.measures[name].unit, math.inf)
+    return paired(method, other, lambda run: _reading(run, name, way, last_rounds), noise, level, most)
+
+
+def paired(
+    method: Method,
+    other: Method,
+    number_of: Callable[[Run], float],
+    noise: Noise | None = None,
+    level: float = 0.95,
+    most: float = math.inf,
+    least: float = 0.0,
+) -> Interval | None:
+    """Return the difference of two methods in a number of each run, over common seeds; None with fewer than two.
+
+    An unfinished run is compared with one that is as long, and with no other. `most`: that there can be. `least`: as of
+    `evaluate.paired_differences.difference`.
+    """
     if method.problem != other.problem:
         return None
     both = [(run, beside) for run in method.counted_runs for beside in other.counted_runs if run.pairs_with(beside)]
     ended = [(a, b) for a, b in both if (a.finished and b.finished) or a.rounds == b.rounds]
     pairs = {(a.draw, str(a.clients)): (a, b) for a, b in ended}  # a seed that occurs twice counts once
-    gaps = [_reading(a, name, way, last_rounds) - _reading(b, name, way, last_rounds) for a, b in pairs.values()]
-    if len(gaps) < 2 or any(map(math.isnan, gaps)) or (found := difference(gaps, noise, level)) is None:
+    gaps = [number_of(a) - number_of(b) for a, b in pairs.values()]
+    if len(gaps) < 2 or any(map(math.isnan, gaps)) or (found := difference(gaps, noise, level, least)) is None:
         return None
-    most = {"%": 1.0, "points": 2.0}.get(method.measures[name].unit, math.inf)
     low, high = max(found.mean - found.half, -most), min(found.mean + found.half, most)
     return Interval(found.mean, low, high, found.pairs, most)
 
@@ -158,6 +179,17 @@ def count_text(counts: Iterable[int]) -> str:
     several = sorted(set(counts))
     span = f"{several[0]}" if len(several) == 1 else f"{several[0]} to {several[-1]}"
     return f"{span} seed{'s' * (span != '1')}"
+
+
+def undefined(methods: Sequence[Method], name: str) -> str:
+    """Say for how many clients a measure has no value, at most, and that a run has none; "" where all have one."""
+    missing = f"{name}_undefined"
+    records = [run.history.metrics for m in methods for run in m.counted_runs]
+    newest = [found for of in records if (found := next((r for r in reversed(of) if name in r), None)) is not None]
+    lost = [r[name] is None for r in newest if missing in r]
+    most = max((r.get(missing, 0) for r in newest if r[name] is not None), default=0)
+    said = f" Undefined for up to {most:g} clients of a run, which its mean leaves out." if most else ""
+    return said + " Undefined at the end of a run where no client has it, or a model says nothing (NaN)." * any(lost)
 
 
 PARTITION = {True: "fixed", False: "varied", None: ""}

@@ -47,17 +47,25 @@
   }
 
   // Values under the pointer: a path has the points of a curve, and its figure says which values its axes go between.
+  const value = (place, [from, to, low, high]) => low + ((place - from) / (to - from)) * (high - low);
+  const path_of = (points) => points.map((point, i) => `${i ? "L" : "M"} ${point.join(" ")}`).join(" ");
+  const points_of = (path) => {
+    const numbers = (path?.getAttribute("d").match(/-?[\d.]+/g) ?? []).map(Number);
+    return numbers.flatMap((at, i) => (i % 2 ? [] : [[at, numbers[i + 1]]]));
+  };
+  const files_over = document.querySelector("main").dataset.over;
+  const axes = Object.fromEntries(all(".axes").map((script) => [script.dataset.prefix, JSON.parse(script.textContent)]));
   const watch = (svg) => {
-    const [x, y] = [svg.dataset.x, svg.dataset.y].map((text) => text.split(" ").map(Number));
-    const value = (place, [from, to, low, high]) => low + ((place - from) / (to - from)) * (high - low);
+    const [rounds, y] = [svg.dataset.x, svg.dataset.y].map((text) => text.split(" ").map(Number));
+    let [x, unit, word] = [rounds, svg.dataset.unit, files_over];
     const names = JSON.parse(svg.closest("figure").dataset.names);
     const lines = all('[data-part="line"]', svg).map((group) => {
       const path = group.querySelector("path[clip-path]");
-      const numbers = (path?.getAttribute("d").match(/-?[\d.]+/g) ?? []).map(Number);
-      const points = numbers.flatMap((at, i) => (i % 2 ? [] : [[at, numbers[i + 1]]]));
-      return { group, path, points, measured: points, name: names[group.dataset.method] };
+      const points = points_of(path);
+      return { group, path, points, drawn: points, measured: points, name: names[group.dataset.method] };
     });
-    const places = [...new Set(lines.flatMap(({ points }) => points.map(([at]) => at)))].sort((a, b) => a - b);
+    const measured_places = () => [...new Set(lines.flatMap(({ measured }) => measured.map(([at]) => at)))].sort((a, b) => a - b);
+    let places = measured_places();
     if (!places.length) return null;
     const note = made("p", "smoothed");
     svg.parentElement.append(note);
@@ -90,7 +98,7 @@
         return row;
       });
       const of = width > 1 ? `, mean of ${width}` : "";
-      tip.replaceChildren(made("p", "", (svg.dataset.unit === "round" ? `round ${where}` : `${where} ${svg.dataset.unit}`) + of), ...rows);
+      tip.replaceChildren(made("p", "", (unit === "round" ? `round ${where}` : `${where} ${unit}`) + of), ...rows);
       rule.setAttribute("d", `M ${at} ${y[0]} L ${at} ${y[1]}`);
       [rule, tip].forEach((part) => part.toggleAttribute("hidden", false));
       const left = (at / svg.viewBox.baseVal.width) * svg.clientWidth;
@@ -108,13 +116,55 @@
           const near = of.slice(i - half, i + half + 1);
           return [at, near.reduce((sum, [, height]) => sum + height, 0) / near.length];
         });
-        line.path?.setAttribute("d", line.points.map((point, i) => `${i ? "L" : "M"} ${point.join(" ")}`).join(" "));
+        line.path?.setAttribute("d", path_of(line.points));
       }
-      note.textContent = `Lines smoothed: mean of ${width} points, of fewer towards the ends. Bands, tables and files: as measured.`;
-      note.toggleAttribute("hidden", width === 1);
+      const smoothed = `Lines smoothed: mean of ${width} points, of fewer towards the ends. Bands, tables and files: as measured.`;
+      const said = [...(width > 1 ? [smoothed] : []), ...(word === files_over ? [] : [`Files: over ${files_over.replace("_", " ")}.`])];
+      note.textContent = said.join(" ");
+      note.toggleAttribute("hidden", !said.length);
       hide();
     };
     smooth(1);
+
+    // Curves over rounds, drawn over what had been spent after each round.
+    const along = svg.querySelector('[data-axis="x"]');
+    const [ticks, label] = [[...along.children].slice(0, -1), along.lastElementChild.querySelector("text")];
+    const bands = all('[data-part="band"]', svg).map((group) => {
+      const path = group.querySelector("path");
+      return { path, number: group.dataset.method, drawn: points_of(path) };
+    });
+    const over = (chosen) => {
+      const axis = axes[svg.dataset.axes]?.[chosen];
+      if (svg.dataset.axes === undefined || !(axis || chosen === "rounds")) return;
+      const spent = Object.fromEntries(Object.entries(axis?.of ?? {}).map(([number, [all_rounds, values]]) => [number, new Map(all_rounds.map((t, i) => [t, values[i]]))]));
+      const at = (place, number) => (axis ? (spent[number] ?? spent[""]).get(Math.round(value(place, rounds))) : value(place, rounds));
+      const high = axis ? Math.max(...lines.map(({ drawn, group }) => (drawn.length ? at(drawn.at(-1)[0], group.dataset.method) : 0))) || 1 : rounds[3];
+      [x, unit, word] = [[rounds[0], rounds[1], 0, high], axis?.label ?? "round", chosen];
+      const place = (amount) => x[0] + ((x[1] - x[0]) * amount) / high;
+      const moved = (points, number) => points.map(([from, height]) => [place(at(from, number)), height]);
+      for (const line of lines) {
+        line.measured = moved(line.drawn, line.group.dataset.method);
+        all("use", line.group).forEach((dot, i) => dot.setAttribute("x", line.measured[i][0]));
+      }
+      for (const { path, number, drawn } of bands) path.setAttribute("d", `${path_of(moved(drawn, number))} z`);
+      all("[data-made]", along).forEach((tick) => tick.remove());
+      ticks.forEach((tick) => tick.toggleAttribute("hidden", Boolean(axis)));
+      const power = 10 ** Math.floor(Math.log10(high / 6));
+      const step = power * [1, 2, 5, 10].find((digit) => digit * power * 6 >= high);
+      for (let i = 0; axis && i * step <= high * (1 + 1e-9); i += 1) {
+        const tick = ticks[0].cloneNode(true);
+        all("defs", tick).forEach((part) => part.remove());
+        tick.removeAttribute("hidden");
+        tick.dataset.made = "";
+        const text = tick.querySelector("text");
+        tick.setAttribute("transform", `translate(${place(i * step) - Number(text.getAttribute("x"))} 0)`);
+        text.textContent = Number((i * step).toPrecision(12));
+        along.append(tick);
+      }
+      label.textContent = unit;
+      places = measured_places();
+      smooth(width);
+    };
     svg.tabIndex = 0;
     svg.addEventListener("pointermove", follow);
     svg.addEventListener("pointerdown", follow);
@@ -127,16 +177,25 @@
       event.preventDefault();
       show(tip.hasAttribute("hidden") ? here : here + step);
     });
-    return smooth;
+    return { smooth, over };
   };
   const curves = all("svg[data-x]").map(watch).filter(Boolean);
   if (curves.length) {
     const [label, select] = [made("label", "choice", "Smoothing "), made("select", "")];
     for (const count of [1, 3, 5, 9, 15]) select.append(new Option(count === 1 ? "off" : `mean of ${count}`, count));
-    select.addEventListener("change", () => curves.forEach((smooth) => smooth(Number(select.value))));
+    select.addEventListener("change", () => curves.forEach(({ smooth }) => smooth(Number(select.value))));
     label.append(select);
-    if (bar) bar.append(label);
-    else document.querySelector("main").prepend(label);
+    const words = [...new Set(["rounds", ...Object.values(axes).flatMap(Object.keys)])];
+    const [over_label, over_select] = [made("label", "choice over", "Over "), made("select", "")];
+    for (const word of words) over_select.append(new Option(word.replace("_", " "), word));
+    const draw = () => curves.forEach(({ over }) => over(over_select.value));
+    over_select.addEventListener("change", draw);
+    over_select.value = files_over;
+    if (files_over !== "rounds") draw();
+    over_label.append(over_select);
+    const choices = words.length > 1 ? [over_label, label] : [label];
+    if (bar) bar.append(...choices);
+    else document.querySelector("main").prepend(...choices);
   }
 
   // One run, one client: their numbers stand in the page as JSON.

@@ -14,8 +14,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
+from fedloom.report.level_costs import TO
 from fedloom.report.number_table import Table
-from fedloom.report.style import colour, dark_colour, dashes, drawing, ink, inline, rendered, scales
+from fedloom.report.run_view import as_json
+from fedloom.report.style import FIGURES, colour, dark_colour, dashes, drawing, ink, inline, rendered, scales
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -69,6 +71,9 @@ class Page:
     sections: list[Section] = field(default_factory=list)
     files: dict[str, bytes] = field(default_factory=dict)
     prefix: str = ""  # of names in the part of the page that was begun
+    over: str = "rounds"  # what files of curves are drawn over, and what the page's script begins with
+    to: str = TO  # the level of the costs of reaching it
+    axes: dict[str, Markup] = field(default_factory=dict)  # what else it can draw them over, as JSON, by prefix
 
     def part(self, prefix: str, heading: str) -> None:
         """Begin a part of the page: names of its sections, figures and tables begin with `prefix`."""
@@ -122,17 +127,22 @@ class Page:
         wide: bool = False,
         names: Mapping[int, str] | None = None,
         digits: int | None = None,
+        kept: Figure | None = None,
     ) -> PageFigure:
         """Render a figure for `grid`, and keep its files. The caption is its description too.
 
-        `digits`: decimals of the values under the pointer, where it has curves; `names` are theirs, by number.
+        `digits`: decimals of the values under the pointer, where it has curves; `names` are theirs, by number. `kept`:
+        of curves over rounds, the figure that the files are of, which may be drawn over another axis.
         """
         name = self.prefix + name
         with drawing():
             svg = rendered(figure, "svg")
             figure.set_layout_engine("none")  # it stays where it is now
             more = {} if digits is None else scales(figure) | {"data-digits": str(digits)}
-            rendered_files = {"svg": svg, "png": rendered(figure, "png"), "pdf": rendered(figure, "pdf")}
+            if kept is not None:
+                more["data-axes"] = self.prefix
+            known = {"svg": svg} if kept in (None, figure) else {}
+            rendered_files = {kind: known.get(kind) or rendered(kept or figure, kind) for kind in FIGURES}
         self.files |= {f"figures/{name}.{kind}": data for kind, data in rendered_files.items()}
         inlined = Markup(inline(svg, name, f"{heading}. {caption}", more))  # inline escapes what it serialises
         line_names = "" if digits is None else json.dumps(dict(names or self.methods))
@@ -142,6 +152,11 @@ class Page:
         """Add figures, side by side where the page is wide enough."""
         if figures:
             self._add("grid", figures)
+
+    def keep_axes(self, axes: Mapping[str, Any]) -> None:
+        """Keep what the page's script can draw the curves of this part over, in place of rounds."""
+        if axes:
+            self.axes[self.prefix] = Markup(as_json(axes))
 
     def view(self, json_text: str) -> None:
         """Add a view of one run and one client, whose numbers are JSON; the page's script shows what is chosen."""

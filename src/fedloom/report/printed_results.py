@@ -9,11 +9,14 @@ from pathlib import Path
 from fedloom.core.errors import SettingError
 from fedloom.display.terminal import Terminal
 from fedloom.report import summary, write_report
+from fedloom.report.level_costs import TO
 
 
 def report(args: argparse.Namespace, console: Terminal) -> int:
     """Write one page about every run below some directories."""
-    path = write_report([Path(d) for d in args.directories], args.out, names=_names(args.name))
+    path = write_report(
+        [Path(d) for d in args.directories], args.out, names=_names(args.name), over=args.over, to=args.to or TO
+    )
     console.print(f"report: {path}")
     return 0
 
@@ -27,6 +30,7 @@ def summarise(args: argparse.Namespace, console: Terminal) -> int:
         reading=args.reading,
         names=_names(args.name),
         columns=columns,
+        to=args.to,
     )
     console.print(result)
     if args.out is not None:

@@ -20,6 +20,7 @@ from fedloom.experiments.catalogue import label
 from fedloom.report.class_recall import class_recall
 from fedloom.report.console import fit_terminal
 from fedloom.report.grouping import by_problem, methods_of, read_methods, remarks_of, rename_methods
+from fedloom.report.level_costs import COSTS, SHOWN, TO, Reached, check_level, cost_rows, cost_table, reached
 from fedloom.report.methods import Method, Run, free_in_a_method, reference_numbers
 from fedloom.report.noted_numbers import NOTED, noted, noted_table
 from fedloom.report.number_table import Column, Table, format_of, literal, with_unit
@@ -36,6 +37,7 @@ from fedloom.report.over_seeds import (
     readings,
     seeds_text,
     tail_length,
+    undefined,
 )
 from fedloom.report.printable import printable
 from fedloom.report.problems import Problem
@@ -55,6 +57,7 @@ def summary(
     reading: str = "last",
     names: Mapping[str, str] | None = None,
     columns: Sequence[str] | None = None,
+    to: str | float | None = None,
 ) -> Summary:
     """Compute means and standard deviations over seeds, and differences between methods over the same seeds.
 
@@ -66,13 +69,16 @@ def summary(
         reading: the reading of differences, a field of `Summaries`: last, tail, validated, best or mean.
         names: new names of methods and problems, by their old ones.
         columns: columns of the tables of accuracies in this order, seeds or a reading; differences for their table;
-            noted for that of what the methods have noted, or some of it by name (client_gap); by default all.
+            noted for that of what the methods have noted, or some of it by name (client_gap); by default all of these.
+            Of what it costs to reach a level: rounds_to, bytes_to, bytes_down_to, bytes_up_to, seconds_to.
+        to: that level, a value of the headline (0.8) or a share of where the method ends that others are compared with
+            ("95%", the default). Given, what it costs is shown: rounds_to, bytes_to and seconds_to, if none is chosen.
 
     Returns:
         The tables, which print themselves; `.latex()`, `.markdown()` and `.csv()` give text.
 
     Raises:
-        SettingError: there is no run, no such method, reading or column, or a file of a run is damaged.
+        SettingError: there is no run, no such method, reading, column or level, or a file of a run is damaged.
     """
     remarks: list[str] = []
     listed: list[Any] = []
@@ -102,15 +108,19 @@ def summary(
         )
     if reading not in WAYS:
         raise SettingError(f"reading must be one of {', '.join(WAYS)}, got {reading!r}{did_you_mean(reading, WAYS)}")
-    known = ("seeds", *WAYS, DIFFERENCES, NOTED, *noted(methods))
+    usual = ("seeds", *WAYS, DIFFERENCES, NOTED, *noted(methods))
+    known = (*usual, *COSTS)
     if wrong := [name for name in columns or () if name not in known]:
         raise SettingError(f"columns are {', '.join(known)}, got {wrong[0]!r}{did_you_mean(wrong[0], known)}")
     if columns is not None and not set(columns) & set(WAYS):
         raise SettingError(f"columns need at least one of the readings {', '.join(WAYS)}, got {', '.join(columns)!r}")
     chosen = against or next((m.label for m in methods if not m.is_local_only), labels[0])
-    shown = known if columns is None else tuple(columns)
+    shown = usual if columns is None else tuple(columns)
+    shown += SHOWN if to is not None and not COSTS.keys() & set(shown) else ()
+    level = TO if to is None else str(to)
+    check_level(level, methods)
     methods = rename_methods(methods, names or {})
-    return Summary(tuple(methods), (names or {}).get(chosen, chosen), reading, tuple(remarks), shown)
+    return Summary(tuple(methods), (names or {}).get(chosen, chosen), reading, tuple(remarks), shown, level)
 
 
 def _unnamed(histories: Sequence[History]) -> list[Method]:
@@ -137,7 +147,8 @@ class Summary:
     """Methods over their seeds, as tables: printed by rich, shown by a notebook, and written as LaTeX, Markdown, CSV.
 
     Shares are in %: mean ± sample standard deviation over seeds. `against`: the method of the differences, where a
-    problem has it; `reading`: what they are of; `remarks`: what to know of the runs; `columns`: which are shown.
+    problem has it; `reading`: what they are of; `remarks`: what to know of the runs; `columns`: which are shown; `to`:
+    the level of costs.
     """
 
     methods: tuple[Method, ...]
@@ -145,6 +156,7 @@ class Summary:
     reading: str = "last"
     remarks: tuple[str, ...] = ()
     columns: tuple[str, ...] = ("seeds", *WAYS, DIFFERENCES, NOTED)
+    to: str = TO
 
     @property
     def several(self) -> bool:
@@ -179,12 +191,23 @@ class Summary:
             tables = [t for t in (*made, self.differences() if DIFFERENCES in self.columns else None) if t is not None]
             captions, own = self.captions(), noted_table(self.methods, self.reading, self.columns)
             found = [*((captions[table.name], table) for table in tables), *([] if own is None else [own])]
-            return [_Section("", [*found, *self.recalls()])]
+            with_gaps = DIFFERENCES in self.columns
+            costs = [cost_table(one, self.to, self.reading, with_gaps=with_gaps) for one in self.reached()]
+            return [_Section("", [*found, *costs, *self.recalls()])]
         sections = [_Section("", self.tables_by_problem())]
         for problem, part_ in parts:
             (only,) = part_._sections()
             sections.append(_Section(problem.title, [(f"{problem.title}: {c}", table) for c, table in only.tables]))
         return sections
+
+    def reached(self) -> list[Reached]:
+        """Return what it costs to reach the level of each headline, of the costs that are shown, on one problem."""
+        shown, first = COSTS.keys() & set(self.columns), self.reference
+        found = [
+            reached(self.methods, first, name, self.to, self.reading, shown)
+            for name in (compared([first], headline=True) if shown else ())
+        ]
+        return [one for one in found if one is not None and one.costs]
 
     def recalls(self) -> list[tuple[str, Table]]:
         """Return a table of recall by class, with its caption, for each problem that has a rare class."""
@@ -272,10 +295,12 @@ class Summary:
 
     def csv(self) -> str:
         """Return one row for each method, measure and reading, in full precision; shares, not %."""
-        names = ("mean", "std", "seeds", "partition", "against", "difference", "low", "high", "pairs")
+        names = ["mean", "std", "seeds", "partition", "against", "difference", "low", "high", "pairs"]
+        names += ["reached"] * bool(COSTS.keys() & set(self.columns))
         rows: list[list[Any]] = [["problem", "method", "metric", "reading", *names]]
         for problem, only in self.by_problem():
             rows += [[problem.title, *row] for row in only._rows()]
+            rows += [[problem.title, *row] for one in only.reached() for row in cost_rows(one)]
         return as_csv(rows)
 
     def _rows(self) -> Iterator[list[Any]]:
@@ -307,7 +332,8 @@ class Summary:
         shown = [(not section.title, *one) for section in self._sections() for one in section.tables]
         for i, (whole_, caption, table) in enumerate(shown):
             yield from [""] * (i > 0)
-            yield fit_terminal(caption, table, split=table.name == NOTED or (whole_ and len(self.by_problem()) > 1))
+            whole_ = (whole_ and len(self.by_problem()) > 1) or table.name.startswith((NOTED, "cost_"))
+            yield fit_terminal(caption, table, split=whole_)
         yield from (Text(remark, style="yellow") for remark in self.remarks)
 
     def _repr_html_(self) -> str:
@@ -329,17 +355,6 @@ class _Section(NamedTuple):
 
     title: str
     tables: list[tuple[str, Table]]
-
-
-def undefined(methods: Sequence[Method], name: str) -> str:
-    """Say for how many clients a measure has no value, at most, and that a run has none; "" where all have one."""
-    missing = f"{name}_undefined"
-    records = [run.history.metrics for m in methods for run in m.counted_runs]
-    newest = [found for of in records if (found := next((r for r in reversed(of) if name in r), None)) is not None]
-    lost = [r[name] is None for r in newest if missing in r]
-    most = max((r.get(missing, 0) for r in newest if r[name] is not None), default=0)
-    said = f" Undefined for up to {most:g} clients of a run, which its mean leaves out." if most else ""
-    return said + " Undefined at the end of a run where no client has it, or a model says nothing (NaN)." * any(lost)
 
 
 def no_better_than_chance(methods: Sequence[Method], measure: Measure) -> str:

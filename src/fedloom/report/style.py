@@ -213,8 +213,8 @@ def rendered(figure: Figure, kind: FigureKind) -> bytes:
 def inline(svg: bytes, name: str, description: str, more: Mapping[str, str] | None = None) -> str:
     """Return an SVG for use within a page, styled by attributes alone, which the page's style sheet overrides.
 
-    An element with gid="line.3" gets data-part="line" and data-method="3". `description` is for screen readers, `more`
-    are attributes of the svg.
+    An element with gid="line.3" gets data-part="line" and data-method="3", the axis along x data-axis="x".
+    `description` is for screen readers, `more` are attributes of the svg.
     """
     root = ElementTree.fromstring(svg)
     link = "{http://www.w3.org/1999/xlink}href"
@@ -231,6 +231,8 @@ def inline(svg: bytes, name: str, description: str, more: Mapping[str, str] | No
         if part := re.fullmatch(r"([a-z]+)\.(\d+)", element_id := e.attrib.pop("id", "")):
             e.set("data-part", part[1])
             e.set("data-method", part[2])
+        elif element_id == "matplotlib.axis_1":
+            e.set("data-axis", "x")
         elif element_id in referenced:
             e.set("id", f"{name}-{element_id}")
         if e.get(link, "").startswith("#"):

@@ -15,13 +15,16 @@ from fedloom.report import comparison, figures, sentences
 from fedloom.report.class_maps import class_maps, describe_weakest, weakest_table
 from fedloom.report.class_recall import class_recall
 from fedloom.report.confusion_matrix import draw_confusion, read_confusions
+from fedloom.report.cost_axes import check_over, other_axes
+from fedloom.report.cost_sections import costs, targets
 from fedloom.report.grouping import by_problem, read_methods, rename_methods
 from fedloom.report.heterogeneity import draw_federation, heterogeneity
+from fedloom.report.level_costs import TO, check_level
 from fedloom.report.methods import Method, own_columns
 from fedloom.report.opening import capital, first_measure, first_screen, over_rounds
 from fedloom.report.order import tuning_of
 from fedloom.report.over_seeds import compared, partitions_text, readings, seeds_text
-from fedloom.report.printable import class_names, client_names, several_of, with_article
+from fedloom.report.printable import class_names, client_names, several_of
 from fedloom.report.run_view import as_json, run_view
 from fedloom.report.several_seeds import Summary
 from fedloom.report.sweeps import sweeps
@@ -36,7 +39,12 @@ Paths = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
 
 
 def write_report(
-    directories: Paths, out: str | os.PathLike[str] | None = None, *, names: Mapping[str, str] | None = None
+    directories: Paths,
+    out: str | os.PathLike[str] | None = None,
+    *,
+    names: Mapping[str, str] | None = None,
+    over: str = "rounds",
+    to: str | float = TO,
 ) -> Path:
     """Write report.html about every run below some directories, and beside it all figures and tables.
 
@@ -49,13 +57,16 @@ def write_report(
         out: where report.html, figures/ (PNG, SVG, PDF) and tables/ (CSV) go; by default the folder report in the
             directory.
         names: new names of methods and problems, by their old ones.
+        over: what the files of learning curves are drawn over, and what the page shows first where its script runs:
+            rounds, bytes or virtual_time.
+        to: level of the headline that methods are to reach, 0.8 or a share of where the first ends ("95%").
 
     Returns:
         The path of report.html.
 
     Raises:
-        SettingError: a directory holds no run, a file of one is damaged, `out` is missing for several directories, or
-            matplotlib is not installed.
+        SettingError: a directory holds no run, a file of one is damaged, `out` is missing for several directories,
+            curves of a run cannot be drawn over this, there is no such level, or matplotlib is not installed.
     """
     named = [directories] if isinstance(directories, (str, os.PathLike)) else list(directories)
     folders = [path_of(folder) for folder in named]
@@ -63,34 +74,38 @@ def write_report(
         raise SettingError(f"a report on {len(folders)} directories needs a folder to go to: out = 'reports/first'")
     target = path_of(out) if out is not None else path_below(folders[0], "report")
     methods, remarks = read_methods(folders)
-    page = _page(rename_methods(methods, names or {}), remarks, folders)
+    check_over(over, methods)
+    check_level(str(to), methods)
+    page = _page(rename_methods(methods, names or {}), remarks, folders, over, str(to))
     for name, data in (page.files | {"report.html": page.html().encode("utf-8")}).items():
         publish(target, name, data)
     return target / "report.html"
 
 
-def _page(methods: Sequence[Method], remarks: Sequence[str], folders: Sequence[Path]) -> Page:
+def _page(methods: Sequence[Method], remarks: Sequence[str], folders: Sequence[Path], over: str, to: str) -> Page:
     from fedloom.report.page import Page  # with jinja2, which no other command loads
 
     labels, problems = {m.number: m.label for m in methods}, by_problem(methods)
     several = len(problems) > 1
-    page = Page(sentences.title(methods), labels, sentences.introduction(methods), remarks)
+    page = Page(sentences.title(methods), labels, sentences.introduction(methods), remarks, over=over, to=to)
     reference = next((m.label for m in methods if not m.is_local_only), methods[0].label)
     summary = Summary(tuple(methods), reference)
     if several:
         _problems(page, summary)
     else:
+        page.keep_axes(other_axes(methods))
         page.verdict, page.first, page.standing = first_screen(page, methods)
     for place, (problem, methods_) in enumerate(problems, 1):
         if several:
             page.part(f"p{place}-", problem.title)
+            page.keep_axes(other_axes(methods_))
             page.begin(sentences.introduction(methods_), *first_screen(page, methods_))
         _summary(page, methods_)
         _tuning(page, methods_, folders)
         _sweeps(page, methods_)
-        _targets(page, methods_)
+        targets(page, methods_)
         _curves(page, methods_)
-        _cost(page, methods_)
+        costs(page, methods_)
         if methods_[0].has_classes:
             _classes(page, methods_)
         _clients(page, methods_)
@@ -181,28 +196,6 @@ def _sweeps(page: Page, methods: Sequence[Method]) -> None:
         page.grid(*drawn_figures)
 
 
-def _targets(page: Page, methods: Sequence[Method]) -> None:
-    main = methods[0].headline
-    page.section("targets", f"Cost of reaching {with_article(main.title)}")
-    mean = "; mean over seeds" if any(len(m.counted_runs) > 1 for m in methods) else ""
-    is_shown = False
-    for metric, measure in compared(methods, headline=True).items():
-        table = comparison.targets(methods, metric)
-        if table is None:
-            continue
-        is_shown = True
-        page.heading(measure.title)
-        dash = " A dash: not every run reached it." if any(None in row for row in table.rows) else ""
-        page.table(
-            table,
-            f"The first round that reaches the {main.title}, with the downloads and uploads of all clients and the "
-            f"seconds until then, without evaluation{mean}.{dash}",
-        )
-    if not is_shown:
-        improved = "rose above" if main.better == "high" else "fell below"
-        page.note_missing(f"Not shown: no run {improved} its first {main.title}.")
-
-
 def _curves(page: Page, methods: Sequence[Method]) -> None:
     page.section("curves", "Learning curves")
     asked = ["personal_train_loss"] * any(m.has("personal_train_loss") for m in methods)
@@ -224,28 +217,6 @@ def _curves(page: Page, methods: Sequence[Method]) -> None:
 def _beside(page: Page, methods: Sequence[Method], names: Sequence[str]) -> None:
     """Add figures of the measures beside the headline that some run has, with how many clients have none."""
     _grid(page, methods, [name for name in names if any(m.has(name) for m in methods)])
-
-
-def _cost(page: Page, methods: Sequence[Method]) -> None:
-    page.section("cost", f"{capital(methods[0].headline.title)} by cost")
-    of_global, of_clients = compared(methods, headline=True).values()
-    measure = of_global if any(m.has(of_global.name) for m in methods) else of_clients
-    metric, name, label, share = measure.name, measure.title, measure.axis, measure.unit == "%"
-    runs = [run for m in methods for run in m.counted_runs]
-    drawn = []
-    for x, is_measured, heading, cost in (
-        ("bytes", any(run.rows[-1]["bytes"] for run in runs), "For bytes", "downloads and uploads of all clients"),
-        ("seconds", any(run.history.timing for run in runs), "For seconds", "seconds of computing without evaluation"),
-    ):
-        figure = figures.curves(methods, metric, label, x=x, percent=share) if is_measured else None
-        if figure is None:
-            page.note_missing(f"{name} against {x} is not shown: no run has measured both.")
-            continue
-        remarks = sentences.describe_levels(methods, metric, figure)
-        remarks += sentences.describe_missing(methods, metric) + sentences.describe_bands(methods)
-        caption = f"{name} against {cost}. Further left is cheaper.{remarks}"
-        drawn.append(page.figure(figure, f"{metric}_by_{x}", heading, caption, digits=1 if share else 3))
-    page.grid(*drawn)
 
 
 def _classes(page: Page, methods: Sequence[Method]) -> None:
