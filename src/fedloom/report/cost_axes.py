@@ -1,4 +1,4 @@
-"""What curves are drawn over: rounds, or bytes and virtual time so far, in units that fit."""
+"""Axes that curves are drawn over: rounds, or bytes and virtual time so far, in units that fit."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from fedloom.report.printable import printable
 from fedloom.wording import did_you_mean
 
 OVER = {"rounds": "round", "bytes": "bytes", "virtual_time": "virtual_seconds"}
-"""What a reader can choose, and the number in the rows of a run."""
+"""Words that a reader can choose, and the numbers in the rows of a run."""
 
 _BYTES = (("kB", 1e3), ("MB", 1e6), ("GB", 1e9), ("TB", 1e12))
 _SECONDS = (("s", 1.0), ("min", 60.0), ("h", 3600.0))

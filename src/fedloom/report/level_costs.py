@@ -1,4 +1,4 @@
-"""What it costs to reach a level of a measure: rounds, bytes and virtual time over seeds, and their differences."""
+"""Costs of reaching a level of a measure: rounds, bytes and virtual time over seeds, and their differences."""
 
 from __future__ import annotations
 
@@ -150,7 +150,7 @@ def rounding(methods: Sequence[Method], name: str, cost: Cost) -> float:
 
 
 class Reached(NamedTuple):
-    """What it costs methods to reach a level of a measure, by the names of costs: over runs, and less `against`."""
+    """Costs of methods to reach a level of a measure, by the names of costs: over runs, and less `against`."""
 
     measure: str
     level: float
