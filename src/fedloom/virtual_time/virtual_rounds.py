@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import torch
 
 from fedloom.coordinator.history import Record
@@ -20,6 +21,7 @@ from fedloom.evaluate.measure import Measure
 from fedloom.virtual_time.clock import Clock
 from fedloom.virtual_time.training_costs import Cost, Work, architecture_of, bytes_of, costs_of
 
+_SOON = 1e-6  # seconds
 VIRTUAL_SECONDS = Measure(
     "virtual_seconds", "Virtual time", "virtual time",
     "Virtual seconds since the start of the run, by its clock: what clients would take to receive, compute and send.",
@@ -57,9 +59,14 @@ class OnTime(Link):
         """
         last, start, end = self.state.tolist()
         at: float = start if round == last else end
-        if (there := self.clock.there(at)).any():
+        if (there := self.present(at)).any():
             return at
-        return min(self.clock.back(k, at) for k in range(len(there)))
+        return min(self.clock.back(k, at + _SOON) for k in range(len(there)))
+
+    def present(self, at: float) -> npt.NDArray[np.bool_]:
+        """Return who is there at a moment and does not leave at once, [N]: rounds end when a client leaves, rounded."""
+        there: npt.NDArray[np.bool_] = self.clock.there(at) & self.clock.there(at + _SOON)
+        return there
 
     def comes(self, engine: Any, client: int, round: int) -> float:
         """Return after how many seconds of a round a client would answer for the first time; infinite if it does not.
@@ -246,7 +253,7 @@ class VirtualTime(Part):
     def absent(self, round: int) -> Collection[int]:
         if not self.clock.comes_and_goes:
             return ()
-        absent: list[int] = np.flatnonzero(~self.clock.there(self.on_time.begins(round))).tolist()
+        absent: list[int] = np.flatnonzero(~self.on_time.present(self.on_time.begins(round))).tolist()
         return absent
 
     def after(self, run: Running) -> Record:
