@@ -110,6 +110,25 @@ def test_what_is_expected_of_a_method_is_what_it_takes(name: str, monkeypatch: p
             assert expected == pytest.approx(seconds, rel=1e-12) or (name == "fedgkd" and expected < seconds)
 
 
+class Scaled(nn.Module):
+    """A network without a product of matrices."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.scale = nn.Parameter(torch.ones(4))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return (x * self.scale)[:, :3]
+
+
+def test_a_network_without_products_trains_all_the_same() -> None:
+    assert costs_of(job(fl.FedAvg(local=LOCAL), Scaled)) == {"local_update 0 Scaled": Cost(16, 16)}
+    with pytest.raises(
+        SettingError, match="counts FLOPs of matrix products and convolutions, and the network has none"
+    ):
+        job(fl.FedAvg(local=LOCAL), Scaled, clock="lognormal:flops=1e9")
+
+
 @pytest.mark.slow
 def test_a_front_that_is_computed_once_counts_in_full() -> None:
     """The clients of a simulation compute it in each pass, whatever the simulation does."""

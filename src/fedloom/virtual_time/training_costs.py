@@ -12,7 +12,7 @@ import itertools
 import warnings
 from collections.abc import Iterator
 from contextlib import closing, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from torch.utils.flop_counter import FlopCounterMode
@@ -113,14 +113,15 @@ def costs_of(job: Any) -> dict[str, Cost]:
     for kind, (small, large) in ((kind, (one[kind], two[kind])) for kind in one if kind in two):
         # 8 examples and 5 epochs with 100 FLOPs each and 300 of public ones are 4300, of 16 examples they are 8300:
         # (8300 - 4300) / (80 - 40) = 100, and 4300 - 40 * 100 = 300
-        flops = each[architecture_of(kind)]
-        gradient = flops or 1.0
-        slope = (large.flops - small.flops) / (more - few) if more > few else small.flops / few
         (down, up), *others = small.bytes
-        out[kind] = Cost(
-            *small.bytes[-1], trainings=slope / gradient, beside=max(0.0, small.flops - slope * few) / gradient,
-            steady=all(other == (down, up) for other in others), gradient=flops,
-        )  # fmt: skip
+        cost = Cost(*small.bytes[-1], steady=all(other == (down, up) for other in others))
+        if gradient := each[architecture_of(kind)]:  # else it has no products to compare
+            # 8 examples and 5 epochs with 100 FLOPs each and 300 of public ones are 4300, of 16 examples they are 8300:
+            # (8300 - 4300) / (80 - 40) = 100, and 4300 - 40 * 100 = 300
+            slope = (large.flops - small.flops) / (more - few) if more > few else small.flops / few
+            beside = max(0.0, small.flops - slope * few)
+            cost = replace(cost, trainings=slope / gradient, beside=beside / gradient, gradient=gradient)
+        out[kind] = cost
     return out
 
 

@@ -25,7 +25,7 @@ _SOON = 1e-6  # seconds
 VIRTUAL_SECONDS = Measure(
     "virtual_seconds", "Virtual time", "virtual time",
     "Virtual seconds since the start of the run, by its clock: what clients would take to receive, compute and send.",
-    unit="", better=None, range=(0.0, None),
+    unit="s", better=None, range=(0.0, None),
 )  # fmt: skip
 
 
@@ -249,6 +249,11 @@ class VirtualTime(Part):
             if forbidden:
                 raise SettingError(f"clock = {settings.clock!r} {why}, got {what}: leave one of them out")
         self.on_time.costs = costs_of(job)
+        if self.clock.by_flops and not all(cost.gradient for cost in self.on_time.costs.values()):
+            raise SettingError(
+                f"clock = {settings.clock!r} counts FLOPs of matrix products and convolutions, and the network has "
+                "none: write example= (seconds of an example) in the place of flops="
+            )
 
     def absent(self, round: int) -> Collection[int]:
         if not self.clock.comes_and_goes:
