@@ -227,8 +227,8 @@ def cost_table(found: Reached, to: str, way: str, *, with_gaps: bool = True) -> 
     if any(reach.costs and reach.spent for reach in reaches):
         caption += " > and (1 of 2): so many runs reach it, and the mean is above what all have spent."
     if len(columns) > len(found.costs) + 1:
-        caption += f" Differences over common seeds [95 % interval, Student's t, {POOLED}]"
-        caption += ", and of measuring some rounds only"
+        caption += f" Differences over common seeds [95 % interval, Student's t, {POOLED}, and no less than that of "
+        caption += "measuring some rounds only]"
         caption += "; none where a run never reaches it." if any(reach.spent for reach in reaches) else "."
     rows = [list(row) for row in zip(*cells, strict=True)]
     return caption, Table(f"cost_{found.measure}", columns, rows, *of_methods(found.methods))

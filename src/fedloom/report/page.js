@@ -37,6 +37,9 @@
   const bar = document.querySelector(".methods");
   if (bar) {
     bar.hidden = false;
+    const leave = () => { document.documentElement.style.scrollPaddingTop = `${bar.offsetHeight + 8}px`; }; // it stays above what a link leads to
+    addEventListener("resize", leave);
+    new ResizeObserver(leave).observe(bar);
     bar.addEventListener("click", ({ target }) => {
       const button = target.closest("button");
       if (!button) return;
@@ -194,8 +197,7 @@
     if (files_over !== "rounds") draw();
     over_label.append(over_select);
     const choices = words.length > 1 ? [over_label, label] : [label];
-    if (bar) bar.append(...choices);
-    else document.querySelector("main").prepend(...choices);
+    (bar ?? document.querySelector("main")).prepend(...choices); // first, where a bar of many methods scrolls
   }
 
   // One run, one client: their numbers stand in the page as JSON.
