@@ -14,6 +14,7 @@ from fedloom.core.errors import SettingError
 from fedloom.report import figures, page as page_module
 from fedloom.report.cost_axes import check_over, cost_axis, other_axes
 from fedloom.report.page import Page, _templates
+from fedloom.report.style import dashes
 
 CLOCK = fl.Measure("virtual_seconds", "Virtual time", "virtual time", "Since the start.", unit="s", better=None)
 
@@ -123,6 +124,17 @@ def test_figures_are_drawn_over_a_cost_and_files_over_what_was_asked_for(
     assert 'data-axes=""' in drawn.svg
     assert drawn.svg.count('data-axis="x"') == 1
     assert b">GB downloaded and uploaded<" in page.files["figures/a.svg"]
+
+
+def test_a_legend_has_whole_lines_where_lines_take_turns(tmp_path: Path) -> None:
+    for name in ("fedavg", "fedntd"):
+        clocked(tmp_path / name, name, [1_000_000, 1_000_000], None)
+    figure = figures.curves(methods(tmp_path), "global_accuracy", "accuracy", x="bytes")
+    assert figure is not None
+    handles = figure.legends[0].get_lines()
+    assert [handle._unscaled_dash_pattern for handle in handles] == [(0, None), dashes(1)]  # type: ignore[attr-defined]
+    drawn = [line for line in figure.axes[0].lines if str(line.get_gid()).startswith("line.")]
+    assert all(line._unscaled_dash_pattern[1] for line in drawn)  # type: ignore[attr-defined]
 
 
 def test_seconds_are_a_unit_of_measures() -> None:

@@ -75,7 +75,9 @@ def curves(
             called = {m.number: f"{m.label} (same)" if same[m.number][0] else m.label for m, _ in measured}
             label_ends(axes, [(c.x[-1], c.mean[-1] * scale, m.number, called[m.number]) for m, c in measured])
         elif len(methods) > 1:
-            figure.legend(loc="outside lower left", ncols=_COLUMNS, handlelength=2.2)
+            legend = figure.legend(loc="outside lower left", ncols=_COLUMNS, handlelength=2.2)
+            for (method, _), handle in zip(measured, legend.get_lines(), strict=True):  # not the dashes that take turns
+                handle.set_linestyle(dashes(method.number))
     return figure
 
 

@@ -65,7 +65,7 @@
     const lines = all('[data-part="line"]', svg).map((group) => {
       const path = group.querySelector("path[clip-path]");
       const points = points_of(path);
-      return { group, path, points, drawn: points, measured: points, name: names[group.dataset.method] };
+      return { group, path, dashes: ["stroke-dasharray", "stroke-dashoffset"].map((name) => path?.getAttribute(name)), points, drawn: points, measured: points, name: names[group.dataset.method] };
     });
     const measured_places = () => [...new Set(lines.flatMap(({ measured }) => measured.map(([at]) => at)))].sort((a, b) => a - b);
     let places = measured_places();
@@ -148,6 +148,15 @@
       for (const line of lines) {
         line.measured = moved(line.drawn, line.group.dataset.method);
         all("use", line.group).forEach((dot, i) => dot.setAttribute("x", line.measured[i][0]));
+      }
+      const texts = lines.map(({ measured }) => path_of(measured));
+      for (const [i, { group, path, dashes }] of lines.entries()) {
+        const same = texts.flatMap((text, k) => (text === texts[i] ? [k] : [])); // they take turns in dashes, others do not
+        const own = document.querySelector(`.methods [data-method="${group.dataset.method}"] line`);
+        const turns = same.length > 1 ? [`7.2 ${7.2 * (same.length - 1)}`, 7.2 * same.indexOf(i)] : [own?.getAttribute("stroke-dasharray"), 0];
+        const [pattern, offset] = axis && own ? turns : dashes;
+        path?.setAttribute("stroke-dasharray", pattern ?? "none");
+        path?.setAttribute("stroke-dashoffset", offset ?? 0);
       }
       for (const { path, number, drawn } of bands) path.setAttribute("d", `${path_of(moved(drawn, number))} z`);
       all("[data-made]", along).forEach((tick) => tick.remove());
