@@ -109,11 +109,14 @@ def compare(name: str, engine: str, rounds: int, reference: Any, whole: Path, cu
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--kills", type=int, default=200, help="in all, over 6 algorithms on 3 engines")
+    parser.add_argument(
+        "--kills", type=int, default=200, help="in all, over 6 algorithms and 3 asynchronies on 3 engines"
+    )
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--only", nargs="*", help="names of these")
     args = parser.parse_args()
     warnings.simplefilter("ignore")
-    cases = list(runs.cases())
+    cases = [case for case in runs.cases() if not args.only or case[0] in args.only]
     each, total, bad, start = -(-args.kills // len(cases)), 0, 0, time.monotonic()
     for name, engine in cases:
         with tempfile.TemporaryDirectory() as folder:

@@ -1,5 +1,5 @@
 """Runs that are attacked: six algorithms, three architectures (one with BatchNorm), faults, states on disk, records of
-each client, new clients, a server that goes on alone, examples that arrive and leave.
+each client, new clients, a server that goes on alone, examples that arrive and leave, rounds that do not wait.
 """
 
 from __future__ import annotations
@@ -41,6 +41,7 @@ from small import ONE_SHOT
 from tiny import CLASSES, LOCAL, examples, federation, linear, mlp
 
 ALGORITHMS = ("fedavg", "scaffold", "fedntd", "pfedsd", "kt_pfl", "dense")
+UNWAITED = {"fedbuff": "fedbuff:size=3", "fedasync": "fedasync:alpha=0.6", "deadline": "deadline:seconds=0.6"}
 ENGINES = ("loop", "stacked", "workers")
 
 
@@ -58,7 +59,8 @@ def algorithm(name: str) -> Any:
         return dataclasses.replace(ONE_SHOT[name], local=LOCAL)
     if name == "kt_pfl":
         return KTpFL(local=LOCAL, num_public=12, distill=Digest(epochs=1, batch_size=8, optimiser=SGD(lr=0.1)))
-    return {"fedavg": FedAvg, "scaffold": Scaffold, "fedntd": FedNTD, "pfedsd": PFedSD}[name](local=LOCAL)
+    kinds = {"fedavg": FedAvg, "scaffold": Scaffold, "fedntd": FedNTD, "pfedsd": PFedSD, "fedbuff": PFedSD}
+    return kinds.get(name, FedAvg)(local=LOCAL)
 
 
 def phase(name: str) -> int:
@@ -73,11 +75,15 @@ def job(name: str, engine: str, rounds: int, seed: int = 0) -> Job:
         rounds=rounds, cohort_size=5, seed=seed, engine=engine, threads=1, keep_every=7, state_memory_mib=1,
         per_client=True, stateless=name == "pfedsd",
     )  # type: ignore[arg-type]  # fmt: skip
+    if name in UNWAITED:
+        models = {"wide": wide} if name == "fedbuff" else {"normed": normed}
+        clock = "lognormal:example=0.01,spread=1,down=20,up=5"
+        settings = dataclasses.replace(settings, asynchrony=UNWAITED[name], clock=clock)
     faults = Unreliable(declined=0.1, lost=0.1, late=0.1)
     # The same window whatever `rounds` is, since a run of 9 rounds is one of 12 that has not ended.
-    arriving = {"arrives": Window(0.5, 9)} if name in ("pfedsd", "scaffold") else {}
+    arriving = {"arrives": Window(0.5, 9)} if name in ("pfedsd", "scaffold", "fedbuff") else {}
     data = federation(12, public=examples(24, seed=5), val_fraction=0.2, **arriving)
-    new = NewClients(2) if name in ("pfedsd", "kt_pfl") else None
+    new = NewClients(2) if name in ("pfedsd", "kt_pfl", "fedbuff") else None
     return Job(algorithm=algorithm(name), federation=data, model=models, settings=settings, faults=faults, new=new)
 
 
@@ -94,7 +100,7 @@ def same_end(a: History, b: History) -> bool:
 
 
 def cases() -> Iterator[tuple[str, str]]:
-    return ((name, engine) for name in ALGORITHMS for engine in ENGINES)
+    return ((name, engine) for name in (*ALGORITHMS, *UNWAITED) for engine in ENGINES)
 
 
 @functools.cache

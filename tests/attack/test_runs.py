@@ -15,7 +15,9 @@ import kills
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("name", "engine"), [("kt_pfl", "loop"), ("dense", "loop"), ("pfedsd", "workers")])
+@pytest.mark.parametrize(
+    ("name", "engine"), [("kt_pfl", "loop"), ("dense", "loop"), ("pfedsd", "workers"), ("fedbuff", "stacked")]
+)
 @pytest.mark.filterwarnings("ignore::fedloom.core.errors.SettingWarning")
 def test_killed_runs_end_as_others_do(name: str, engine: str, tmp_path: Path) -> None:
     killed, wrong = kills.attack(name, engine, 3, 0, tmp_path, rounds=8)

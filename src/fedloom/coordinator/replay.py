@@ -67,6 +67,11 @@ class RoundReplay:
     """
 
     def __init__(self, job: Plan, directory: str | os.PathLike[str]) -> None:
+        if job.settings.asynchrony != "none":
+            raise SettingError(
+                "a round is computed again from the one model that its clients were sent, and with asynchrony = "
+                f"{job.settings.asynchrony!r} they were sent several: analyse a run that waits"
+            )
         # all states in memory: nothing that is computed here may reach the run's files
         self.job = replace(job, settings=replace(job.settings, state_memory_mib=None))
         self.files = RunDirectory(directory)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Generator, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -22,7 +23,7 @@ from fedloom.engines.message import Answer, Call, Request
 from fedloom.engines.non_finite import mean_losses
 from fedloom.engines.personal import models_in
 from fedloom.engines.round_traffic import Exchange
-from fedloom.engines.server_side import ServerSide
+from fedloom.engines.server_side import Send, ServerSide
 
 
 class AskedCohort:
@@ -234,8 +235,8 @@ class AskedCohort:
                 asked = [tuple(k for k in part if k in order) for part in parts]
                 call = replace(question.call, sums=tuple(part for part in asked if part))
                 question = replace(question, call=call, clients=order)
-                coming = engine.answers(call, order, send) if order else iter(())
-                for request, states, answer in chain.answers(question, coming):
+                coming = chain.answers(question, partial(self._ask, call, send))
+                for request, states, answer in coming:
                     engine.states.offer(request.clients, states, (self.round, number))
                     bad = chain.refuse(question, (request, states, answer))
                     engine.judged(request.clients, bad, self.round)
@@ -263,6 +264,9 @@ class AskedCohort:
                 coming.close()
             engine.states.drop_offers()
 
+    def _ask(self, call: Call, send: Send, clients: Sequence[int]) -> Iterator[Asked]:
+        return self.engine.answers(call, clients, send) if clients else iter(())
+
     def _name(self, fn: Callable[..., Any]) -> str:
         """Return the name by which a method is sent: one of the run's own algorithm, marked @on_client."""
         name, algorithm = getattr(fn, "__qualname__", fn), self.engine.algorithm
@@ -288,7 +292,7 @@ class AskedCohort:
         place, everything = {k: i for i, k in enumerate(self.clients)}, _one_each(scatter, len(self.clients))
 
         def looked_up(ids: Sequence[int]) -> tuple[Any, ...]:
-            return tree.take(everything, torch.tensor([place[k] for k in ids], device=device))
+            return tree.take(everything, torch.tensor([place[k] for k in ids], device=device)) if everything else ()
 
         return looked_up
 
@@ -300,7 +304,8 @@ class AskedCohort:
         for work, found in answer.after.items():
             engine.traffic.found(work, {ids[i]: tree.take(found, i) for i in good})
         bill = engine.bill(request.call.method)
-        engine.traffic.count("down", ids, bill.of_request(request.call.sent, request.scatter, n))
+        down = bill.of_request(request.call.sent, request.scatter, n) if answer.down is None else answer.down
+        engine.traffic.count("down", ids, down)
         engine.traffic.count("up", ids, bill.of_uploads(answer.upload, n) if answer.up is None else answer.up)
         if engine.watch is None:
             return

@@ -99,7 +99,7 @@ class Encoders:
             new.append(left)
             return made
 
-        return _with_sets(upload, is_named, encoded), {**kept, method: new}
+        return with_sets(upload, is_named, encoded), {**kept, method: new}
 
     def _encoded(self, client: Client[Any], values: Params, kept: Sequence[Any]) -> tuple[Encoded, list[Any]]:
         """Return one set of named tensors as all encoders have made it, and what each keeps of it."""
@@ -132,7 +132,7 @@ class Encoders:
         def placeholder(node: Encoded) -> Params:
             return Params({name: torch.empty(n, *t.shape[2:], device="meta") for name, t in node.like.items()})
 
-        shapes = _with_sets(answer.upload, _is_encoded, placeholder)
+        shapes = with_sets(answer.upload, _is_encoded, placeholder)
         models = iter(sent_models(question.bill, request.call.broadcast, shapes, request.scatter))
 
         def decoded(node: Encoded) -> Params:
@@ -141,7 +141,7 @@ class Encoders:
             values: Params = tree.stack([_zeros(node.like, like) if blank else self._decoded(s, like) for s in sent])
             return values if model is None else Params({name: model.params[name] + t for name, t in values.items()})
 
-        return _with_sets(answer.upload, _is_encoded, decoded)
+        return with_sets(answer.upload, _is_encoded, decoded)
 
     def small(self, broadcast: Tree, key: int) -> Tree:
         """Return what travels of what all clients are sent. `key`: of what is drawn for it."""
@@ -150,7 +150,7 @@ class Encoders:
             server = SimpleNamespace(key=torch.tensor(key, device=next((t.device for t in values.values()), None)))
             return Encoded(sent=self.download.encode(server, values, self.download.init(values))[0], like=_like(values))
 
-        return _with_sets(broadcast, is_named, encoded)
+        return with_sets(broadcast, is_named, encoded)
 
     def whole(self, travelled: Tree, *, blank: bool = False) -> Tree:
         """Return what clients are sent, of what has travelled; `blank`: without storage, of shapes alone."""
@@ -159,7 +159,7 @@ class Encoders:
             like = Params({name: t.new_empty(t.shape[1:], device="meta") for name, t in node.like.items()})
             return like if blank else self.download.decode(node.sent, like)
 
-        return _with_sets(travelled, _is_encoded, decoded)
+        return with_sets(travelled, _is_encoded, decoded)
 
     def _decoded(self, sent: Any, like: Params) -> Params:
         values = sent
@@ -202,7 +202,7 @@ def _is_encoded(node: Any) -> bool:
     return isinstance(node, Encoded)
 
 
-def _with_sets(upload: Tree, is_one: Callable[[Any], bool], made: Callable[[Any], Any]) -> Tree:
+def with_sets(upload: Tree, is_one: Callable[[Any], bool], made: Callable[[Any], Any]) -> Tree:
     """Return an upload with something else in the place of each set of named tensors; buffers stay."""
     nodes, spec = tree.flatten(upload, is_leaf=is_one)
     for place, node in enumerate(nodes):

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
+from types import MappingProxyType
 from typing import Any, ClassVar
 
 from torch import Tensor
@@ -15,6 +17,7 @@ from fedloom.engines.accounting import PayloadSize, sent_tensors
 from fedloom.engines.message import Answer, Call, Request
 
 Asked = tuple[Request, Any, Answer]  # (what some clients were asked, their new states, their answer)
+Ask = Callable[[Sequence[int]], Iterator[Asked]]  # of some clients: their answers, in order
 
 
 @dataclass(frozen=True)
@@ -95,10 +98,16 @@ class Link:
     sums_only = ""  # the setting by which nothing but means is seen of uploads, where the link stands for one
     state: Any = ()
     """State of the link between rounds: a pytree of tensors, of the same shapes at every moment."""
+    rows: Mapping[str, Callable[[], Tree]] = MappingProxyType({})
+    """Trees that the link keeps of clients among their states (`Keys.row`): what makes one like it, by name."""
 
     def lost(self, question: Question) -> dict[int, str]:
         """Return clients that will not answer, and why: they are not asked."""
         return {}
+
+    def ask(self, question: Question, ask: Ask, clients: Sequence[int]) -> Iterator[Asked]:
+        """Yield the answers of some clients in their order, as `ask` does; or ask others, and keep what they say."""
+        return ask(clients)
 
     def answers(self, question: Question, answers: Iterator[Asked]) -> Iterator[Asked]:
         """Yield the answers as they are to be looked at, in their order."""
@@ -138,14 +147,21 @@ class Chain:
     def sums_only(self) -> str:
         return next((link.sums_only for link in self.links if link.sums_only), "")
 
+    @property
+    def rows(self) -> dict[str, Callable[[], Tree]]:
+        return {name: make for link in self.links for name, make in link.rows.items()}
+
     def lost(self, question: Question) -> dict[int, str]:
         found: dict[int, str] = {}
         for link in self.links:
             found |= link.lost(question)
         return found
 
-    def answers(self, question: Question, answers: Iterable[Asked]) -> Iterator[Asked]:
-        coming = iter(answers)
+    def answers(self, question: Question, ask: Ask) -> Iterator[Asked]:
+        """Yield the answers of those who are asked, as all links make them."""
+        for link in self.links:
+            ask = partial(link.ask, question, ask)
+        coming = ask(question.clients)
         for link in self.links:
             coming = link.answers(question, coming)
         return coming

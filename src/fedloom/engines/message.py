@@ -127,4 +127,5 @@ class Answer:
     trained: tuple[int, Any] | None = None  # what a replay looks at: (client axes 0 or 1, carry); never travels
     summed: Summed | None = None  # then there are neither upload nor losses
     up: Sequence[Counter[str]] | None = None  # bytes by kind of each upload, where it no longer is as it travelled
+    down: Sequence[Counter[str]] | None = None  # bytes by kind of each request, where they were counted otherwise
     planned: int = 0  # steps that its losses can be of at most, where one client computed it; never travels

@@ -166,7 +166,8 @@ class ServerSide(ABC):
         p = self.population
         label, model = next(iter(p.models.items()))
         rows = self.algorithm.init_rows(self.runtime.initial(label), model, num_clients=p.num_clients)
-        return Keys(p.num_clients, tuple(sorted(rows)), tuple(self._pools), type(self.algorithm).__name__)
+        names = (*sorted(rows), *sorted(self.chain.rows))
+        return Keys(p.num_clients, names, tuple(self._pools), type(self.algorithm).__name__)
 
     @cached_property
     def _pools(self) -> dict[str, Any]:
@@ -203,6 +204,8 @@ class ServerSide(ABC):
         p, place = self.population, self.keys.place(key)
         if place.kind == "state":
             return self.runtime.fresh(place.number)
+        if place.name in self.chain.rows:
+            return self.chain.rows[place.name]()
         if place.kind == "entry":
             made = self._pools[place.name]
         else:

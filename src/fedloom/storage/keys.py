@@ -29,7 +29,8 @@ class Keys:
         9 11 13 ...    entries 0, 1, 2, ... of "images"
         10 12 14 ...   entries 0, 1, 2, ... of "labels"
 
-    Names stand in alphabetical order. `owner`: the algorithm whose rows and pools these are, for messages.
+    Names stand in alphabetical order, rows of links behind those of the algorithm; of these, a link chooses what stands
+    for a client's number. `owner`: the algorithm whose rows and pools these are, for messages.
     """
 
     clients: int

@@ -143,6 +143,14 @@ class Clock:
             computing *= math.exp(self._jitter * z)
         return down / float(of.down[client]) + computing + up / float(of.up[client])
 
+    def check_files(self, before: int) -> None:
+        """Raise SettingError where files have changed since a run began. `before`: as `files` was then."""
+        if before != self.files:
+            raise SettingError(
+                "a run goes on with the devices that it began with, and the files that its clock names have others "
+                "now: put them back as they were"
+            )
+
     def there(self, at: float) -> npt.NDArray[np.bool_]:
         """Return which clients are there at a moment, [N].
 

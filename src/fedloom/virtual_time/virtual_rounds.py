@@ -216,13 +216,13 @@ class VirtualTime(Part):
         self.schedule = FirstComers(self.on_time) if settings.spares else None
 
     @classmethod
-    def of(cls, job: Brief) -> VirtualTime:
-        """Return the part of a run.
+    def of(cls, job: Brief) -> VirtualTime | None:
+        """Return the part of a run; None where rounds do not wait, which tell of their moments themselves.
 
         Raises:
             SettingError: the setting names no clock, or is written otherwise.
         """
-        return cls(job)
+        return cls(job) if job.settings.asynchrony == "none" else None
 
     @property
     def state(self) -> Any:
@@ -230,11 +230,7 @@ class VirtualTime(Part):
 
     @state.setter
     def state(self, kept: Any) -> None:
-        if int(kept["files"]) != self.clock.files:
-            raise SettingError(
-                "a run goes on with the devices that it began with, and the files that its clock names have others "
-                "now: put them back as they were"
-            )
+        self.clock.check_files(int(kept["files"]))
         self.on_time.state = kept["moments"]
 
     def check(self, job: Any) -> None:
