@@ -148,7 +148,14 @@ class Thirds(fl.Encoder):
         return Params({name: sent[name].expand(t.shape) for name, t in like.items()})
 
 
-WRONG = ["topk:0.5", "lowrank:1", "sign", "bits:8?feedback=true", "float17", "mine:Thirds"]
+WRONG = [
+    "topk:0.5?feedback=false",
+    "lowrank:1",
+    "sign?feedback=false",
+    "bits:8?feedback=true",
+    "float17",
+    "mine:Thirds",
+]
 
 
 @pytest.mark.parametrize("text", WRONG)
