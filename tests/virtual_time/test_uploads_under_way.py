@@ -280,6 +280,13 @@ def test_encoded_uploads_are_under_way_as_they_travel_and_are_read_on_the_newest
     assert same_end(whole, made().run(tmp_path / "cut", resume=True))
 
 
+@pytest.mark.parametrize("kind", ["fedbuff:size=2", "fedasync:alpha=0.6"])
+def test_what_is_late_is_a_difference_where_downloads_are_encoded(kind: str) -> None:
+    plain, small = (job(rounds=5, asynchrony=kind, compression_down=down).run() for down in ("none", "float16"))
+    assert np.allclose(plain.series("global_loss"), small.series("global_loss"), rtol=1e-3)
+    assert (4 * small.series("bytes_down") == plain.series("bytes_down")).all()
+
+
 def test_gradients_are_scaled_and_not_moved() -> None:
     """FedMeta uploads gradients: differences already, which FedAsync has no model to mix from."""
     made = job(fl.FedMeta(local=LOCAL), rounds=8)

@@ -134,8 +134,8 @@ class Asynchronous(Part):
              "takes who comes late in a later round"),
             (settings.stateless or job.begun_parts.wants.states, "stateless = true", "moves states as answers come"),
             (self.size > there, f"{there} clients", "takes as many answers of different clients"),
-            (self.name == "fedasync" and job.begun_parts.encoders, "compressed uploads",
-             "mixes models, and encoders send differences (fedbuff takes these)"),
+            (self.name == "fedasync" and any(not e.of_downloads for e in job.begun_parts.encoders),
+             "compressed uploads", "mixes models, and encoders send differences (fedbuff takes these)"),
         ):  # fmt: skip
             if forbidden:
                 raise SettingError(f"asynchrony = {self.text!r} {why}, got {what}: leave one of them out")

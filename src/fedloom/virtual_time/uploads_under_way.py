@@ -113,7 +113,8 @@ def kept(question: Question, asked: Asked, *, mixes: bool) -> dict[str, Any]:
 
 def _moved(question: Question, upload: Tree, move: Callable[[Tensor, Tensor], Tensor]) -> Tree:
     """Return a stacked upload with the parameters of its models moved by what was sent in their place."""
-    if question.engine.runtime.encoders is not None:  # they travel as differences
+    encoders = question.engine.runtime.encoders
+    if encoders is not None and encoders.encoders:  # of uploads, which travel as differences then
         return upload
     models = iter(sent_models(question.bill, question.call.broadcast, upload))
 
