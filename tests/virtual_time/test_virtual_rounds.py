@@ -240,6 +240,10 @@ def test_files_of_a_clock_stay_the_same(tmp_path: Path) -> None:
         ),
         ({"schedule": Schedule()}, "counts rounds that it waits for, got schedule = Schedule: leave one of them out"),
         ({"partial_sums": 2}, "looks at each answer, got partial_sums = 2: leave one of them out"),
+        (
+            {"clock": f"{SLOW},deadline=1"},
+            "somebody the time to answer, got deadline = 1, and the fastest client needs 1.",
+        ),
         ({"clock": "lognormal"}, "needs one of example= (seconds) and flops= (FLOP/s)"),
     ],
 )

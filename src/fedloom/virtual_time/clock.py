@@ -87,6 +87,7 @@ class Clock:
     Attributes:
         deadline: seconds that clients have for an exchange; None: no limit.
         devices: of the clients.
+        jitter: deviation of the logarithm of each training's seconds.
         by_flops: whether FLOPs count.
         comes_and_goes: whether clients may be absent.
         files: a number of what is in the files that the setting names; 0 where there are none.
@@ -97,7 +98,7 @@ class Clock:
     ) -> None:
         self.devices, self.deadline, self.files = devices, deadline, files
         self.by_flops, self.comes_and_goes = bool(devices.flop.any()), not isinstance(absence, Always)
-        self._absence, self._seed, self._jitter = absence, seed, jitter
+        self._absence, self._seed, self.jitter = absence, seed, jitter
 
     @classmethod
     def of(cls, text: str, seed: int, clients: int) -> Clock:
@@ -138,9 +139,9 @@ class Clock:
         """
         of = self.devices
         computing = float(of.example[client]) * examples + float(of.flop[client]) * flops + float(of.exchange[client])
-        if self._jitter:
+        if self.jitter:
             z = generator(self._seed, "clock", "jitter", round, client).standard_normal()
-            computing *= math.exp(self._jitter * z)
+            computing *= math.exp(self.jitter * z)
         return down / float(of.down[client]) + computing + up / float(of.up[client])
 
     def check_files(self, before: int) -> None:

@@ -250,6 +250,24 @@ class VirtualTime(Part):
                 f"clock = {settings.clock!r} counts FLOPs of matrix products and convolutions, and the network has "
                 "none: write example= (seconds of an example) in the place of flops="
             )
+        self._check_deadline(job)
+
+    def _check_deadline(self, job: Any) -> None:
+        """Raise SettingError where nobody could answer in time."""
+        limit, work = self.clock.deadline, Work(job, self.clock.by_flops)
+        if limit is None or self.clock.jitter:
+            return
+        for kind, cost in self.on_time.costs.items():
+            fastest, name = math.inf, architecture_of(kind)
+            for k in (k for k, of in enumerate(job.population.assignment) if of == name):
+                fastest = min(fastest, self.clock.seconds(k, 0, *work.of(k, 0, cost), cost.down, cost.up))
+                if fastest <= limit:
+                    break
+            else:
+                raise SettingError(
+                    f"a clock's deadline leaves somebody the time to answer, got deadline = {limit:g}, and the fastest "
+                    f"client needs {fastest:.3g} virtual seconds for {kind.split()[0]}: raise it"
+                )
 
     def absent(self, round: int) -> Collection[int]:
         if not self.clock.comes_and_goes:
