@@ -103,7 +103,7 @@ def test_lists_are_set_apart_for_python_markdown() -> None:
         ("ditto", "algorithms/ditto.md"), ("ditto", "how-to.md"), ("resume", "runs.md"), ("resume", "how-to.md"),
         ("non-iid split", "how-to.md"), ("own dataset", "how-to.md"), ("deploy", "how-to.md"),
         ("batchnorm", "how-to.md"), ("lora", "how-to.md"), ("lora", "tutorials/adapters.md"),
-        ("out of memory", "how-to.md"),
+        ("out of memory", "how-to.md"), ("slow clients", "tutorials/slow-clients.md"), ("bottleneck", "time.md"),
     ],
 )  # fmt: skip
 def test_a_search_finds_a_page_with_a_heading_that_has_its_words(made: Any, query: str, page: str) -> None:
