@@ -109,7 +109,7 @@ def normalised() -> nn.Module:
         ({"stateless": True}, "what a client keeps has none, got stateless clients: leave one of them out"),
         ({"secure_aggregation": "range=8"}, "seen one by one, and noise may leave .*, got secure_aggregation"),
         ({"schedule": fl.Schedule()}, "each of which asks a client once, got schedule = Schedule"),
-        ({"partial_sums": 2}, "looks at each upload, and partial_sums = 2 sends sums"),
+        ({"partial_sums": 2}, "counts each upload, got partial_sums = 2: leave one of them out"),
         ({"model": normalised}, "clients of FedAvg upload what depends on their examples beside these .*nn.GroupNorm"),
         ({"algorithm": fl.QFedAvg(local=LOCAL)}, "clients of QFedAvg upload what depends on their examples"),
         ({"algorithm": fl.Centralised(local=LOCAL)}, "all clients in one place"),

@@ -139,6 +139,7 @@ class Central(Part):
             (job.schedule is not None, f"schedule = {type(job.schedule).__name__}", "counts rounds that it draws"),
             (settings.spares, f"spares = {settings.spares}", "draws each client by itself, so nobody has a place"),
             (settings.aggregator != "mean", f"aggregator = {settings.aggregator!r}", "makes the mean itself"),
+            (settings.partial_sums, f"partial_sums = {settings.partial_sums}", "clips each upload"),
             ("median" in settings.bound, f"bound = {settings.bound!r}",
              "takes each upload whatever the others are, and a median is of all"),
         ):  # fmt: skip

@@ -60,6 +60,7 @@ class Uploads(EachClient):
              "adds noise to uploads, and what a client keeps has none"),
             (job.schedule is not None, f"schedule = {type(job.schedule).__name__}",
              "counts rounds, each of which asks a client once"),
+            (settings.partial_sums, f"partial_sums = {settings.partial_sums}", "counts each upload"),
             (settings.secure_aggregation != "none", f"secure_aggregation = {settings.secure_aggregation!r}",
              "is for uploads that are seen one by one, and noise may leave the range of a masked sum"),
         ):  # fmt: skip
