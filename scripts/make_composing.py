@@ -26,7 +26,7 @@ from torch import nn
 import fedloom as fl
 from fedloom.algorithms import ALGORITHMS
 from fedloom.core import tree
-from fedloom.core.errors import SettingError
+from fedloom.core.errors import SettingError, SettingWarning
 from fedloom.data import Growing, by_lists
 
 ROOT = Path(__file__).parents[1]
@@ -96,7 +96,7 @@ def _head_stays(algorithm: Any) -> Any:
 
 PARTS = (
     Feature("rule of the mean", {"aggregator": "median"}),
-    Feature("bound of uploads", {"bound": "clip:0.05"}),
+    Feature("bound of uploads", {"bound": "clip:0.001"}),
     Feature("partial sums", {"partial_sums": 2}, moves=False),
     Feature("clients that lie", job={"attack": fl.Scale(-1.0, clients=(0, 1, 2))}),
     Feature("clients that are lost", job={"faults": fl.Unreliable(declined=0.2, lost=0.2, seed=1)}),
@@ -151,20 +151,20 @@ class NotWhole(AssertionError):
 
 
 def tried(*features: Feature, method: str = "fedavg") -> str | None:
-    """Return why a run with some features is refused before its first round; None: it works.
+    """Return why a run with some features is refused, or what it warns of where one is of no use; None: it works.
 
     Raises:
-        NotWhole: it is refused later, it does not go on as it was, or one feature is left out in silence.
+        NotWhole: it does not go on as it was, or one feature is left out in silence.
     """
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
+    with tempfile.TemporaryDirectory() as folder, warnings.catch_warnings(record=True) as warned:
+        warnings.simplefilter("always", SettingWarning)
         try:
-            wanted = job(*features, method=method)
-            wanted.check()
+            whole = job(*features, method=method).run(Path(folder) / "whole")
         except SettingError as error:
             return str(error)
-        with tempfile.TemporaryDirectory() as folder:
-            whole = wanted.run(Path(folder) / "whole")
+        told = [str(w.message) for w in warned if "changes nothing" in str(w.message)]
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
             cut = Path(folder) / "cut"
             try:
                 job(*features, method=method).run(cut, on_round=_stopping)
@@ -176,7 +176,9 @@ def tried(*features: Feature, method: str = "fedavg") -> str | None:
             for one in features:
                 rest = tuple(other for other in features if other is not one)
                 if one.moves and _same(whole, _without(rest, method)):
-                    raise NotWhole(f"{_names(features, method)}: {one.name} changes nothing")
+                    if not told:
+                        raise NotWhole(f"{_names(features, method)}: {one.name} changes nothing")
+                    return told[0]
     return None
 
 
@@ -238,7 +240,9 @@ def page(pairs: Mapping[tuple[str, str], str | None], methods: Mapping[tuple[str
     first = [f"| {letters[i]} {a} | {' | '.join(cell(both, a, b) for b in names)} |" for i, a in enumerate(names)]
     second = [f"| `{m}` | {' | '.join(cell(methods, m, b) for b in names)} |" for m in METHODS]
     told = [f"{number[why]}. {_plain(why)}" for why in sentences]
-    return "\n".join([*head, *first, "", "By method:", "", *head, *second, "", "Refused, in these words:", "", *told, ""])
+    return "\n".join(
+        [*head, *first, "", "By method:", "", *head, *second, "", "Refused, in these words:", "", *told, ""]
+    )
 
 
 def _plain(text: str) -> str:

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from fedloom import Client, Job, RunSettings, Weights, on_client
-from fedloom.algorithms import FedAvg
+from fedloom.algorithms import FedAvg, LocalOnly
 from fedloom.core import tree
 from fedloom.core.errors import SettingError, SettingWarning
 from fedloom.core.types import Params, Weighted
@@ -308,3 +308,15 @@ def test_somebody_is_told_of_a_device_that_is_refused_again_and_again() -> None:
     with pytest.warns(SettingWarning, match="the last 5 answers"):
         engine.judged([LIAR], {LIAR: "large"}, 11)
     engine.close()
+
+
+@pytest.mark.parametrize("what", ["bound", "attack"])
+def test_what_is_asked_of_uploads_is_warned_of_where_there_are_none(what: str) -> None:
+    """A bound and clients that lie change nothing of a method whose clients send nothing."""
+    asked: Any = {"settings": RunSettings(rounds=1, bound="clip:1"), "attack": None}
+    if what == "attack":
+        asked = {"settings": RunSettings(rounds=1), "attack": Scale(-1.0, clients=(0, 1))}
+    alone = Job(algorithm=LocalOnly(local=LOCAL), federation=federation(), model=linear, **asked)
+    said = "bound = 'clip:1'" if what == "bound" else "attack = Scale"
+    with pytest.warns(SettingWarning, match=f"^local_update uploads nothing, so {said} changes nothing: leave it out"):
+        alone.run()

@@ -17,7 +17,7 @@ from fedloom.core.random import derive, generator, normal
 from fedloom.core.types import Tree, Weighted, Weights
 from fedloom.data import Federation
 from fedloom.engines.accounting import PayloadSize, sent_tensors
-from fedloom.engines.links import Asked, Link, Question
+from fedloom.engines.links import Asked, Link, Question, nothing_uploaded
 from fedloom.engines.message import Call, Request
 from fedloom.engines.population import Population
 
@@ -108,6 +108,8 @@ class Attack:
         whole = tree.cat(uploads) if uploads else ()
         leaves, spec = tree.flatten(whole)
         if not leaves:
+            if uploads:
+                nothing_uploaded(f"attack = {type(self).__name__}", call.method)
             yield from uploads
             return
         out = list(leaves)

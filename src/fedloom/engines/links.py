@@ -12,6 +12,7 @@ from torch import Tensor
 
 from fedloom.core.client import Client
 from fedloom.core.cohort import Total
+from fedloom.core.errors import SettingWarning, warn
 from fedloom.core.types import Params, Tree
 from fedloom.engines.accounting import PayloadSize, sent_tensors
 from fedloom.engines.message import Answer, Call, Request
@@ -127,6 +128,11 @@ class Link:
 
     def end_round(self, clients: Collection[int]) -> None:
         """Let what was seen of a round count. `clients`: who was asked in it."""
+
+
+def nothing_uploaded(what: str, method: str) -> None:
+    """Warn that a method uploads nothing, which what a run asks for uploads does not change."""
+    warn(f"{method} uploads nothing, so {what} changes nothing: leave it out, or take another method", SettingWarning)
 
 
 class Chain:

@@ -17,7 +17,7 @@ from fedloom.core.errors import SettingError
 from fedloom.core.grammar import Named, by_name, find
 from fedloom.core.types import Tree, Weighted, Weights
 from fedloom.engines.accounting import PayloadSize, sent_tensors
-from fedloom.engines.links import Asked, Link, Question
+from fedloom.engines.links import Asked, Link, Question, nothing_uploaded
 from fedloom.engines.message import Answer, Request
 
 ROUNDS = 5  # of the accepted uploads that a median is of
@@ -226,6 +226,8 @@ class Bounded(Link):
     def _with_norms(self, question: Question, asked: Asked) -> Asked:
         request, _, answer = asked
         if answer.summed is None:
+            if not tree.leaves(answer.upload):
+                nothing_uploaded(f"bound = {str(self.bound)!r}", request.call.method)
             self._norms[request.clients] = Measured.of(request, answer, question.bill)
         return asked
 
