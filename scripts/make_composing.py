@@ -2,13 +2,14 @@
 
     python scripts/make_composing.py
 
-Each pair is a run of four rounds. It works if the run that is interrupted and goes on ends in the same bits, and if what
-changes results alone changes them beside the other too: nothing is left out in silence. Or it is refused before the
-first round, in a sentence.
+Each pair is a run of four rounds. It works if the run that is interrupted and goes on ends in the same bits, and if
+what changes results alone changes them beside the other too: nothing is left out in silence. Or it is refused before
+anything is trained, in a sentence, or warned of where one of both is of no use.
 """
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
 import itertools
@@ -146,7 +147,7 @@ def job(*features: Feature, method: str = "fedavg") -> fl.Job:
     return fl.Job(algorithm=algorithm, settings=dataclasses.replace(SETTINGS, **settings), **more)
 
 
-class NotWhole(AssertionError):
+class NotWholeError(AssertionError):
     """Error of a pair that runs, and does not do what it says."""
 
 
@@ -154,7 +155,7 @@ def tried(*features: Feature, method: str = "fedavg") -> str | None:
     """Return why a run with some features is refused, or what it warns of where one is of no use; None: it works.
 
     Raises:
-        NotWhole: it does not go on as it was, or one feature is left out in silence.
+        NotWholeError: it does not go on as it was, or one feature is left out in silence.
     """
     with tempfile.TemporaryDirectory() as folder, warnings.catch_warnings(record=True) as warned:
         warnings.simplefilter("always", SettingWarning)
@@ -166,18 +167,16 @@ def tried(*features: Feature, method: str = "fedavg") -> str | None:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             cut = Path(folder) / "cut"
-            try:
+            with contextlib.suppress(KeyboardInterrupt):
                 job(*features, method=method).run(cut, on_round=_stopping)
-            except KeyboardInterrupt:
-                pass
             again = job(*features, method=method).run(cut, resume=True)
             if whole.metrics != again.metrics or not _same(whole, again):
-                raise NotWhole(f"{_names(features, method)}: interrupted and resumed it is another run")
+                raise NotWholeError(f"{_names(features, method)}: interrupted and resumed it is another run")
             for one in features:
                 rest = tuple(other for other in features if other is not one)
                 if one.moves and _same(whole, _without(rest, method)):
                     if not told:
-                        raise NotWhole(f"{_names(features, method)}: {one.name} changes nothing")
+                        raise NotWholeError(f"{_names(features, method)}: {one.name} changes nothing")
                     return told[0]
     return None
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -11,17 +12,18 @@ import pytest
 import torch
 
 from fedloom import Client, Job, RunSettings, Weights, on_client
-from fedloom.algorithms import FedAvg, LocalOnly
+from fedloom.algorithms import FedAvg, KTpFL, LocalOnly
 from fedloom.core import tree
 from fedloom.core.errors import SettingError, SettingWarning
 from fedloom.core.types import Params, Weighted
 from fedloom.engines.accounting import PayloadSize
-from fedloom.engines.attack_kinds import Scale
+from fedloom.engines.attack_kinds import FlippedLabels, Scale
 from fedloom.engines.engine_options import Options
 from fedloom.engines.loop import Loop
 from fedloom.engines.message import Answer, Call, Request
 from fedloom.engines.stacked import Stacked
 from fedloom.engines.upload_bounds import LEAST, NO_MEDIANS, ROUNDS, Measured, Norms, bound, median
+from fedloom.testing import Subject
 from fedloom.testing.compare import close
 from fedloom.testing.in_process import DevicesInProcess
 from tiny import LOCAL, federation, linear, population
@@ -313,10 +315,23 @@ def test_somebody_is_told_of_a_device_that_is_refused_again_and_again() -> None:
 @pytest.mark.parametrize("what", ["bound", "attack"])
 def test_what_is_asked_of_uploads_is_warned_of_where_there_are_none(what: str) -> None:
     """A bound and clients that lie change nothing of a method whose clients send nothing."""
-    asked: Any = {"settings": RunSettings(rounds=1, bound="clip:1"), "attack": None}
+    asked: Any = {"settings": RunSettings(rounds=1, cohort_size=3, bound="clip:1"), "attack": None}
     if what == "attack":
-        asked = {"settings": RunSettings(rounds=1), "attack": Scale(-1.0, clients=(0, 1))}
+        asked = {"settings": RunSettings(rounds=1, cohort_size=3), "attack": Scale(-1.0, clients=(0, 1))}
     alone = Job(algorithm=LocalOnly(local=LOCAL), federation=federation(), model=linear, **asked)
     said = "bound = 'clip:1'" if what == "bound" else "attack = Scale"
-    with pytest.warns(SettingWarning, match=f"^local_update uploads nothing, so {said} changes nothing: leave it out"):
+    with pytest.warns(SettingWarning, match=f"^clients upload nothing, so {said} changes nothing: leave it out"):
         alone.run()
+
+
+def test_one_exchange_without_uploads_is_not_warned_of() -> None:
+    """KT-pFL uploads predictions, and in its last exchange nothing."""
+    subject = Subject.of(KTpFL)
+    engine = Loop(subject.population(), subject.algorithm, Options(attack=Scale(2.0, clients=(0,))))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", SettingWarning)
+        engine.round(engine.init(), range(6), 0)
+        settings, flipped = RunSettings(rounds=1, cohort_size=3), FlippedLabels(clients=(0, 1))  # they train on lies
+        Job(
+            algorithm=LocalOnly(local=LOCAL), federation=federation(), model=linear, settings=settings, attack=flipped
+        ).run()

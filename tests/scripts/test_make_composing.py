@@ -47,12 +47,12 @@ def test_each_feature_has_a_letter() -> None:
 def test_a_feature_that_is_left_out_in_silence_is_noticed() -> None:
     """A pair of which one changes nothing, and should."""
     nothing = SCRIPT["Feature"]("nothing")
-    with pytest.raises(SCRIPT["NotWhole"], match="fedavg: spares and nothing: nothing changes nothing"):
+    with pytest.raises(SCRIPT["NotWholeError"], match="fedavg: spares and nothing: nothing changes nothing"):
         SCRIPT["tried"](PARTS["spares"], nothing)
 
 
 def test_a_run_that_goes_on_otherwise_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its history is another one than that of the run that nobody stopped."""
     monkeypatch.setitem(SCRIPT["tried"].__globals__, "_same", lambda a, b: False)
-    with pytest.raises(SCRIPT["NotWhole"], match="interrupted and resumed it is another run"):
+    with pytest.raises(SCRIPT["NotWholeError"], match="interrupted and resumed it is another run"):
         SCRIPT["tried"](PARTS["spares"])

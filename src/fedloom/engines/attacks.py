@@ -17,7 +17,7 @@ from fedloom.core.random import derive, generator, normal
 from fedloom.core.types import Tree, Weighted, Weights
 from fedloom.data import Federation
 from fedloom.engines.accounting import PayloadSize, sent_tensors
-from fedloom.engines.links import Asked, Link, Question, nothing_uploaded
+from fedloom.engines.links import Asked, OfUploads, Question
 from fedloom.engines.message import Call, Request
 from fedloom.engines.population import Population
 
@@ -108,8 +108,6 @@ class Attack:
         whole = tree.cat(uploads) if uploads else ()
         leaves, spec = tree.flatten(whole)
         if not leaves:
-            if uploads:
-                nothing_uploaded(f"attack = {type(self).__name__}", call.method)
             yield from uploads
             return
         out = list(leaves)
@@ -145,15 +143,18 @@ class Draw:
         return torch.stack(each).double()
 
 
-class Lies(Link):
+class Lies(OfUploads):
     """Lies of clients in the place of what they have learnt."""
 
     def __init__(self, attack: Attack) -> None:
-        self.attack = attack
+        self.attack, self.said = attack, f"attack = {type(attack).__name__}"
+        self._uploaded = None if type(attack).labels is Attack.labels else True  # it changes what is trained on
 
     def answers(self, question: Question, answers: Iterator[Asked]) -> Iterator[Asked]:
         call, asked = question.call, len(question.clients)
-        return self.attack.in_round(answers, call, asked, question.bill, question.engine.population)
+        for one in self.attack.in_round(answers, call, asked, question.bill, question.engine.population):
+            self.saw(one[2].upload)
+            yield one
 
 
 def poisoned(population: Population, attack: Attack) -> Population:

@@ -10,6 +10,7 @@ from typing import Any, ClassVar
 
 from torch import Tensor
 
+from fedloom.core import tree
 from fedloom.core.client import Client
 from fedloom.core.cohort import Total
 from fedloom.core.errors import SettingWarning, warn
@@ -130,9 +131,20 @@ class Link:
         """Let what was seen of a round count. `clients`: who was asked in it."""
 
 
-def nothing_uploaded(what: str, method: str) -> None:
-    """Warn that a method uploads nothing, which what a run asks for uploads does not change."""
-    warn(f"{method} uploads nothing, so {what} changes nothing: leave it out, or take another method", SettingWarning)
+class OfUploads(Link):
+    """Link that is asked for by `said`, and changes nothing where clients upload nothing: the first round tells."""
+
+    said: str
+    _uploaded: bool | None = None  # nobody was asked yet
+
+    def saw(self, upload: Tree) -> None:
+        """Take note of an upload."""
+        self._uploaded = bool(self._uploaded or tree.leaves(upload))
+
+    def end_round(self, clients: Collection[int]) -> None:
+        if self._uploaded is False:
+            warn(f"clients upload nothing, so {self.said} changes nothing: leave it out", SettingWarning)
+            self._uploaded = True
 
 
 class Chain:

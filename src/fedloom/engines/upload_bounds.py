@@ -17,7 +17,7 @@ from fedloom.core.errors import SettingError
 from fedloom.core.grammar import Named, by_name, find
 from fedloom.core.types import Tree, Weighted, Weights
 from fedloom.engines.accounting import PayloadSize, sent_tensors
-from fedloom.engines.links import Asked, Link, Question, nothing_uploaded
+from fedloom.engines.links import Asked, OfUploads, Question
 from fedloom.engines.message import Answer, Request
 
 ROUNDS = 5  # of the accepted uploads that a median is of
@@ -201,14 +201,14 @@ class Norms:
         return cls(raw)
 
 
-class Bounded(Link):
+class Bounded(OfUploads):
     """Uploads beyond a bound: refused, or clipped.
 
     A median is that of the last rounds; where these have none, all answers are waited for, and it is their own.
     """
 
     def __init__(self, bound: Bound) -> None:
-        self.bound = bound
+        self.bound, self.said = bound, f"bound = {str(bound)!r}"
         self._medians: Medians = NO_MEDIANS
         self._norms: dict[tuple[int, ...], Measured] = {}  # of the answers at hand, by their clients
 
@@ -226,8 +226,7 @@ class Bounded(Link):
     def _with_norms(self, question: Question, asked: Asked) -> Asked:
         request, _, answer = asked
         if answer.summed is None:
-            if not tree.leaves(answer.upload):
-                nothing_uploaded(f"bound = {str(self.bound)!r}", request.call.method)
+            self.saw(answer.upload)
             self._norms[request.clients] = Measured.of(request, answer, question.bill)
         return asked
 
