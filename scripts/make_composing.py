@@ -35,6 +35,7 @@ PAGE = ROOT / "docs" / "composing.md"
 BEGIN, END = "<!-- made by scripts/make_composing.py: from here -->\n", "<!-- to here -->\n"
 ROUNDS, CLIENTS, EACH = 4, 6, 12
 SETTINGS = fl.RunSettings(rounds=ROUNDS, cohort_size=4, engine="loop", compilation="none", threads=1)
+CLOCK = "lognormal:example=0.01,spread=1,down=0.05,up=0.02"
 LOCAL = fl.Local(epochs=1, batch_size=4, optimiser=fl.SGD(lr=0.1, momentum=0.5))
 
 
@@ -116,6 +117,10 @@ PARTS = (
         "privacy": "distributed:noise=1,delta=1e-3,clip=0.5", "secure_aggregation": "range=8",
     }),
     Feature("masked sums", {"secure_aggregation": "range=8"}),
+    Feature("fewer bits", {"compression": "bits:4"}),
+    Feature("few numbers, with feedback", {"compression": "topk:0.2"}),
+    Feature("small downloads", {"compression_down": "bits:8"}),
+    Feature("virtual clock", {"clock": CLOCK + ",deadline=0.5"}, moves=False),
 )  # fmt: skip
 
 

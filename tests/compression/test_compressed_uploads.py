@@ -239,6 +239,14 @@ def test_uploads_beside_encoded_downloads_go_their_own_way() -> None:
         assert any(isinstance(link, Decoded) for link in links) == read
 
 
+def test_clients_keep_their_states_beside_encoded_downloads() -> None:
+    """Their own models move, where nothing is done to uploads."""
+    engine = Loop(population(linear), fl.Ditto(local=LOCAL), Options(encoders=(CompressedDown(rounding=Bits(8)),)))
+    engine.round(engine.init(), (0, 1), 0)
+    assert not same(engine.states[0], engine.fresh(0))
+    assert not same(engine.states[0], engine.states[1])
+
+
 def test_downloads_are_drawn_by_round_and_right_in_the_mean() -> None:
     encoders = Encoders((CompressedDown(rounding=Bits(2)),), fl.FedAvg(local=LOCAL))
     model = fl.Weights({"w": torch.linspace(-1, 1, 21)}, {"n": torch.tensor(3)})

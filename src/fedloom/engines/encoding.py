@@ -53,7 +53,7 @@ class Encoders:
         self.download: Any = next((e for e in encoders if e.of_downloads), None)
         methods = [name for name in dir(kind) if getattr(getattr(kind, name, None), "on_client", False)]
         self.bills = {name: PayloadSize(getattr(algorithm, name)) for name in methods}
-        self.sets = {name: sets_in(bill.up) for name, bill in self.bills.items()} if self.encoders else {}
+        self.sets = {name: sets_in(bill.up) if self.encoders else 0 for name, bill in self.bills.items()}
         if self.encoders and not any(self.sets.values()):
             raise SettingError(
                 f"{type(self.encoders[0]).__name__} encodes the Weights and Params of uploads, and {kind.__name__} "
@@ -77,6 +77,8 @@ class Encoders:
             upload: as the method returned it.
             kept: by encoders so far.
         """
+        if not self.encoders:
+            return upload, kept
         models = sent_models(self.bills[method], (), upload, arguments)
         if len(models) != (count := self.sets[method]):
             raise StackingError(
