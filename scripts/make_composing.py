@@ -2,7 +2,7 @@
 
     python scripts/make_composing.py
 
-Each pair is a run of four rounds. It works if the run that is interrupted and goes on ends in the same bits, and if
+Each pair is a run of four rounds, or of more where a round has few answers. It works if the run that is interrupted and goes on ends in the same bits, and if
 what changes results alone changes them beside the other too: nothing is left out in silence. Or it is refused before
 anything is trained, in a sentence, or warned of where one of both is of no use.
 """
@@ -17,6 +17,7 @@ import string
 import tempfile
 import warnings
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -120,7 +121,9 @@ PARTS = (
     Feature("fewer bits", {"compression": "bits:4"}),
     Feature("few numbers, with feedback", {"compression": "topk:0.2"}),
     Feature("small downloads", {"compression_down": "bits:8"}),
-    Feature("virtual clock", {"clock": CLOCK + ",deadline=0.5"}, moves=False),
+    Feature("virtual clock", {"clock": CLOCK}, moves=False),
+    Feature("buffered rounds", {"clock": CLOCK, "asynchrony": "fedbuff:size=3", "rounds": 8}),
+    Feature("models mixed as they come", {"clock": CLOCK, "asynchrony": "fedasync:alpha=0.6", "rounds": 16}),
 )  # fmt: skip
 
 
@@ -143,7 +146,7 @@ def job(*features: Feature, method: str = "fedavg") -> fl.Job:
     for taken in (settings, more):
         for one in features:
             given = one.settings if taken is settings else one.job
-            if both := [name for name in given if taken.get(name, given[name]) != given[name]]:
+            if both := [name for name in given if name != "rounds" and taken.get(name, given[name]) != given[name]]:
                 raise SettingError(f"both are values of {both[0]}")
             taken.update(given)
     for one in features:
@@ -173,7 +176,7 @@ def tried(*features: Feature, method: str = "fedavg") -> str | None:
             warnings.simplefilter("ignore")
             cut = Path(folder) / "cut"
             with contextlib.suppress(KeyboardInterrupt):
-                job(*features, method=method).run(cut, on_round=_stopping)
+                job(*features, method=method).run(cut, on_round=_stopping(whole.metrics[-1]["round"] // 2))
             again = job(*features, method=method).run(cut, resume=True)
             if whole.metrics != again.metrics or not _same(whole, again):
                 raise NotWholeError(f"{_names(features, method)}: interrupted and resumed it is another run")
@@ -186,9 +189,12 @@ def tried(*features: Feature, method: str = "fedavg") -> str | None:
     return None
 
 
-def _stopping(history: fl.History) -> None:
-    if len(history.metrics) == 1 + ROUNDS // 2:
-        raise KeyboardInterrupt
+def _stopping(round: int) -> Callable[[fl.History], None]:
+    def stop(history: fl.History) -> None:
+        if history.metrics[-1]["round"] == round:
+            raise KeyboardInterrupt
+
+    return stop
 
 
 def _names(features: Sequence[Feature], method: str) -> str:
@@ -257,7 +263,9 @@ def main() -> None:
     """Try all pairs, and write the tables into the page."""
     text = PAGE.read_text(encoding="utf-8")
     before, rest = text.split(BEGIN)
-    made = page(of_pairs(), with_methods())
+    with ProcessPoolExecutor(2) as processes:
+        both = processes.submit(of_pairs), processes.submit(with_methods)
+        made = page(*(one.result() for one in both))
     PAGE.write_text(before + BEGIN + "\n" + made + "\n" + END + rest.split(END)[1], encoding="utf-8")
 
 

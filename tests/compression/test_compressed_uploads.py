@@ -247,6 +247,12 @@ def test_clients_keep_their_states_beside_encoded_downloads() -> None:
     assert not same(engine.states[0], engine.states[1])
 
 
+@pytest.mark.parametrize("method", [fl.FedProto, fl.LocalOnly])
+def test_methods_that_send_no_named_tensors_are_refused(method: Any) -> None:
+    with pytest.raises(SettingError, match=f"that clients are sent, and {method.__name__} sends none .*: leave it out"):
+        Encoders((CompressedDown(rounding=Bits(8)),), method(local=LOCAL))
+
+
 def test_downloads_are_drawn_by_round_and_right_in_the_mean() -> None:
     encoders = Encoders((CompressedDown(rounding=Bits(2)),), fl.FedAvg(local=LOCAL))
     model = fl.Weights({"w": torch.linspace(-1, 1, 21)}, {"n": torch.tensor(3)})

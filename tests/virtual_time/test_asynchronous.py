@@ -74,6 +74,7 @@ class Stateful(fl.Part):
         ({"partial_sums": 2}, r"UploadsUnderWay|keeps each upload until it comes, got partial_sums = 2"),
         ({"privacy": "local:noise=4,delta=1e-5,clip=1"}, r"has no rounds of whole cohorts to account for, got privacy"),
         ({"secure_aggregation": "range=8"}, r"weighs each upload by its age, got secure_aggregation = 'range=8'"),
+        ({"aggregator": "median"}, r"moves the model by 2 at a time, got aggregator = 'median', which needs 3 uploads"),
         ({"asynchrony": "fedbuff:size=7"}, r"takes as many answers of different clients, got 6 clients"),
         ({"beside": {"schedule": fl.Schedule()}}, r"has a schedule of its own, got schedule = Schedule"),
         ({"beside": {"sampler": fl.FixedList(((0, 1),) * 8)}}, r"draws who starts as places get free, got a list"),

@@ -45,7 +45,7 @@ class Encoders:
     `encoders`: those of uploads. `download`: that of what all clients are sent, if there is one.
 
     Raises:
-        SettingError: no method uploads named tensors.
+        SettingError: no method uploads named tensors, or takes some where downloads are encoded.
     """
 
     def __init__(self, encoders: Sequence[Encoder], algorithm: Algorithm[Any, Any]) -> None:
@@ -58,6 +58,11 @@ class Encoders:
             raise SettingError(
                 f"{type(self.encoders[0]).__name__} encodes the Weights and Params of uploads, and {kind.__name__} "
                 "uploads none by the annotations of its methods: leave it out, or annotate what they return"
+            )
+        if self.download and not any(sets_in(hint) for bill in self.bills.values() for hint in bill.down):
+            raise SettingError(
+                f"{type(self.download).__name__} encodes the Weights and Params that clients are sent, and "
+                f"{kind.__name__} sends none by the annotations of its methods: leave it out, or annotate what they take"
             )
 
     def first(self, own: Any, params: Params) -> WithKept:

@@ -19,6 +19,7 @@ from fedloom.coordinator.part import Brief, Part, Running
 from fedloom.coordinator.sampler import Arriving, FixedList
 from fedloom.core.errors import SettingError
 from fedloom.core.grammar import arguments, by_name, find
+from fedloom.engines.aggregators import LEAST, aggregator
 from fedloom.evaluate.measure import Measure
 from fedloom.virtual_time.asynchronous_trial import tried
 from fedloom.virtual_time.clock import Clock
@@ -117,6 +118,8 @@ class Asynchronous(Part):
     def check(self, job: Any) -> None:
         settings, there = job.settings, job.federation.num_clients
         sampler = job.sampler.sampler if isinstance(job.sampler, Arriving) else job.sampler
+        rule = aggregator(settings.aggregator)
+        needs = 0 if settings.aggregator == "mean" or self.name == "deadline" else max(LEAST, rule.needs)
         for forbidden, what, why in (
             (job.federation.train.remote is not None, "devices", "is simulated, and devices take real time"),
             (job.schedule is not None, f"schedule = {type(job.schedule).__name__}", "has a schedule of its own"),
@@ -133,6 +136,8 @@ class Asynchronous(Part):
             (self._clock.deadline, f"clock = {settings.clock!r} with a deadline",
              "takes who comes late in a later round"),
             (settings.stateless or job.begun_parts.wants.states, "stateless = true", "moves states as answers come"),
+            (self.size < needs, f"aggregator = {settings.aggregator!r}, which needs {needs} uploads",
+             f"moves the model by {self.size} at a time"),
             (self.size > there, f"{there} clients", "takes as many answers of different clients"),
             (self.name == "fedasync" and any(not e.of_downloads for e in job.begun_parts.encoders),
              "compressed uploads", "mixes models, and encoders send differences (fedbuff takes these)"),
