@@ -2,9 +2,9 @@
 
     python scripts/make_composing.py
 
-Each pair is a run of four rounds, or of more where a round has few answers. It works if the run that is interrupted and goes on ends in the same bits, and if
-what changes results alone changes them beside the other too: nothing is left out in silence. Or it is refused before
-anything is trained, in a sentence, or warned of where one of both is of no use.
+Each pair is a run of four rounds, or of more where a round has few answers. It works if the run that is interrupted and
+goes on ends in the same bits, and if what changes results alone changes them beside the other too: nothing is left out
+in silence. Or it is refused before anything is trained, in a sentence, or warned of where one of both is of no use.
 """
 
 from __future__ import annotations
