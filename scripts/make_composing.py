@@ -128,8 +128,8 @@ PARTS = (
 
 
 METHODS = (
-    *("fedavg", "fedntd", "scaffold", "fedadam", "fednova", "feddyn", "moon", "fedcurv", "pfedsd", "ditto", "fedrep"),
-    *("apfl_deng", "per_fedavg", "ifca", "fedfomo", "fedproto", "apfl_ni", "local_only"),
+    *("fedavg", "fedntd", "scaffold", "fedadam", "fednova", "feddyn", "fedcurv", "pfedsd", "ditto", "fedrep"),
+    *("apfl_deng", "per_fedavg", "ifca", "fedproto", "apfl_ni", "local_only"),
 )
 """Methods that differ in what they send, keep and add up."""
 
@@ -151,7 +151,7 @@ def job(*features: Feature, method: str = "fedavg") -> fl.Job:
             taken.update(given)
     for one in features:
         algorithm = algorithm if one.change is None else one.change(algorithm)
-    more = {"federation": _federation(), "model": _network} | more
+    more = {"federation": _federation(), "model": _network, **more}
     return fl.Job(algorithm=algorithm, settings=dataclasses.replace(SETTINGS, **settings), **more)
 
 
@@ -221,37 +221,57 @@ def _same(a: Any, b: Any) -> bool:
 
 def pairs() -> list[tuple[Feature, Feature]]:
     """Return features two by two, but for those of which one is a part of the other."""
-    return [(a, b) for a, b in itertools.combinations(PARTS, 2) if not b.settings.items() < a.settings.items()]
+    both = itertools.combinations(PARTS, 2)
+    return [(a, b) for a, b in both if not (b.settings and b.settings.items() < a.settings.items())]
 
 
-def of_pairs() -> dict[tuple[str, str], str | None]:
-    """Return why features do not stand together, by the names of two of them; None where they do."""
-    return {(a.name, b.name): tried(a, b) for a, b in pairs()}
+def cases() -> list[tuple[str, str]]:
+    """Return what is tried: two features, or a method and a feature, by their names."""
+    return [(a.name, b.name) for a, b in pairs()] + [(method, part.name) for method in METHODS for part in PARTS]
 
 
-def with_methods() -> dict[tuple[str, str], str | None]:
-    """Return the same of methods and features."""
-    return {(method, part.name): tried(part, method=method) for method in METHODS for part in PARTS}
+def case(names: tuple[str, str]) -> str | None:
+    """Return what comes of two features, or of a method and a feature, as `tried` does."""
+    first, second = names
+    by_name = {part.name: part for part in PARTS}
+    return tried(by_name[second], method=first) if first in METHODS else tried(by_name[first], by_name[second])
 
 
-def page(pairs: Mapping[tuple[str, str], str | None], methods: Mapping[tuple[str, str], str | None]) -> str:
-    """Return the tables, and the sentences of refusals that they number."""
+def page(found: Mapping[tuple[str, str], str | None]) -> str:
+    """Return the tables, and the sentences that they number.
+
+    Args:
+        found: what came of each case; None where it works.
+    """
     names = [part.name for part in PARTS]
-    sentences = list(dict.fromkeys(why for why in [*pairs.values(), *methods.values()] if why is not None))
+    sentences = list(dict.fromkeys(why for why in found.values() if why is not None))
     number = {why: str(i + 1) for i, why in enumerate(sentences)}
-    both = dict(pairs) | {(b, a): why for (a, b), why in pairs.items()}
+    both = dict(found) | {(b, a): why for (a, b), why in found.items()}
 
-    def cell(known: Mapping[tuple[str, str], str | None], row: str, column: str) -> str:
-        why = known.get((row, column), "")
+    def cell(row: str, column: str) -> str:
+        why = both.get((row, column), "")
         return "yes" if why is None else number.get(why, "")
 
     head = [f"| | {' | '.join(string.ascii_uppercase[: len(names)])} |", "|---" * (len(names) + 1) + "|"]
     letters = string.ascii_uppercase
-    first = [f"| {letters[i]} {a} | {' | '.join(cell(both, a, b) for b in names)} |" for i, a in enumerate(names)]
-    second = [f"| `{m}` | {' | '.join(cell(methods, m, b) for b in names)} |" for m in METHODS]
+    first = [f"| {letters[i]} {a} | {' | '.join(cell(a, b) for b in names)} |" for i, a in enumerate(names)]
+    second = [f"| `{m}` | {' | '.join(cell(m, b) for b in names)} |" for m in METHODS]
     told = [f"{number[why]}. {_plain(why)}" for why in sentences]
     return "\n".join(
-        [*head, *first, "", "By method:", "", *head, *second, "", "Refused, in these words:", "", *told, ""]
+        [
+            *head,
+            *first,
+            "",
+            "By method:",
+            "",
+            *head,
+            *second,
+            "",
+            "Refused, or warned of, in these words:",
+            "",
+            *told,
+            "",
+        ]
     )
 
 
@@ -264,8 +284,7 @@ def main() -> None:
     text = PAGE.read_text(encoding="utf-8")
     before, rest = text.split(BEGIN)
     with ProcessPoolExecutor(2) as processes:
-        both = processes.submit(of_pairs), processes.submit(with_methods)
-        made = page(*(one.result() for one in both))
+        made = page(dict(zip(cases(), processes.map(case, cases(), chunksize=4), strict=True)))
     PAGE.write_text(before + BEGIN + "\n" + made + "\n" + END + rest.split(END)[1], encoding="utf-8")
 
 

@@ -14,8 +14,7 @@ ROOT = Path(__file__).parents[2]
 SCRIPT: dict[str, Any] = runpy.run_path(str(ROOT / "scripts/make_composing.py"))
 PAGE = (ROOT / "docs/composing.md").read_text(encoding="utf-8")
 PARTS = {part.name: part for part in SCRIPT["PARTS"]}
-PAIRS = [(a.name, b.name) for a, b in SCRIPT["pairs"]()]
-METHODS = [(method, name) for method in SCRIPT["METHODS"] for name in PARTS]
+METHODS = SCRIPT["METHODS"]
 SENTENCES = dict(re.findall(r"^(\d+)\. (.*)$", PAGE, re.MULTILINE))
 
 
@@ -26,18 +25,13 @@ def on_the_page(row: str, column: str) -> str | None:
     return None if cell == "yes" else SENTENCES[cell]
 
 
-@pytest.mark.some(6)
-@pytest.mark.parametrize(("a", "b"), PAIRS)
-def test_two_features(a: str, b: str) -> None:
-    why = SCRIPT["tried"](PARTS[a], PARTS[b])
-    assert on_the_page(a, b) == on_the_page(b, a) == (why and SCRIPT["_plain"](why))
-
-
-@pytest.mark.some(6)
-@pytest.mark.parametrize(("method", "name"), METHODS)
-def test_a_method_and_a_feature(method: str, name: str) -> None:
-    why = SCRIPT["tried"](PARTS[name], method=method)
-    assert on_the_page(method, name) == (why and SCRIPT["_plain"](why))
+@pytest.mark.some(10)
+@pytest.mark.parametrize("names", SCRIPT["cases"](), ids=" and ".join)
+def test_it_is_as_on_the_page(names: tuple[str, str]) -> None:
+    first, second = names
+    why = SCRIPT["case"](names)
+    assert on_the_page(first, second) == (why and SCRIPT["_plain"](why))
+    assert first in METHODS or on_the_page(second, first) == on_the_page(first, second)
 
 
 def test_each_feature_has_a_letter() -> None:

@@ -62,7 +62,7 @@ class Encoders:
         if self.download and not any(sets_in(hint) for bill in self.bills.values() for hint in bill.down):
             raise SettingError(
                 f"{type(self.download).__name__} encodes the Weights and Params that clients are sent, and "
-                f"{kind.__name__} sends none by the annotations of its methods: leave it out, or annotate their arguments"
+                f"{kind.__name__} sends none by the annotations of its methods: leave it out, or annotate arguments"
             )
 
     def first(self, own: Any, params: Params) -> WithKept:
