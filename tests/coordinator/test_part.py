@@ -290,7 +290,7 @@ def test_a_value_within_its_range_is_recorded_and_read(tmp_path: Path) -> None:
 
 def test_a_column_of_another_kind_is_refused_when_it_is_declared() -> None:
     for wrong, message in (
-        ({"unit": "percent"}, "unit must be one of %, points, loss, , got 'percent'"),
+        ({"unit": "percent"}, "unit must be one of %, points, loss, s, , got 'percent'"),
         ({"range": (1.0, 0.0)}, r"range of share is the least value before the greatest, got \(1.0, 0.0\): swap them"),
         ({"range": ("0", 1.0)}, "range must be of type float, got '0'"),
     ):
