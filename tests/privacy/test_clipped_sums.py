@@ -237,5 +237,5 @@ def test_what_the_trial_has_not_seen_ends_the_run(does: str, message: str) -> No
 
 
 def test_sums_alone_are_refused() -> None:
-    with pytest.raises(fl.SettingError, match="ClippedSums looks at each upload, and partial_sums = 2 sends sums"):
+    with pytest.raises(fl.SettingError, match="clips each upload, got partial_sums = 2: leave one of them out"):
         job("central:noise=1,delta=1e-5,clip=0.5", partial_sums=2).check()

@@ -43,7 +43,7 @@ def test_a_federation_with_tls_and_keys_has_the_bits_of_the_loop(algorithm: str,
 
 def test_three_devices_under_masks_have_the_bits_of_the_simulation(federation: Federation) -> None:
     folder = federation.folder
-    simulated = written(folder, rounds=2, devices=3)
+    simulated = written(folder, rounds=1, devices=3)
     masked = 'cohort_size = 3, secure_aggregation = "range=8"'
     (folder / "fed.toml").write_text((folder / "fed.toml").read_text().replace("cohort_size = 2", masked))
     federation.serve(*secured(folder, "flower", [0, 1, 2]), least=3)
