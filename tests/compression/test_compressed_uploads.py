@@ -264,6 +264,25 @@ def test_downloads_are_drawn_by_round_and_right_in_the_mean() -> None:
     assert not torch.equal(reads[0], reads[1])
 
 
+@dataclasses.dataclass(frozen=True)
+class AsksTwice(fl.FedAvg):
+    """Asks all twice in a round for one method's answers, and takes the mean of the last."""
+
+    def round(self, w: Any, cohort: Any) -> Any:
+        cohort.gather(self.local_update, w)
+        return w.merge(cohort.gather(self.local_update, w).mean)
+
+
+def test_downloads_are_made_and_drawn_once_for_each_exchange() -> None:
+    engine = Loop(population(linear), AsksTwice(local=LOCAL), Options(encoders=(CompressedDown(rounding=Bits(2)),)))
+    encoders, keys = engine.runtime.encoders, list[int]()
+    assert encoders is not None
+    small = encoders.small
+    encoders.small = lambda broadcast, key: (keys.append(key), small(broadcast, key))[1]  # type: ignore[method-assign]
+    engine.round(engine.init(), (0, 1), 0)
+    assert len(keys) == len({*keys}) == 2
+
+
 def test_a_device_refuses_a_download_of_another_shape() -> None:
     options = Options(encoders=(CompressedDown(rounding=Bits(8)),))
     engine = DevicesInProcess(population(linear), fl.FedAvg(local=LOCAL), options)

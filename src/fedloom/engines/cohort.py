@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -132,20 +132,22 @@ class AskedCohort:
             )
         values: dict[int, Any] = {}
         failed: list[Failure] = []
-        for ids, uploads in self._exchange(fn, broadcast, scatter, failed, at_least):
+        question = self._question(fn, broadcast)
+        for ids, uploads in self._exchange(question, scatter, failed, at_least):
             values.update({k: tree.take(uploads, i) for i, k in enumerate(ids)})
         there = tuple(k for k in self.clients if k in values)
-        new_total = self._new_total(fn, broadcast)
+        new_total = partial(self._new_total, question)
         return Replies(self._with(there), [values[k] for k in there], tuple(failed), new_total)
 
     def reduce(self, fn: Callable[..., Any], *broadcast: Any, scatter: Scatter = (), at_least: int = 1) -> Reduction:
-        total, failed, there = self._new_total(fn, broadcast)(), list[Failure](), set[int]()
+        question = self._question(fn, broadcast)
+        total, failed, there = self._new_total(question), list[Failure](), set[int]()
         parts = self._parts()
         sums = [tree.WeightedMean() for _ in parts]
         place = {k: i for i, part in enumerate(parts) for k in part}
         chain = self.engine.chain
         least = max(at_least, chain.least) if at_least and not chain.always else 0
-        for ids, uploads in self._exchange(fn, broadcast, scatter, failed, least, parts):
+        for ids, uploads in self._exchange(question, scatter, failed, least, parts):
             there.update(ids)
             if isinstance(uploads, tree.WeightedMean):
                 sums[place[ids[0]]].merge(uploads)
@@ -161,15 +163,10 @@ class AskedCohort:
         cohort = self._with(tuple(k for k in self.clients if k in there))
         return Reduction(cohort=cohort, total=total, failed=tuple(failed))
 
-    def _new_total(self, fn: Callable[..., Any], broadcast: tuple[Any, ...]) -> Callable[[], Total]:
-        """Return what makes a place where uploads of a method become a mean, by the links on their way."""
-        engine, question = self.engine, self._question(fn, broadcast)
-
-        def new() -> Total:
-            engine.took_mean = True
-            return engine.chain.total(question, tree.WeightedMean)
-
-        return new
+    def _new_total(self, question: Question) -> Total:
+        """Return a place where uploads become a mean, by the links on their way."""
+        self.engine.took_mean = True
+        return self.engine.chain.total(question, tree.WeightedMean)
 
     def _question(self, fn: Callable[..., Any], broadcast: tuple[Any, ...]) -> Question:
         """Return what these clients are asked next."""
@@ -178,7 +175,7 @@ class AskedCohort:
         rate = engine.algorithm.local.rate(self.round)
         encoders, encoded = engine.runtime.encoders, None
         if encoders is not None and encoders.download is not None:
-            encoded = encoders.small(broadcast, derive(engine.population.seed, "downloads", self.round, name))
+            encoded = encoders.small(broadcast, derive(engine.population.seed, "downloads", self.round, name, number))
             broadcast = encoders.whole(encoded)
         call = Call(name, broadcast, self.round, number, rate, works=engine.options.works, encoded=encoded)
         return Question(engine, call, sorted(self.clients), name, engine.bill(name), self.architecture)
@@ -194,16 +191,9 @@ class AskedCohort:
         cut = [np.array_split(sorted(group.clients), count) for group in self.groups]
         return [tuple(part.tolist()) for parts in cut for part in parts if len(part)]
 
-    def _enough(self, fn: Callable[..., Any], there: Collection[int], at_least: int) -> None:
-        """Raise NobodyAnswered where too few of the clients that were asked have answered; this ends the round."""
-        if self.clients and len(there) < at_least:
-            asked, name = len(self.clients), getattr(fn, "__qualname__", fn)
-            raise NobodyAnswered(f"{name} needs the answers of {at_least} clients, got {len(there)} of {asked}")
-
     def _exchange(
         self,
-        fn: Callable[..., Any],
-        broadcast: tuple[Any, ...],
+        asked_of_all: Question,
         scatter: Scatter,
         failed: list[Failure],
         at_least: int,
@@ -219,7 +209,7 @@ class AskedCohort:
         Raises:
             NobodyAnswered: fewer have answered.
         """
-        engine, chain, asked_of_all = self.engine, self.engine.chain, self._question(fn, broadcast)
+        engine, chain = self.engine, self.engine.chain
         number, send = int(asked_of_all.call.exchange), self._sender(scatter)
         self.exchanges.update(dict.fromkeys(self.clients, number + 1))
         engine.traffic.asked.update(self.clients)
@@ -257,7 +247,11 @@ class AskedCohort:
             engine.traffic.accepted += len(accepted)
             failed += (found := [Failure(k, why, number) for k, why in sorted(lost.items())])
             engine.traffic.failed += found
-            self._enough(fn, accepted, at_least)
+            if self.clients and len(accepted) < at_least:
+                asked_for, method = len(self.clients), f"{type(engine.algorithm).__name__}.{asked_of_all.call.method}"
+                raise NobodyAnswered(
+                    f"{method} needs the answers of {at_least} clients, got {len(accepted)} of {asked_for}"
+                )
             engine.states.accept(accepted)
         finally:
             if isinstance(coming, Generator):  # now, and not after the engine: pending requests are given up
