@@ -62,6 +62,7 @@ def test_nothing_waits_for_a_method_that_is_there() -> None:
         assert not set(methods) & set(ALGORITHMS), f"{file} waits for {methods}, which is there: read it"
 
 
+@pytest.mark.slow
 def test_arrays_that_are_left_out_exist() -> None:
     for (name,), patterns, _ in listed("Arrays that no test reads, of files that are read"):
         assert name in read()

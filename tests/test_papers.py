@@ -35,14 +35,14 @@ def test_the_page_has_its_table() -> None:
     assert len(ROWS) > 40
 
 
-@pytest.mark.some(3)
+@pytest.mark.slow
 @pytest.mark.parametrize("row", ROWS)
 def test_its_tests_exist(row: Row) -> None:
     assert row.tests
     assert set(row.tests) <= set(functions())
 
 
-@pytest.mark.some(47)
+@pytest.mark.slow
 @pytest.mark.parametrize("row", ROWS)
 def test_its_files_are_read_by_its_tests(row: Row) -> None:
     read = set().union(*map(files, row.tests))
@@ -54,7 +54,7 @@ def test_its_files_are_read_by_its_tests(row: Row) -> None:
         assert not row.files or any(fnmatchcase(name, pattern) for name in files(test) for pattern in row.files), test
 
 
-@pytest.mark.some(49)
+@pytest.mark.slow
 @pytest.mark.parametrize("row", ROWS)
 def test_its_tolerance_is_that_of_its_tests(row: Row) -> None:
     found = set().union(*map(tolerances, row.tests))
@@ -64,12 +64,13 @@ def test_its_tolerance_is_that_of_its_tests(row: Row) -> None:
     assert told or row.to == "exactly"
 
 
-@pytest.mark.some(57)
+@pytest.mark.slow
 @pytest.mark.parametrize("row", ROWS)
 def test_it_says_engines_where_all_its_tests_run_on_both(row: Row) -> None:
     assert row.by == ("engines" if all(map(on_both_engines, row.tests)) else "functions")
 
 
+@pytest.mark.slow
 def test_every_golden_file_that_is_read_is_on_the_page() -> None:
     read = set().union(*map(files, functions()))
     told = {name for name in FILES for row in table() for pattern in row.files if fnmatchcase(name, pattern)}

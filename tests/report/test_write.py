@@ -205,6 +205,7 @@ def test_two_seeds_have_a_band_and_one_has_none(comparison: Path, tmp_path: Path
     assert "band:" not in read(tmp_path / "report.html").text
 
 
+@pytest.mark.slow
 def test_tables_give_the_numbers_of_the_runs_back(comparison: Path) -> None:
     tables = comparison / "report/tables"
     rounds = table(tables / "rounds.csv")

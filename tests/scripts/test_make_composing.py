@@ -25,7 +25,7 @@ def on_the_page(row: str, column: str) -> str | None:
     return None if cell == "yes" else SENTENCES[cell]
 
 
-@pytest.mark.some(10)
+@pytest.mark.some(6)
 @pytest.mark.parametrize("names", SCRIPT["cases"](), ids=" and ".join)
 def test_it_is_as_on_the_page(names: tuple[str, str]) -> None:
     first, second = names

@@ -268,6 +268,7 @@ class Rounding(fl.Part):
         self.links = (link,)
 
 
+@pytest.mark.slow
 def test_encoded_uploads_are_under_way_as_they_travel_and_are_read_on_the_newest_model(tmp_path: Path) -> None:
     def made() -> fl.Job:
         return dataclasses.replace(job(rounds=5), parts=[Rounding()])
