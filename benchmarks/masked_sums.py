@@ -37,7 +37,8 @@ from fedloom.deploy.certificates import make_authority, make_server, server_file
 from fedloom.deploy.device_names import SERVER
 from fedloom.deploy.nats.nats_server import NatsServer, make_key
 from fedloom.deploy.nats.over_nats import Door, NatsManager
-from fedloom.deploy.server.fleet import Audit, RankFleet
+from fedloom.deploy.server.audit_log import Audit
+from fedloom.deploy.server.fleet import RankFleet
 from fedloom.engines.engine_options import Options
 from fedloom.engines.loop import Loop
 from fedloom.engines.message_bytes import head_of

@@ -6,7 +6,8 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from fedloom.deploy.server.fleet import Audit, NoResponse, RankFleet
+from fedloom.deploy.server.audit_log import Audit
+from fedloom.deploy.server.fleet import NoResponse, RankFleet
 from fedloom.ranks.communication import Connections
 
 

@@ -14,7 +14,8 @@ from typing import Any
 
 from fedloom.deploy.flower.flower_relay import pump, relay
 from fedloom.deploy.flower.over_flower import FlowerConnections, RelayedServer
-from fedloom.deploy.server.fleet import Audit, RankFleet
+from fedloom.deploy.server.audit_log import Audit
+from fedloom.deploy.server.fleet import RankFleet
 from fedloom.ranks.communication import CLOSED
 from fedloom.testing.in_process import DevicesInProcess, token_of
 

@@ -16,7 +16,8 @@ from fedloom.coordinator.job import Job
 from fedloom.core.task import needs_moments
 from fedloom.deploy.device import Membership
 from fedloom.deploy.device.data_manager import default_name
-from fedloom.deploy.server.fleet import Audit, RankFleet
+from fedloom.deploy.server.audit_log import Audit
+from fedloom.deploy.server.fleet import RankFleet
 from fedloom.deploy.server.joining import register_devices
 from fedloom.experiments import catalogue
 from fedloom.experiments.experiment import Experiment

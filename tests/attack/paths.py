@@ -50,7 +50,8 @@ from fedloom.deploy.flower.flower_relay import (
     relay,
 )
 from fedloom.deploy.flower.over_flower import FlowerConnections, RelayedServer
-from fedloom.deploy.server.fleet import Audit, RankFleet
+from fedloom.deploy.server.audit_log import Audit
+from fedloom.deploy.server.fleet import RankFleet
 from fedloom.engines.message import Call
 from fedloom.engines.message_bytes import part, seal, unpack, unseal
 from fedloom.engines.service import request_bytes

@@ -25,7 +25,8 @@ from fedloom.deploy import certificates, invitations
 from fedloom.deploy.certificates import device_key, fingerprint, keys, registered
 from fedloom.deploy.invitations import Enrolment, Invitation, accept, enrol, invite
 from fedloom.deploy.nats.nats_server import make_key
-from fedloom.deploy.server.fleet import Audit, RankFleet
+from fedloom.deploy.server.audit_log import Audit
+from fedloom.deploy.server.fleet import RankFleet
 from flower_in_memory import Flower, serve
 
 

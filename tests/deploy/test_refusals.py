@@ -26,8 +26,9 @@ from fedloom.deploy.flower.flower_processes import UNSIGNED, of_flower
 from fedloom.deploy.invitations import enrol
 from fedloom.deploy.nats.nats_server import of_nats
 from fedloom.deploy.refusals import MOST, UNREGISTERED, Refusal, RefusalLog
-from fedloom.deploy.server import fleet
-from fedloom.deploy.server.fleet import Audit, RankFleet
+from fedloom.deploy.server import audit_log
+from fedloom.deploy.server.audit_log import Audit
+from fedloom.deploy.server.fleet import RankFleet
 from fedloom.engines.engine_options import Options
 from fedloom.engines.message_bytes import pack, seal, unpack, unseal
 from flower_in_memory import DevicesOverFlower, Flower, serve
@@ -100,7 +101,7 @@ def test_the_log_of_a_device_and_that_of_events_take_no_more_of_the_disk(
 ) -> None:
     """The part before stays beside them, as private as the log."""
     monkeypatch.setattr(refusals, "LARGEST", 2000)
-    monkeypatch.setattr(fleet, "LARGEST_AUDIT", 2000)
+    monkeypatch.setattr(audit_log, "LARGEST_AUDIT", 2000)
     monkeypatch.setattr(flower_processes, "ChildProgram", lambda command, env, log: SimpleNamespace(has_ended=False))
     path = tmp_path / "flower.log"
     node = flower_processes.SuperNode(path, "127.0.0.1:9", tmp_path / "device")

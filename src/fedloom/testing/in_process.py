@@ -18,8 +18,9 @@ import numpy as np
 from fedloom.core.errors import FedloomError, SettingWarning
 from fedloom.data import Partition
 from fedloom.deploy.device import Controller, ModelManager
+from fedloom.deploy.server.audit_log import Audit
 from fedloom.deploy.server.devices import Devices
-from fedloom.deploy.server.fleet import Audit, RankFleet
+from fedloom.deploy.server.fleet import RankFleet
 from fedloom.engines.population import Population
 from fedloom.engines.runtime import Runtime
 from fedloom.ranks.communication import Connections

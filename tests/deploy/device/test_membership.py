@@ -30,9 +30,10 @@ from fedloom.deploy.device import DataManager, Membership, membership, take_part
 from fedloom.deploy.device.membership import FIRST, device_id
 from fedloom.deploy.device.public_examples import read_public
 from fedloom.deploy.registration import versions
+from fedloom.deploy.server.audit_log import Audit
 from fedloom.deploy.server.device_registry import Registry
 from fedloom.deploy.server.devices import Devices
-from fedloom.deploy.server.fleet import Audit, NoResponse, RankFleet
+from fedloom.deploy.server.fleet import NoResponse, RankFleet
 from fedloom.deploy.server.joining import register_devices, send_public
 from fedloom.engines.engine_options import Options
 from fedloom.engines.message_bytes import pack, unpack, with_checksum
@@ -139,7 +140,7 @@ def test_who_is_refused_hears_why_and_the_others_go_on(tmp_path: Path) -> None:
     refused = [line["why"] for line in log(tmp_path) if line["event"] == "refused"]
     assert [why.partition(" ")[0] for why in refused] == ["a", "it", "device"]  # who hangs up may come again
     assert refused[2] == f"device {good.id} has joined at another rank"
-    assert [line["device"] for line in log(tmp_path) if line["event"] == "refused"] == ["me", "rank 5", good.id]
+    assert [line["device"] for line in log(tmp_path) if line["event"] == "refused"] == ["me", "nameless", good.id]
     assert "a device registers with an id" in json.loads(said[1])["refused"]
     assert [end for end in ended(fleet) if end] == [f"the server does not take this device: {refused[2]}"]
     late = fleet_of([other], tmp_path)

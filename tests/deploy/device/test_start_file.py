@@ -21,7 +21,8 @@ from fedloom.deploy.device import Membership
 from fedloom.deploy.device.start_file import StartFile
 from fedloom.deploy.initial_weights import Offer, Start
 from fedloom.deploy.registration import versions
-from fedloom.deploy.server.fleet import Audit, NoResponse, RankFleet
+from fedloom.deploy.server.audit_log import Audit
+from fedloom.deploy.server.fleet import NoResponse, RankFleet
 from fedloom.deploy.server.joining import register_devices, send_public
 from fedloom.engines.message_bytes import pack
 from fedloom.experiments.experiment import Experiment

@@ -29,7 +29,8 @@ from fedloom.deploy.device_names import SERVER
 from fedloom.deploy.nats import nats_server, over_nats
 from fedloom.deploy.nats.nats_server import NatsServer, configuration, make_key, program
 from fedloom.deploy.nats.over_nats import PIECE, Door, NatsManager
-from fedloom.deploy.server.fleet import Audit, RankFleet
+from fedloom.deploy.server.audit_log import Audit
+from fedloom.deploy.server.fleet import RankFleet
 from fedloom.engines.engine_options import Options
 from fedloom.engines.loop import Loop
 from fedloom.privacy.secure_sums import InFixedPoint, SecureAggregation

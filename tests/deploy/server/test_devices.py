@@ -24,9 +24,10 @@ from fedloom.core.errors import CodecError, FedloomError, RefusedError, SettingE
 from fedloom.data.examples import MAX_CLASSES
 from fedloom.deploy.device import Controller, Limits, ModelManager, Reading
 from fedloom.deploy.registration import CAP, Registration, cap_of
+from fedloom.deploy.server.audit_log import Audit
 from fedloom.deploy.server.device_registry import Registry, RemoteExamples
 from fedloom.deploy.server.devices import Devices
-from fedloom.deploy.server.fleet import Audit, RankFleet
+from fedloom.deploy.server.fleet import RankFleet
 from fedloom.deploy.server.serve import check_devices
 from fedloom.engines.engine_options import Options
 from fedloom.engines.faults import Faults

@@ -45,12 +45,10 @@ class OverNats(Transport):
         place.say(certificates.who_may_connect(place.certs))
         its = WatchedKeys(place.certs, place.say, nkeys=True)
 
-        def refused(who: str, why: str) -> None:
-            place.refused(who, why)
-            place.say(f"refused: {who}: {why}")
-
         with ExitStack() as stack, sigterm_interrupts():
-            server = NatsServer(place.out / "nats", place.host, place.port, its, (own[0], own[1]), refused, place.say)
+            server = NatsServer(
+                place.out / "nats", place.host, place.port, its, (own[0], own[1]), place.refused, place.say
+            )
             stack.callback(server.close)
             here = "127.0.0.1" if place.host == "0.0.0.0" else place.host
             certified = certificates.name_of_server(place.certs)

@@ -9,46 +9,18 @@ from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime
-from pathlib import Path
 
 from fedloom.core.errors import RankError, RefusedError, SettingError
 from fedloom.deploy.device_names import INVITED
 from fedloom.deploy.initial_weights import Start, Transfer
+from fedloom.deploy.server.audit_log import NAMELESS, Audit
 from fedloom.engines.faults import NOT_WITHIN
 from fedloom.engines.message_bytes import pack
 from fedloom.ranks.communication import LOOK, UNLISTED, Connections
 from fedloom.storage.strict_json import parse
 
-LARGEST_AUDIT = 1 << 28  # bytes, about a million lines
 _STALE = 8  # answers of one device that are dropped before a request
 _CLAIM, _LONGEST_CLAIM = 1 << 21, 40  # bytes of a registration, characters of a name or an id in it
-_LONGEST = 300  # characters of a device's words, in the audit log
-
-
-class Audit:
-    """Audit log, a line of JSON for each event of a device: joined, answered, declined, refused, lost, and the reason.
-
-    A run never reads it, since it holds times and words of devices. Beyond `LARGEST_AUDIT` bytes it is begun anew; the
-    part before is kept as `.old`. `names`: of devices that have one, by id.
-    """
-
-    def __init__(self, path: Path | None = None) -> None:
-        self.path = path
-        self.names: Mapping[str, str] = {}
-
-    def __call__(self, event: str, device: str, reason: str | None = None, **fields: object) -> None:
-        """Write a line."""
-        if self.path is None:
-            return
-        line = {"time": datetime.now(UTC).isoformat(timespec="milliseconds"), "event": event, "device": device[:80]}
-        line |= {"name": name} if (name := self.names.get(device)) else {}
-        line |= {"why": reason[:_LONGEST]} if reason is not None else {}
-        with self.path.open("a", encoding="ascii") as file:
-            file.write(json.dumps({**line, **fields}) + "\n")
-            is_full = file.tell() > LARGEST_AUDIT
-        if is_full:
-            self.path.replace(self.path.with_name(f"{self.path.name}.old"))
 
 
 @dataclass(frozen=True)
@@ -219,7 +191,8 @@ class RankFleet(Fleet):
     def note_refusal(self, rank: int, why: str, said: bytes = b"") -> None:
         """Write into the audit log that a rank is refused: by the name of its key, or as it calls itself in `said`."""
         name = self.manager.name_of(rank)
-        self.audit("refused", name or _claimed(said) or f"rank {rank}", why, **({"key": name} if name else {}))
+        known = {"key": name} if name else {}
+        self.audit("refused", name or _claimed(said) or NAMELESS, why, connection=rank, **known)
 
     def admit_arrivals(self) -> None:
         self._drop_stale()
@@ -323,6 +296,7 @@ class RankFleet(Fleet):
                 yield name, NoResponse("it does not have the whole start yet")
             else:
                 self.manager.post(rank, message)
+                self.audit.tell("asked", name, bytes=len(message))
                 waited[rank] = name
         while waited:
             remaining = None if end is None else max(0.0, end - time.monotonic())
@@ -332,6 +306,8 @@ class RankFleet(Fleet):
                 if self._take_receipt(rank):
                     continue
                 name, answer = waited.pop(rank), self._take(rank)
+                if answer is not None:
+                    self.audit.tell("heard", name, bytes=len(answer))
                 yield name, NoResponse("its connection ended, or it sent too much") if answer is None else answer
             if not ready or (remaining == 0.0 and not answered):  # at the deadline a transfer may go on for long
                 break

@@ -68,9 +68,13 @@ def register_devices(
     hello = json.dumps({"run": run, "settings": settings, "versions": versions()}).encode()
 
     def enough(answers: dict[int, bytes]) -> bool:
+        for rank in ids.keys() - answers.keys():  # it may come again
+            fleet.audit.tell("left", ids.pop(rank), fleet.manager.reason(rank))
         for rank, data in [(rank, data) for rank, data in answers.items() if rank not in ids]:
             try:
-                ids[rank] = _read_new_registration(data, (), start, moments, fleet.manager.name_of(rank))[0].id
+                its = _read_new_registration(data, (), start, moments, fleet.manager.name_of(rank))[0]
+                ids[rank] = its.id
+                fleet.audit.tell("registered", its.id, name=its.name, examples=sum(its.train))
             except RefusedError as error:  # it would wait for nothing
                 del answers[rank]
                 refused_at_once.add(rank)

@@ -20,10 +20,13 @@ from fedloom.deploy.commands import check_flags
 from fedloom.deploy.initial_weights import Start
 from fedloom.deploy.invitations import enrol
 from fedloom.deploy.own_scale import warn_about_own_scale
+from fedloom.deploy.server.audit_log import Audit
 from fedloom.deploy.server.device_registry import Registry
 from fedloom.deploy.server.devices import Devices
-from fedloom.deploy.server.fleet import Audit, RankFleet
+from fedloom.deploy.server.fleet import RankFleet
 from fedloom.deploy.server.joining import register_devices, send_public
+from fedloom.deploy.server.presence import Presence
+from fedloom.deploy.server.status_file import StatusFile
 from fedloom.deploy.transport import ServerPlace, transport_named
 from fedloom.display.terminal import Terminal
 from fedloom.engines.upload_bounds import BOUND_OF_DEVICES, LEAST, bound
@@ -86,7 +89,14 @@ def serve(args: argparse.Namespace, console: Terminal) -> int:
                 source, catalogue.data(source, whole=True)
             )  # a wrong name shows before devices are asked
     files.make(out)
-    with transport.serve(place) as connections, closing(RankFleet(connections, audit)) as fleet:
+    presence = Presence(place.say, experiment.run.rounds)
+    audit.hear = presence.hear
+    with (
+        StatusFile(out, presence, place.say) as status,
+        transport.serve(place) as connections,
+        closing(RankFleet(connections, audit)) as fleet,
+    ):
+        status.removed = fleet.removed
         if place.certs is not None:
             fleet.enrol = partial(enrol, place.certs)
         local = {f"data.{name}": getattr(DataSettings(), name) for name in OF_SERVER}
@@ -110,6 +120,7 @@ def serve(args: argparse.Namespace, console: Terminal) -> int:
             min_devices=args.least,
         )  # fmt: skip
         (job,) = jobs
+        presence.expect(devices.devices)
         if job.federation.public is not None:
             send_public(fleet, job.federation.public, labels=d.public_labels)
         if experiment.start is not None:
@@ -129,7 +140,7 @@ def serve(args: argparse.Namespace, console: Terminal) -> int:
         console.print(_bounds(job.settings, devices))
         print_setup(job.federation, job.population.models, job.settings, console)
         name = experiment.algorithm
-        history = train(name, job, console, out, resume=args.resume)
+        history = train(name, job, console, out, resume=args.resume, on_round=presence.see_round)
         console.print(hand_out_models(job, out, history))
     console.print(comparison_table([(name, history)]))
     return 0
