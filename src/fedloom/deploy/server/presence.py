@@ -42,7 +42,7 @@ class Seen:
         sent: bytes of requests to it since this server started, and of what it began with.
         received: bytes of its answers.
         answered: answers that were accepted.
-        lost: how often it did not answer in time, or was not there.
+        lost: rounds in which it did not answer in time, or was not there.
         late: answers that came too late and were dropped.
         refused: answers that were refused.
         declined: how often it declined.
@@ -114,6 +114,7 @@ class Presence:
         self._devices: dict[str, Seen] = {}
         self._failing: set[str] = set()  # devices of which the log says that they are lost
         self._asked: dict[str, float] = {}
+        self._lost_in: dict[str, int | None] = {}  # the last round in which each was lost
         self._strangers: deque[dict[str, Any]] = deque(maxlen=_SHOWN)
         self.events = 0
         self.ended: float | None = None
@@ -193,7 +194,10 @@ class Presence:
             its.heard = now
         line = self._count(its, kind, event, now)
         if kind in ("lost", "late", "refused", "declined"):
-            setattr(its, kind, getattr(its, kind) + 1)
+            is_counted = kind == "lost" and self._lost_in.get(id) == event.get("round")  # in an exchange before
+            setattr(its, kind, getattr(its, kind) + (not is_counted))
+            if kind == "lost":
+                self._lost_in[id] = event.get("round")
             if its.state == CONNECTED:
                 its.why, its.when = why, now
         return None if line is None else (its.id, line)
