@@ -1,4 +1,4 @@
-"""What a server knows of its devices now: who is connected, what each has answered, and who was lost, and why.
+"""Presence of devices at a server: who is connected, what each has answered, and who was lost, and why.
 
 It hears the events of the audit log, and two that the log leaves out, `asked` and `heard`. The status file, the page,
 health and metrics read its snapshot; the server's log has a line of each device that is lost, back, removed, late or
