@@ -9,6 +9,7 @@ from pathlib import Path
 from fedloom.core.errors import SettingError
 from fedloom.deploy import certificates, invitations
 from fedloom.deploy.reachable import address_of
+from fedloom.deploy.status_table import show
 from fedloom.deploy.transport import transport_named
 from fedloom.display.terminal import Terminal
 from fedloom.storage.files import path_of
@@ -38,9 +39,17 @@ def make(args: argparse.Namespace, console: Terminal) -> int:
 
 
 def devices(args: argparse.Namespace, console: Terminal) -> int:
-    """Add, list or remove the devices that may connect."""
-    _check_library()
+    """Add, list or remove the devices that may connect, or show how those of a run are."""
     folder = Path(args.directory)
+    if args.watch and args.action != "status":
+        raise SettingError(f"--watch belongs to fedloom devices status, got devices {args.action}: leave it out")
+    if args.action == "status":
+        if args.name is not None:
+            raise SettingError(
+                f"fedloom devices status takes a run's folder alone, got {args.name!r} too: leave it out"
+            )
+        return show(folder, console, args.watch)
+    _check_library()
     if not folder.is_dir():
         raise SettingError(
             f"there is no folder {folder}: name that of the server's certificates, which fedloom certs authority makes"

@@ -128,10 +128,13 @@ def _certs(parser: argparse.ArgumentParser) -> None:
 
 
 def _devices(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("action", choices=("add", "list", "remove"), help="what to do")
-    parser.add_argument("directory", type=directory, help="the server's certificates")
+    parser.add_argument("action", choices=("add", "list", "remove", "status"), help="what to do")
+    parser.add_argument(
+        "directory", type=directory, help="the server's certificates; of status the folder of a run of devices"
+    )
     parser.add_argument("name", nargs="?", help="of a device, such as Kiel")
     parser.add_argument("key", nargs="?", help="its public key, as a file or a line; - for standard input")
+    parser.add_argument("--watch", action="store_true", help="with status: go on until the server has ended")
 
 
 def _invite(parser: argparse.ArgumentParser) -> None:
@@ -162,7 +165,7 @@ COMMANDS = {
         flags=_certs,
     ),
     "devices": Command(
-        help="add, list or remove the devices that may connect",
+        help="add, list or remove the devices that may connect; status: who is there in a run",
         do="fedloom.deploy.certs:devices",
         flags=_devices,
     ),

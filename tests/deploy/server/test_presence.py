@@ -22,7 +22,7 @@ class Heard:
 
     def __init__(self, path: Path | None = None, begun: bool = True) -> None:
         self.now, self.said = 1000.0, list[str]()
-        self.presence = Presence(self.said.append, 20, lambda: self.now)
+        self.presence = Presence(self.said.append, 20, "0.2.0", lambda: self.now)
         self.audit = Audit(path, self.presence.hear)
         self.audit.names = {KIEL: "Kiel"}
         if begun:
@@ -56,7 +56,7 @@ def test_what_a_device_is_asked_and_answers_is_counted() -> None:
         its.audit("answered", KIEL, round=round + 1)
     assert (its.kiel["sent"], its.kiel["received"], its.kiel["answered"]) == (300, 120, 3)
     assert (its.kiel["since"], its.kiel["heard"], its.kiel["state"]) == (1000.0, 1032.25, "connected")
-    assert (its.kiel["examples"], its.kiel["client"], its.kiel["name"]) == (9, 0, "Kiel")
+    assert (its.kiel["examples"], its.kiel["client"], its.kiel["name"], its.kiel["version"]) == (9, 0, "Kiel", "0.2.0")
     its.audit("started", KIEL, bytes=7)
     assert its.kiel["sent"] == 307
     its.presence.round = 20  # after the last round the models are handed out

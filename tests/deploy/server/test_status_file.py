@@ -18,7 +18,7 @@ from fedloom.deploy.server.status_file import STATUS, StatusFile, read_status
 
 def opened(folder: Path, said: list[str] | None = None) -> StatusFile:
     said = [] if said is None else said
-    return StatusFile(folder, Presence(said.append, 20), said.append)
+    return StatusFile(folder, Presence(said.append, 20, "0.2.0"), said.append)
 
 
 def wait_for(condition: Any) -> None:

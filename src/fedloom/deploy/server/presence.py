@@ -12,11 +12,13 @@ from collections import deque
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import asdict, dataclass
 from threading import Lock
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from fedloom.coordinator.history import History
-from fedloom.deploy.registration import Registration, versions
 from fedloom.ranks.communication import UNLISTED
+
+if TYPE_CHECKING:  # whoever reads a status needs no PyTorch
+    from fedloom.coordinator.history import History
+    from fedloom.deploy.registration import Registration
 
 CONNECTED, AWAITED, GONE, REMOVED = "connected", "awaited", "gone", "removed"
 LINES, STRANGERS, AGAIN = 10, 100, 600.0  # lines of one device, and of all who are unknown, in so many seconds
@@ -104,10 +106,14 @@ class EventLines:
 class Presence:
     """The devices of a server, as its events say it.
 
-    `say`: prints a line of the server's log. `rounds`: of the run. `clock`: seconds since 1970.
+    `say`: prints a line of the server's log. `rounds`: of the run. `version`: of fedloom, which whoever joins has too.
+    `clock`: seconds since 1970.
     """
 
-    def __init__(self, say: Callable[[str], object], rounds: int, clock: Callable[[], float] = time.time) -> None:
+    def __init__(
+        self, say: Callable[[str], object], rounds: int, version: str, clock: Callable[[], float] = time.time
+    ) -> None:
+        self._version = version
         self._lines, self._clock, self.rounds = EventLines(say, clock), clock, rounds
         self.started, self.round, self.measure, self.has_begun = clock(), 0, "", False
         self._lock = Lock()
@@ -206,7 +212,7 @@ class Presence:
         is_new = its.state == AWAITED and its.client is None
         was_there, its.state = its.state == CONNECTED, CONNECTED
         its.since = its.since if was_there and its.since is not None else now
-        its.heard, its.version = now, versions()["fedloom"]
+        its.heard, its.version = now, self._version
         its.name = event.get("name") or its.name
         its.client, its.examples = event.get("client", its.client), event.get("examples", its.examples)
         self._failing.discard(its.id)

@@ -9,6 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from fedloom import __version__
 from fedloom.coordinator import Job, RunSettings, check_free
 from fedloom.coordinator.directory import RunDirectory
 from fedloom.coordinator.history import History
@@ -89,7 +90,7 @@ def serve(args: argparse.Namespace, console: Terminal) -> int:
                 source, catalogue.data(source, whole=True)
             )  # a wrong name shows before devices are asked
     files.make(out)
-    presence = Presence(place.say, experiment.run.rounds)
+    presence = Presence(place.say, experiment.run.rounds, __version__)
     audit.hear = presence.hear
     with (
         StatusFile(out, presence, place.say) as status,
