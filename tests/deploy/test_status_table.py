@@ -14,8 +14,8 @@ import pytest
 
 from fedloom.cli.main import main
 from fedloom.deploy import status_table
-from fedloom.deploy.server.presence import Presence, Seen
-from fedloom.deploy.server.status_file import STATUS, StatusFile, read_status
+from fedloom.deploy.presence import Presence, Seen
+from fedloom.deploy.status_file import STATUS, StatusFile, read_status
 from fedloom.deploy.status_table import duration, reasons, rows, sentences, show, size
 from fedloom.display.terminal import Terminal
 

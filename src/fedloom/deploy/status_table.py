@@ -12,8 +12,8 @@ from rich.live import Live
 from rich.text import Text
 
 from fedloom.core.errors import SettingError
-from fedloom.deploy.server.presence import CONNECTED
-from fedloom.deploy.server.status_file import read_status
+from fedloom.deploy.presence import CONNECTED
+from fedloom.deploy.status_file import read_status
 from fedloom.display.terminal import Terminal, table
 from fedloom.wording import printable
 

@@ -21,13 +21,13 @@ from fedloom.deploy.commands import check_flags
 from fedloom.deploy.initial_weights import Start
 from fedloom.deploy.invitations import enrol
 from fedloom.deploy.own_scale import warn_about_own_scale
+from fedloom.deploy.presence import Presence
 from fedloom.deploy.server.audit_log import Audit
 from fedloom.deploy.server.device_registry import Registry
 from fedloom.deploy.server.devices import Devices
 from fedloom.deploy.server.fleet import RankFleet
 from fedloom.deploy.server.joining import register_devices, send_public
-from fedloom.deploy.server.presence import Presence
-from fedloom.deploy.server.status_file import StatusFile
+from fedloom.deploy.status_file import StatusFile
 from fedloom.deploy.transport import ServerPlace, transport_named
 from fedloom.display.terminal import Terminal
 from fedloom.engines.upload_bounds import BOUND_OF_DEVICES, LEAST, bound

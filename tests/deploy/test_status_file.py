@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from fedloom.core.errors import SettingError, StorageError
-from fedloom.deploy.server import status_file
-from fedloom.deploy.server.presence import Presence
-from fedloom.deploy.server.status_file import STATUS, StatusFile, read_status
+from fedloom.deploy import status_file
+from fedloom.deploy.presence import Presence
+from fedloom.deploy.status_file import STATUS, StatusFile, read_status
 
 
 def opened(folder: Path, said: list[str] | None = None) -> StatusFile:

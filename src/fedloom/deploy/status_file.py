@@ -12,7 +12,7 @@ from types import TracebackType
 from typing import Any
 
 from fedloom.core.errors import DamageError, FedloomError, SettingError, StorageError
-from fedloom.deploy.server.presence import Presence
+from fedloom.deploy.presence import Presence
 from fedloom.storage import files
 from fedloom.storage.strict_json import document, parse
 

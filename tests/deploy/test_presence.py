@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
+from fedloom.deploy.presence import AGAIN, LINES, STRANGERS, Presence
 from fedloom.deploy.registration import Registration
 from fedloom.deploy.server.audit_log import Audit
-from fedloom.deploy.server.presence import AGAIN, LINES, STRANGERS, Presence
 from fedloom.ranks.communication import UNLISTED
 
 KIEL, BONN = "a" * 32, "b" * 32
