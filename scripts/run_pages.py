@@ -4,7 +4,9 @@
 
 Each page runs in an empty folder. A block `python title="own.py"` is written to that file, another `python` block is
 executed in the namespace of the page, a `bash` block has a command of fedloom on each line, and a `text` block beneath
-is what the block before it prints. `tests/scripts/test_run_pages.py` runs the same and compares.
+is what the block before it prints. As in a shell, a line that ends with `&` starts a process and goes on, `A=1` before
+a command is of its environment, and `wait` waits for these processes. A `toml title="fed.toml"` block is written, too.
+`tests/scripts/test_run_pages.py` runs the same and compares.
 """
 
 from __future__ import annotations
@@ -14,6 +16,7 @@ import io
 import os
 import re
 import shlex
+import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
@@ -22,8 +25,12 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
-PAGES = [ROOT / "docs/get-started.md", *sorted((ROOT / "docs/tutorials").glob("*.md"))]
-_BLOCK = re.compile(r"^```(python|bash|text)(?: title=\"([\w./-]+)\")?\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+PAGES = [
+    ROOT / "docs/get-started.md",
+    *(page for room in ("tutorials", "deployments") for page in sorted((ROOT / "docs" / room).glob("*.md"))),
+]
+SECONDS = 300  # for processes that a block starts; beside other work
+_BLOCK = re.compile(r"^```(python|bash|text|toml)(?: title=\"([\w./-]+)\")?\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 _NUMBER = re.compile(r"[+-]?\d+\.\d+(?:e-?\d+)?")
 _INTERVAL = re.compile(r"\[[-+\d.]+, [-+\d.]+\]")
 
@@ -63,6 +70,40 @@ def blocks(text: str) -> Iterator[Block]:
             yield Block(block[1], block[2] or "", block[3], printed, span)
 
 
+class Started:
+    """Processes that the lines of a block start side by side; those that are left at its end are killed."""
+
+    def __init__(self) -> None:
+        self.running: list[tuple[list[str], subprocess.Popen[str]]] = []
+
+    def __enter__(self) -> Started:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        for _, process in self.running:
+            process.kill()
+            process.communicate()
+
+    def start(self, words: list[str]) -> None:
+        """Start a command of fedloom, with variables before it."""
+        at = next(i for i, word in enumerate(words) if "=" not in word)
+        if words[at] != "fedloom":
+            raise RuntimeError(f"{' '.join(words)} is no command of fedloom")
+        command = [sys.executable, "-m", *words[at:]]
+        env = os.environ | dict(word.split("=", 1) for word in words[:at])
+        pipe = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
+        self.running.append((words, subprocess.Popen(command, env=env, **pipe)))  # type: ignore[call-overload]
+
+    def wait(self) -> None:
+        """Wait for all of them."""
+        while self.running:
+            words, process = self.running[0]
+            said, _ = process.communicate(timeout=SECONDS)
+            del self.running[0]
+            if process.returncode:
+                raise RuntimeError(f"{' '.join(words)} ends with {process.returncode}: {said[-2000:]}")
+
+
 def run(text: str, folder: Path) -> Iterator[tuple[Block, str]]:
     """Run a page in a folder, and yield each block with what it prints."""
     from fedloom.cli.main import main
@@ -77,11 +118,15 @@ def run(text: str, folder: Path) -> Iterator[tuple[Block, str]]:
                 elif block.kind == "python":
                     exec(compile(block.code, "page", "exec", dont_inherit=True), space)
                 else:
-                    for line in block.code.replace("\\\n", " ").splitlines():
-                        program, *arguments = shlex.split(line, comments=True)
-                        status = main(arguments) if program == "fedloom" else 2
-                        if status:
-                            raise RuntimeError(f"{line} ends with {status}")
+                    with Started() as started:
+                        for line in block.code.replace("\\\n", " ").splitlines():
+                            words = shlex.split(line, comments=True)
+                            if words == ["wait"]:
+                                started.wait()
+                            elif words[-1] == "&":
+                                started.start(words[:-1])
+                            elif status := main(words[1:]) if words[0] == "fedloom" else 2:
+                                raise RuntimeError(f"{line} ends with {status}")
             yield block, "\n".join(line.rstrip() for line in output.getvalue().strip("\n").splitlines()) + "\n"
 
 

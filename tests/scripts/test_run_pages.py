@@ -33,7 +33,7 @@ def test_pages_have_no_output_that_nothing_prints() -> None:
         assert len(found) >= 2, page.name
         assert text.count("```text\n") == sum(block.printed is not None for block in found), page.name
         assert all(block.printed for block in found if block.printed is not None), f"{page.name}: scripts/run_pages.py"
-        assert not re.search(r"^```(?!python|bash|text|$)", text, re.MULTILINE), page.name
+        assert not re.search(r"^```(?!python|bash|text|toml|$)", text, re.MULTILINE), page.name
 
 
 def test_blocks_share_a_folder_and_names(tmp_path: Path) -> None:
@@ -49,6 +49,23 @@ def test_blocks_share_a_folder_and_names(tmp_path: Path) -> None:
     assert MADE["renewed"](page, tmp_path) == page.replace("0.51", "0.5")
     with pytest.raises(RuntimeError, match="rm -r x ends with 2"):
         list(MADE["run"]("```bash\nrm -r x\n```\n", tmp_path))
+
+
+def test_lines_may_start_processes_with_variables(tmp_path: Path) -> None:
+    page = "```bash\nCOLUMNS=60 fedloom {} &\n{}\n```\n"
+    (block, printed), *_ = MADE["run"](page.format("--version", "wait"), tmp_path)
+    assert (block.kind, printed) == ("bash", "\n")
+    with pytest.raises(RuntimeError, match=r"COLUMNS=60 fedloom algorithms dito ends with 2: .*ditto"):
+        list(MADE["run"](page.format("algorithms dito", "wait"), tmp_path))
+    with pytest.raises(RuntimeError, match="sleep 1 is no command of fedloom"):
+        list(MADE["run"]("```bash\nsleep 1 &\n```\n", tmp_path))
+
+
+def test_processes_that_nobody_waits_for_are_killed() -> None:
+    with MADE["Started"]() as started:
+        started.start(["fedloom", "--version"])
+        _, process = started.running[0]
+    assert process.returncode is not None
 
 
 def test_numbers_may_differ_a_little_and_words_may_not() -> None:

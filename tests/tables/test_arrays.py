@@ -97,6 +97,27 @@ def test_a_file_may_name_the_client_of_each_row(tmp_path: Path) -> None:
         read_npz(tmp_path / "a.npz")
 
 
+def test_a_file_may_have_no_test_examples(tmp_path: Path) -> None:
+    x, y = np.arange(12, dtype=np.float32).reshape(4, 3), np.array([0, 1, 0, 1])
+    np.savez(tmp_path / "a.npz", x=x, y=y, clients_train=np.array(["a", "b", "a", "a"]))
+    train, test, owners, _ = read_npz(tmp_path / "a.npz")
+    assert owners is not None
+    assert (train.x.tolist(), train.y.tolist(), owners.tolist(), test) == (x.tolist(), y.tolist(), [0, 1, 0, 0], None)
+    np.savez(tmp_path / "a.npz", x=x, y=2 * y)
+    with pytest.raises(
+        ValueError, match=r"labels of y must be 0\.\.C-1, .* without 1: mend .*\(y, return_inverse=True\)\[1\]$"
+    ):
+        read_npz(tmp_path / "a.npz")
+    np.savez(tmp_path / "a.npz", x=x, y=y[:3])
+    with pytest.raises(ValueError, match="must have the same number of rows, got 4 and 3"):
+        read_npz(tmp_path / "a.npz")
+    np.savez(tmp_path / "a.npz", x=x, y=y, x_test=x)
+    with pytest.raises(
+        ValueError, match="must hold x_train, y_train, x_test, y_test; x_train, y_train, y_test is missing"
+    ):
+        read_npz(tmp_path / "a.npz")
+
+
 @pytest.mark.parametrize(("of_train", "of_test"), [("uint8", "float32"), ("float64", "uint8")])
 def test_pixels_of_one_part_alone_are_not_scaled_as_those_of_the_other(
     tmp_path: Path, of_train: str, of_test: str

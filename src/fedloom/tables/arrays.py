@@ -26,6 +26,7 @@ from fedloom.tables.vocabulary import narrow
 from fedloom.wording import local_path
 
 NAMES = ("x_train", "y_train", "x_test", "y_test")
+_ALONE = {"x": "x_train", "y": "y_train"}  # names in a file without test examples
 _OWNERS = "clients_train"
 _CHUNK = 2**20
 
@@ -36,7 +37,8 @@ def read_npz(path: str | os.PathLike[str], *, every_class: bool = True) -> Datas
     x: images (N, H, W) or (N, H, W, 3) of uint8, images (N, C, H, W), or features (N, D); y: class labels (N,), whole
     numbers that may be stored in floating point. x of integers (N, T) but uint8: token ids, 0 for padding; y: classes
     (N,), or a token for each place (N, T), -100 where none counts; without y_train and y_test, the next tokens. An
-    array clients_train (N,), of numbers or names, says whose row each of x_train is.
+    array clients_train (N,), of numbers or names, says whose row each of x_train is. A file may hold x and y alone, of
+    numbers and classes: there are no test examples then.
 
     Args:
         path: of the file.
@@ -49,7 +51,8 @@ def read_npz(path: str | os.PathLike[str], *, every_class: bool = True) -> Datas
     path = local_path(path)
     if _holds_tokens(path):
         return _of_tokens(path)
-    arrays = read_arrays(path, [*NAMES, *_owners_in(path)])
+    alone = {*_ALONE} <= (there := names_in(path)) and not {*NAMES} & there
+    arrays = read_arrays(path, [*(_ALONE if alone else NAMES), *_owners_in(path)])
     _warn_of_others(path, [*arrays])
     clients = arrays.pop(_OWNERS, None)
     for name, array in arrays.items():
@@ -58,17 +61,24 @@ def read_npz(path: str | os.PathLike[str], *, every_class: bool = True) -> Datas
         elif array.dtype.kind not in "uf" or array.dtype.itemsize > 8 or not array.size:
             rule = "numbers, uint8 or floating point"
             raise FormatError(f"{name} of {path} must hold {rule}, got {array.dtype} of shape {array.shape}")
+    if alone:
+        arrays = {_ALONE[name]: array for name, array in arrays.items()}
+        arrays |= {f"{name}_test": arrays[f"{name}_train"][:0] for name in "xy"}
     _check_pairs(path, arrays)
     kept = [str(arrays[name].dtype) for name in ("x_train", "x_test")]
     if "uint8" in kept and kept[0] != kept[1]:  # one of which would be divided by 255, or both
         rule = "x_train and x_test must be stored alike, both as uint8 or both in floating point"
         refuse(path, rule, " and ".join(kept), "bring both to one scale and type")
     y = np.concatenate([arrays["y_train"], arrays["y_test"]])
-    if every_class and (gap := missing_classes(y, partial(_place, len(arrays["y_train"])))):
-        remedy = "mend a label that is wrong, or save numpy.unique(y, return_inverse=True)[1] of both together"
-        refuse(path, "labels of y_train and y_test must be 0..C-1, each with an example", gap, remedy)
+    labels = ("y",) if alone else ("y_train", "y_test")
+    if every_class and (gap := missing_classes(y, partial(_place, labels, len(arrays["y_train"])))):
+        remedy = "mend a label that is wrong, or save numpy.unique(y, return_inverse=True)[1]"
+        remedy += " of both together" * (not alone)
+        refuse(path, f"labels of {' and '.join(labels)} must be 0..C-1, each with an example", gap, remedy)
     classes = int(y.max()) + 1
     train = from_arrays(arrays["x_train"], arrays["y_train"], num_classes=classes, name=path.stem)
+    if alone:
+        return _owned(path, Dataset(train, None), clients)
     test = from_arrays(
         arrays["x_test"], arrays["y_test"], num_classes=classes, normalise=train.normalise, name=path.stem
     )
@@ -148,9 +158,9 @@ def names_in(path: Path) -> set[str]:
         return set()
 
 
-def _place(count: int, row: int) -> str:
+def _place(names: Sequence[str], count: int, row: int) -> str:
     """Return where a row of the training rows, of which there are so many, and the test rows behind them is."""
-    return f"row {row} of y_train" if row < count else f"row {row - count} of y_test"
+    return f"row {row} of {names[0]}" if row < count else f"row {row - count} of {names[1]}"
 
 
 def _check_pairs(path: Path, arrays: Mapping[str, npt.NDArray[Any]]) -> None:
