@@ -75,6 +75,8 @@ def _serve(parser: argparse.ArgumentParser) -> None:
     add("--host", default=_HOST, metavar="A", help="address to listen at, over the internet (default: 127.0.0.1)")
     add("--port", type=int, default=_PORT, metavar="N", help="port to listen at, over the internet (default: 8443)")
     add("--certs", type=directory, metavar="DIR", help="over the internet: what fedloom certs made")
+    add("--page", type=int, metavar="PORT", help="show who is there, on a page of this host alone")
+    add("--metrics", action="store_true", help="with --page: numbers for Prometheus beside it")
     _add_transport(parser)
 
 

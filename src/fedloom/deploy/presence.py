@@ -122,6 +122,7 @@ class Presence:
         self._asked: dict[str, float] = {}
         self._lost_in: dict[str, int | None] = {}  # the last round in which each was lost
         self._strangers: deque[dict[str, Any]] = deque(maxlen=_SHOWN)
+        self.turned_away = 0
         self.events = 0
         self.ended: float | None = None
         self.why = ""
@@ -181,7 +182,7 @@ class Presence:
             return {
                 "started": self.started, "ended": self.ended, "why": self.why, "begun": self.has_begun,
                 "round": self.round, "rounds": self.rounds, "measure": self.measure,
-                "devices": here, "refused": [*self._strangers],
+                "devices": here, "refused": [*self._strangers], "turned_away": self.turned_away,
             }  # fmt: skip
 
     # ---- events
@@ -194,6 +195,7 @@ class Presence:
         if (its := self._devices.get(id)) is None or "connection" in event:
             if kind != "refused":
                 return None
+            self.turned_away += 1
             self._strangers.append({"who": id, "why": why, "when": now})
             return _STRANGER, f"refused: {id}: {why}"
         if kind in ("heard", "answered", "late", "started", "kept", "declined"):

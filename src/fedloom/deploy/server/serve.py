@@ -28,6 +28,7 @@ from fedloom.deploy.server.devices import Devices
 from fedloom.deploy.server.fleet import RankFleet
 from fedloom.deploy.server.joining import register_devices, send_public
 from fedloom.deploy.status_file import StatusFile
+from fedloom.deploy.status_server import check_page, serve_page
 from fedloom.deploy.transport import ServerPlace, transport_named
 from fedloom.display.terminal import Terminal
 from fedloom.engines.upload_bounds import BOUND_OF_DEVICES, LEAST, bound
@@ -61,6 +62,7 @@ def serve(args: argparse.Namespace, console: Terminal) -> int:
         resume=args.resume,
     )
     transport.check(place)
+    check_page(args.page, args.metrics)
     described = read_settings(args.settings)
     if args.bound is not None:
         described["run.bound"] = args.bound
@@ -94,6 +96,7 @@ def serve(args: argparse.Namespace, console: Terminal) -> int:
     audit.hear = presence.hear
     with (
         StatusFile(out, presence, place.say) as status,
+        serve_page(status, args.page, args.metrics, place.say),
         transport.serve(place) as connections,
         closing(RankFleet(connections, audit)) as fleet,
     ):
