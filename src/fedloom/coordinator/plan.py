@@ -36,9 +36,9 @@ Models = Model | nn.Module | Callable[[], nn.Module] | Mapping[str, Model | nn.M
 class Plan:
     """All that determines a run; the arguments of `run`, which explains them.
 
-    `described`: how the run was asked for, kept as settings.json of its directory. `code`: the digests of the files of
-    code that it names, by path. `fleet`: the devices that are its clients, whose examples are theirs; of what kind,
-    the engine knows.
+    `assignment`: the name of each client's architecture; empty: those of `model` in turn. `described`: how the run was
+    asked for, kept as settings.json of its directory. `code`: the digests of the files of code that it names, by path.
+    `fleet`: the devices that are its clients, whose examples are theirs; of what kind, the engine knows.
     """
 
     algorithm: Algorithm[Any, Any]
@@ -52,6 +52,7 @@ class Plan:
     new: NewClients | None = None
     parts: Sequence[Part] = ()
     schedule: Schedule | None = None
+    assignment: Sequence[str] = ()
     described: Mapping[str, Any] | None = None
     code: Mapping[str, str] = field(default_factory=dict)
     fleet: Any = None
@@ -152,6 +153,7 @@ class Plan:
         return Population(
             federation=self.federation,
             models=_models(self.model),
+            assignment=self.assignment,
             task=self.task,
             seed=self.settings.seed,
             device=torch.device(self.settings.device),

@@ -28,7 +28,7 @@ from fedloom.experiments import catalogue
 from fedloom.experiments.coercion import coerce
 from fedloom.experiments.named_code import digests, named_code, with_files
 from fedloom.experiments.nested_settings import parts, with_parts, word_of
-from fedloom.experiments.remote_source import RemoteSource, is_remote, remote_source
+from fedloom.experiments.remote_source import RemoteSource, beside, is_remote, remote_source
 from fedloom.experiments.settings_file import flat
 from fedloom.experiments.settings_sections import SECTIONS, TOP, ClientSettings, DataSettings, TopSettings
 from fedloom.experiments.weights_file import load_network
@@ -356,6 +356,7 @@ class Experiment(TopSettings):
         task = catalogue.task(self.task)
         federation = self.federation() if federation is None else federation
         models = self.models(federation.train)
+        its = beside(self.data.source)
         return Job(
             algorithm=algorithm,
             federation=federation,
@@ -366,7 +367,8 @@ class Experiment(TopSettings):
             faults=faults if c.declined or c.lost or c.late else None,
             attack=catalogue.attack(c.attack, c.attackers, seed),
             new=c.newcomers(),
-            parts=[catalogue.part(name) for name in self.parts],
+            parts=[*map(catalogue.part, self.parts), *its["parts"]],
+            assignment=its["assignment"],
             schedule=None if self.schedule is None else catalogue.schedule(self.schedule),
             described=(described := self.described()),
             code=digests(named_code(described)),

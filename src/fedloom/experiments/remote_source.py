@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 from importlib import import_module
-from typing import Protocol, cast
+from operator import attrgetter
+from typing import Any, Protocol, cast
 
+from fedloom.coordinator.part import Part
 from fedloom.data import Examples, Federation
-from fedloom.storage.files import path_of
 
-_READERS = {"devices": "fedloom.deploy.server.device_registry:Registry"}  # by the word before the file
+_READERS = {  # by the word before what each reads
+    "devices": "fedloom.deploy.server.device_registry:registry_in",
+    "models": "fedloom.experiments.bought_models:BoughtModels.of",
+}
 
 
 class RemoteSource(Protocol):
-    """Devices that hold the examples, as they registered.
+    """Who holds the examples: devices, as they registered, or whoever has trained the models of a run.
 
     `test`: the source of the server's own test examples; "" for none. `class_names`: as all of them have them.
+    `assignment`: the architecture of each client; empty where they have them in turn. `parts`: those that the run has.
     """
 
     @property
@@ -22,6 +27,12 @@ class RemoteSource(Protocol):
 
     @property
     def class_names(self) -> tuple[str, ...]: ...
+
+    @property
+    def assignment(self) -> tuple[str, ...]: ...
+
+    @property
+    def parts(self) -> tuple[Part, ...]: ...
 
     def federation(self, test: Examples | None = None) -> Federation:
         """Return the federation of all their examples, of which none is here."""
@@ -41,6 +52,14 @@ def remote_source(source: str) -> RemoteSource:
     Raises:
         FedloomError: the file cannot be read.
     """
-    word, _, path = source.partition(":")
-    module, _, kind = _READERS[word].partition(":")
-    return cast("RemoteSource", getattr(import_module(module), kind).read(path_of(path)))
+    word, _, said = source.partition(":")
+    module, _, name = _READERS[word].partition(":")
+    return cast("RemoteSource", attrgetter(name)(import_module(module))(said))
+
+
+def beside(source: str) -> dict[str, Any]:
+    """Return what a job of a source has of it beside the federation: `assignment` and `parts`."""
+    if not is_remote(source):
+        return {"assignment": (), "parts": ()}
+    found = remote_source(source)
+    return {"assignment": found.assignment, "parts": found.parts}

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import argparse
 import re
+from pathlib import Path
 
+from fedloom.coordinator.directory import RunDirectory
 from fedloom.coordinator.run_folders import runs_below
 from fedloom.coordinator.verification import Verdict, root_of, verify as check
 from fedloom.core.errors import SettingError
 from fedloom.display.terminal import Terminal
+from fedloom.experiments.bought_models import files_changed, models_of
 from fedloom.wording import printable
 
 
@@ -24,7 +27,7 @@ def verify(args: argparse.Namespace, console: Terminal) -> int:
     runs = runs_below(args.directory, begun=True)
     if not runs:
         raise SettingError(f"there is no run in {args.directory}; name the folder that --out named")
-    verdicts = {path.relative_to(args.directory).as_posix(): check(path) for path in runs}
+    verdicts = {path.relative_to(args.directory).as_posix(): _checked(path) for path in runs}
     is_whole, root = all(verdict.whole for verdict in verdicts.values()), root_of(verdicts)
     lines = [line for verdict in verdicts.values() for line in _lines(verdict)]
     if root is not None:
@@ -34,6 +37,15 @@ def verify(args: argparse.Namespace, console: Terminal) -> int:
     for line in lines:
         console.print(printable(line, len(line)), highlight=False)
     return 0 if is_whole and args.expect in (None, root) else 1
+
+
+def _checked(path: Path) -> Verdict:
+    """Check a run, and the models that were trained elsewhere, which it uploads, where they are here."""
+    verdict = check(path)
+    if verdict.whole:  # else nothing says which they were
+        verdict.problems += files_changed(models_of(RunDirectory(path).manifest()), gone=False)
+        verdict.root = verdict.root if verdict.whole else None
+    return verdict
 
 
 def _lines(verdict: Verdict) -> list[str]:

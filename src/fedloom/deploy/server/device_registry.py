@@ -114,6 +114,8 @@ class Registry:
     moments: Mapping[str, Sequence[float]] | None = None
     least: int = 0
 
+    assignment = parts = ()  # devices have architectures in turn, and a run's parts are those of its settings
+
     @classmethod
     def of(
         cls,
@@ -306,3 +308,12 @@ class Registry:
         )  # fmt: skip
         assert parts["train"] is not None  # every device has some
         return Federation(train, parts["train"], test, parts["test"], parts["val"])
+
+
+def registry_in(text: str) -> Registry:
+    """Return the registry in a file, by its name in a source of data.
+
+    Raises:
+        StorageError: it is missing or damaged.
+    """
+    return Registry.read(files.path_of(text))
