@@ -270,6 +270,7 @@ def test_another_attack_is_another_problem_and_another_aggregator_another_method
         ("cifar10:/srv/data", "cifar10"),
         ("leaf:/srv/shakespeare/", "leaf:shakespeare"),
         ("own:data", "own:data"),
+        ('trained-elsewhere:{"shape": [1, 8, 8]}', "models trained elsewhere"),
         ("fashion_mnist_small", "fashion_mnist_small"),
         ("clinics/*.csv?label=ill", "clinics"),
         ("*.csv?label=ill", "site files"),

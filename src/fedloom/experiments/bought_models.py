@@ -1,8 +1,8 @@
 """Models that were trained elsewhere, as the clients of a run that have nothing but these: files of weights.
 
-The data of such a run are `models:{...}`, JSON that says which files there are, of which networks and with which
-digests, and what an example is like. Nobody's examples are there. Each client has one blank example of each class,
-because nobody knows how many a model was trained on, so that all models count equally.
+The data of such a run are `trained-elsewhere:{...}`, JSON that says which files there are, of which networks and with
+which digests, and what an example is like. Nobody's examples are there. Each client has one blank example of each
+class, because nobody knows how many a model was trained on, so that all models count equally.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import json
 import re
 import stat
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any
@@ -38,7 +38,8 @@ from fedloom.experiments.weights_file import load_weights
 from fedloom.storage.files import path_of
 from fedloom.storage.strict_json import SETTINGS, parse
 
-WORD = "models"  # before the JSON
+WORD = "trained-elsewhere"  # before the JSON; no module is called so
+PARTITION = "models trained elsewhere, a blank example of each class"
 _PER_TENSOR, _BESIDE = 4 << 10, 4 << 20  # bytes of a file beside values: of each tensor, in all
 _NOISE = 16  # inputs on which a model is tried
 _WRITTEN = re.compile(r"(.+?\.(?:pt|pth|safetensors)):(.+)")
@@ -87,10 +88,16 @@ class BoughtModel:
         _check_place(path, model)
         if self.sha256 and (now := digest_of(path)) != self.sha256:
             raise SettingError(
-                f"{path} is the file with which the run began, of SHA-256 {self.sha256:.12}..., got {now:.12}...: bring "
-                "that back, or begin another run"
+                f"{path} is the file with which the run began, of SHA-256 {self.sha256:.12}..., got {now:.12}...: "
+                "bring that back, or begin another run"
             )
-        return load_weights(path, model)
+        try:
+            return load_weights(path, model)
+        except CodecError as error:
+            said = str(error).partition(": take the other tensors")[0]  # which is a remedy of a start alone
+            raise CodecError(
+                f"{said}; a file has the tensors of the network behind it, here {self.network}: name another of both"
+            ) from error
 
     def tried(self, model: Model, shape: Sequence[int], num_classes: int) -> BoughtModel:
         """Return the model with its digest, once it was read and has answered to noise.
@@ -192,7 +199,7 @@ class BoughtModels:
 
     @classmethod
     def of(cls, text: str) -> BoughtModels:
-        """Return what the JSON behind `models:` says.
+        """Return what the JSON behind the word says.
 
         Raises:
             SettingError: it is not what `source` writes.
@@ -207,7 +214,8 @@ class BoughtModels:
                 raise ValueError(f"sha256 is {_SHA256.words}, got {wrong[0].sha256!r:.80}")
         except (ValueError, TypeError) as error:
             raise SettingError(
-                f"models that were trained elsewhere are named by fedloom distil, got models:{text[:80]!r}: {error}"
+                f"models that were trained elsewhere are named by fedloom distil, got {text[:80]!r} behind {WORD}: "
+                f"{error}"
             ) from None
         return cls(models, tuple(said["shape"]), said["classes"], said["normalise"], said["test"])
 
@@ -223,9 +231,7 @@ class BoughtModels:
         """What the clients are called: the file's name, where several have it the whole place."""
         stems = [Path(model.file).stem for model in self.models]
         shared = Counter(stems)
-        return tuple(
-            stem if shared[stem] == 1 else model.file for stem, model in zip(stems, self.models, strict=True)
-        )
+        return tuple(stem if shared[stem] == 1 else model.file for stem, model in zip(stems, self.models, strict=True))
 
     @property
     def assignment(self) -> tuple[str, ...]:
@@ -268,9 +274,7 @@ class BoughtModels:
         train = self.blank() if test is None else self.blank(test.x.dtype)
         rows = torch.arange(len(train)).numpy()
         starts = rows[:: self.num_classes].tolist()
-        part = Partition(
-            torch.tensor([*starts, len(rows)]).numpy(), rows, "models trained elsewhere", clients=self.names
-        )
+        part = Partition(torch.tensor([*starts, len(rows)]).numpy(), rows, PARTITION, clients=self.names)
         return Federation(train, part, test)
 
     def prepared(self, test: Examples) -> Examples:
@@ -306,24 +310,33 @@ class FilesUploaded(Part):
             )
 
     def begin(self, run: Running) -> None:
-        for found in files_changed(self.models, gone=run.done == 0):
+        gone = [] if run.done else files_gone(self.models)  # what was uploaded stands in the checkpoint
+        for found in (*gone, *files_changed(self.models)):
             raise SettingError(f"{found}: bring back the file, or begin another run")
 
 
-def files_changed(models: Sequence[BoughtModel], *, gone: bool) -> Iterator[str]:
-    """Yield which files are not those with which a run began, in words.
+def files_changed(models: Sequence[BoughtModel]) -> list[str]:
+    """Return which files are others than those with which a run began, in words.
 
     Args:
         models: as they were.
-        gone: whether a file that is not there counts.
     """
-    for model in models:
-        path = Path(model.file)
-        if not path.is_file():
-            if gone:
-                yield f"{path} is gone, which a run of models from elsewhere uploads"
-        elif (now := digest_of(path)) != model.sha256:
-            yield f"{path} is no longer the file that the run uploads, of SHA-256 {model.sha256}, but {now}"
+    there = [model for model in models if Path(model.file).is_file()]
+    found = [(model, digest_of(Path(model.file))) for model in there]
+    return [
+        f"{model.file} is no longer the file that the run uploads, of SHA-256 {model.sha256}, but {now}"
+        for model, now in found
+        if now != model.sha256
+    ]
+
+
+def files_gone(models: Sequence[BoughtModel]) -> list[str]:
+    """Return which files are no longer there, in words.
+
+    Args:
+        models: as they were.
+    """
+    return [f"{m.file}, a model that it uploads, is not here" for m in models if not Path(m.file).is_file()]
 
 
 def models_of(manifest: Mapping[str, Any]) -> tuple[BoughtModel, ...]:

@@ -42,8 +42,8 @@ def _export(parser: argparse.ArgumentParser) -> None:
 def _distil(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "models", nargs="+", metavar="FILE:NETWORK",
-        help="weights that were trained elsewhere, a state_dict (.pt, .pth) or .safetensors, and whose they are: a name "
-        "of `fedloom models` or your own as module:name",
+        help="weights that were trained elsewhere, a state_dict (.pt, .pth) or .safetensors, and of what: a name of "
+        "`fedloom models` or your own as module:name",
     )  # fmt: skip
     parser.add_argument("--student", required=True, metavar="NETWORK", help="the network that is taught")
     parser.add_argument("--shape", required=True, metavar="CxHxW", help="of an example, as in 1x28x28")

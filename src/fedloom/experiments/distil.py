@@ -14,7 +14,6 @@ from fedloom.core.model import Model
 from fedloom.display.terminal import Terminal, table
 from fedloom.experiments import catalogue
 from fedloom.experiments.bought_models import BoughtModel, BoughtModels
-from fedloom.experiments.coercion import coerce
 from fedloom.experiments.experiment import Experiment
 from fedloom.experiments.shown_runs import train
 from fedloom.sources.constants import NORMALISE
@@ -72,9 +71,7 @@ def asked(args: argparse.Namespace) -> tuple[Experiment, BoughtModels]:
     )
     if len({model.sha256 for model in tried}) < len(tried):
         same = [m.file for m in tried if sum(m.sha256 == other.sha256 for other in tried) > 1]
-        raise SettingError(
-            f"each model counts once, got the same bytes in {some_of(same, 4)}: name one of them"
-        )
+        raise SettingError(f"each model counts once, got the same bytes in {some_of(same, 4)}: name one of them")
     models = dataclasses.replace(raw, models=tried)
     return _experiment(args, models, ",".join(words), names[args.student]), models
 
@@ -165,8 +162,9 @@ def accuracies(history: History, models: BoughtModels, student: str) -> Any:
     main, first = history.headline, history.metrics[1]
     alone: Mapping[str, float | None] = first.get(f"upload_{main.name}") or {}
     out = table(f"{main.title} on {models.test}")
-    for heading, side in (("model", "left"), ("network", "left"), (main.title, "right")):
-        out.add_column(heading, justify=side)
+    out.add_column("model")
+    out.add_column("network")
+    out.add_column(main.title, justify="right")
     for k, (name, model) in enumerate(zip(models.names, models.models, strict=True)):
         out.add_row(name, model.network, _number(alone.get(str(k))))
     out.add_row("all together", "", _number(first.get(f"ensemble_{main.name}")))

@@ -11,7 +11,7 @@ from fedloom.data import Examples, Federation
 
 _READERS = {  # by the word before what each reads
     "devices": "fedloom.deploy.server.device_registry:registry_in",
-    "models": "fedloom.experiments.bought_models:BoughtModels.of",
+    "trained-elsewhere": "fedloom.experiments.bought_models:BoughtModels.of",
 }
 
 

@@ -11,7 +11,7 @@ from fedloom.coordinator.run_folders import runs_below
 from fedloom.coordinator.verification import Verdict, root_of, verify as check
 from fedloom.core.errors import SettingError
 from fedloom.display.terminal import Terminal
-from fedloom.experiments.bought_models import files_changed, models_of
+from fedloom.experiments.bought_models import files_changed, files_gone, models_of
 from fedloom.wording import printable
 
 
@@ -43,7 +43,9 @@ def _checked(path: Path) -> Verdict:
     """Check a run, and the models that were trained elsewhere, which it uploads, where they are here."""
     verdict = check(path)
     if verdict.whole:  # else nothing says which they were
-        verdict.problems += files_changed(models_of(RunDirectory(path).manifest()), gone=False)
+        models = models_of(RunDirectory(path).manifest())
+        verdict.problems += files_changed(models)
+        verdict.notes += files_gone(models)
         verdict.root = verdict.root if verdict.whole else None
     return verdict
 

@@ -98,7 +98,8 @@ def data_name(history: History) -> str:
         return printable(_of_sites(text), 40)
     if (colon and kind in _BY_FOLDER) or text.endswith((".csv", ".tsv", ".npz")):
         return printable(f"{kind}:{_last(folder)}" if colon and kind in _BY_FOLDER else _last(text), 40)
-    return "devices" if kind == "devices" else printable(_published(text) or text, 60)
+    elsewhere = {"devices": "devices", "trained-elsewhere": "models trained elsewhere"}
+    return elsewhere.get(kind) or printable(_published(text) or text, 60)
 
 
 def _of_sites(pattern: str) -> str:
