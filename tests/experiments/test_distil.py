@@ -16,6 +16,7 @@ from torch import Tensor, nn
 import fedloom as fl
 from colours import examples
 from commands import call, error
+from fedloom.experiments.distil import normalise_of, own_settings
 from fedloom.models import build
 from small import DenseTiny
 
@@ -170,3 +171,31 @@ def test_what_is_refused_before_anything_is_written(
     told = error(capsys, *words(market, tmp_path / "run", **change))
     assert re.search(message, told), told
     assert not (tmp_path / "run").exists()
+
+
+def test_the_same_bytes_are_refused_and_one_model_is_warned_of(
+    market: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    flags = words(market, tmp_path / "run", epochs="1")[5:]
+    copy = shutil.copy(market / "seller-0.pt", tmp_path / "copy.pt")
+    told = error(capsys, "distil", f"{market}/seller-0.pt:mlp", f"{copy}:mlp", *flags)
+    assert told == f"each model counts once, got the same bytes in {market}/seller-0.pt, {copy}: name one of them"
+    status, _, err = call(capsys, "distil", f"{copy}:mlp", *flags)
+    assert status == 0
+    assert f"an ensemble has several models, got {copy}:mlp alone: the student imitates it" in err
+
+
+def test_a_source_says_how_inputs_were_made() -> None:
+    assert normalise_of("mnist") == "0.1307/0.3081"
+    assert normalise_of("cifar100") == "0.5071,0.4865,0.4409/0.2673,0.2564,0.2762"
+    assert normalise_of("0/1") == "0/1"
+
+
+def test_settings_of_the_method_need_no_prefix() -> None:
+    given = ["T=4", "synthesis.batch_size=8", "dense.nz=3", "run.threads=1"]
+    assert own_settings(given, "dense") == {
+        "dense.T": "4",
+        "dense.synthesis.batch_size": "8",
+        "dense.nz": "3",
+        "run.threads": "1",
+    }
