@@ -221,14 +221,14 @@ class BoughtModels:
 
     @property
     def source(self) -> str:
-        """How `data.source` names them."""
+        """Text by which `data.source` names them."""
         said = {"shape": self.shape, "classes": self.num_classes, "normalise": self.normalise, "test": self.test}
         text = json.dumps({**said, "models": [asdict(model) for model in self.models]})
         return f"{WORD}:{text}".replace("?", "\\u003f")  # behind which other sources have arguments
 
     @property
     def names(self) -> tuple[str, ...]:
-        """What the clients are called: the file's name, where several have it the whole place."""
+        """Names of the clients: the file's name, where several have it the whole place."""
         stems = [Path(model.file).stem for model in self.models]
         shared = Counter(stems)
         return tuple(stem if shared[stem] == 1 else model.file for stem, model in zip(stems, self.models, strict=True))

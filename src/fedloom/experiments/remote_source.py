@@ -16,7 +16,7 @@ _READERS = {  # by the word before what each reads
 
 
 class RemoteSource(Protocol):
-    """Who holds the examples: devices, as they registered, or whoever has trained the models of a run.
+    """Holders of the examples: devices, as they registered, or whoever has trained the models of a run.
 
     `test`: the source of the server's own test examples; "" for none. `class_names`: as all of them have them.
     `assignment`: the architecture of each client; empty where they have them in turn. `parts`: those that the run has.
