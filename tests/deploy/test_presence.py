@@ -106,6 +106,7 @@ def test_a_removed_device_is_said_once_wherever_it_is() -> None:
     its, removed = Heard(), f"removed: Kiel: {UNLISTED}"
     its.presence.look([BONN])
     its.presence.look([KIEL])
+    its.audit.tell("heard", KIEL, bytes=1)  # which was under way
     its.audit("left", KIEL, UNLISTED)
     its.audit("left", KIEL, "its connection ended")
     assert its.lines == [removed]
@@ -138,7 +139,8 @@ def test_devices_are_known_before_the_run_begins_and_new_ones_after_it() -> None
     assert [each["state"] for each in its.presence.snapshot()["devices"]] == ["awaited", "connected"]
     its.audit("joined", BONN, client=0, examples=9)
     its.audit("joined", "c" * 32, client=2, examples=9)
-    assert its.lines == ["lost: Kiel: its connection ended", "back: Bonn", f"joined: {'c' * 32}"]
+    came = "registered: Kiel, 12 examples"
+    assert its.lines == [came, "lost: Kiel: its connection ended", came, "back: Bonn", f"joined: {'c' * 32}"]
 
 
 def test_who_is_refused_before_it_is_known_counts_for_no_device() -> None:

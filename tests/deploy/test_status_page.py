@@ -23,7 +23,7 @@ HOSTILE = "<script>alert(1)</script>\"'&<img src=x onerror=alert(2)>"
 def content(*devices: Seen, **more: Any) -> dict[str, Any]:
     return {
         "server": "runs", "devices": [vars(its) for its in devices], "written": NOW, "started": NOW - 60, "ended": None,
-        "why": "", "begun": True, "round": 7, "rounds": 20, "measure": "accuracy", "refused": [],
+        "why": "", "begun": True, "least": 1, "round": 7, "rounds": 20, "measure": "accuracy", "refused": [],
     } | more  # fmt: skip
 
 

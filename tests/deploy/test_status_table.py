@@ -30,7 +30,7 @@ def content(server: str = "runs", **more: Any) -> dict[str, Any]:
     devices = [vars(kiel), vars(Seen("b" * 32))]
     made = {
         "server": server, "devices": devices, "written": NOW, "started": NOW - 3600, "ended": None, "why": "",
-        "begun": True, "round": 7, "rounds": 20, "measure": "accuracy",
+        "begun": True, "least": 5, "round": 7, "rounds": 20, "measure": "accuracy",
         "refused": [{"who": "key \x1b[31mabc", "why": "its key is not registered", "when": NOW}],
     }  # fmt: skip
     return made | more
@@ -65,8 +65,9 @@ def test_a_sentence_says_how_the_server_is(server: str, more: dict[str, Any], sa
         f"1 of 2 devices {are} connected, with fedloom 0.2.0.",
         "The personal measure is accuracy.",
     ]
+    assert sentences(content(begun=False, least=1), NOW)[1] == "It waits for 1 device to begin."
     waits = sentences(content(begun=False, devices=[], measure=""), NOW)
-    assert waits[1:] == ["It waits for devices to begin.", "0 of 0 devices are connected."]
+    assert waits[1:] == ["It waits for 5 devices to begin.", "0 of 0 devices are connected."]
 
 
 def test_durations_and_sizes_have_their_largest_unit() -> None:

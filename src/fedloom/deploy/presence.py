@@ -107,8 +107,10 @@ class Presence:
     """The devices of a server, as its events say it.
 
     `say`: prints a line of the server's log. `rounds`: of the run. `version`: of fedloom, which whoever joins has too.
-    `clock`: seconds since 1970.
+    `clock`: seconds since 1970. `least`: devices with which the run begins.
     """
+
+    least = 1
 
     def __init__(
         self, say: Callable[[str], object], rounds: int, version: str, clock: Callable[[], float] = time.time
@@ -181,7 +183,7 @@ class Presence:
             here = [asdict(its) for its in sorted(self._devices.values(), key=_order)]
             return {
                 "started": self.started, "ended": self.ended, "why": self.why, "begun": self.has_begun,
-                "round": self.round, "rounds": self.rounds, "measure": self.measure,
+                "least": self.least, "round": self.round, "rounds": self.rounds, "measure": self.measure,
                 "devices": here, "refused": [*self._strangers], "turned_away": self.turned_away,
             }  # fmt: skip
 
@@ -218,6 +220,8 @@ class Presence:
         its.name = event.get("name") or its.name
         its.client, its.examples = event.get("client", its.client), event.get("examples", its.examples)
         self._failing.discard(its.id)
+        if event["event"] == "registered":
+            return its.id, f"registered: {its.label}, {its.examples} examples"
         if not self.has_begun or was_there:
             return None
         return its.id, f"{'joined' if is_new else 'back'}: {its.label}"
@@ -232,7 +236,7 @@ class Presence:
             before = its.seconds or 0.0 if its.round == now_in else 0.0
             its.seconds = round(before + now - self._asked.get(its.id, now), 3)
             its.round, its.received = now_in, its.received + event["bytes"]
-            if its.id in self._failing:
+            if its.id in self._failing and its.state == CONNECTED:  # else it is a last answer
                 self._failing.discard(its.id)
                 return f"back: {its.label} answers again"
         elif kind == "started":

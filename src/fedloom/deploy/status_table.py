@@ -60,7 +60,9 @@ def sentences(content: Mapping[str, Any], now: float) -> list[str]:
         how = f"The server has written nothing since {_at(written)}: it hangs, or was killed."
     here = sum(its["state"] == CONNECTED for its in devices)
     versions = " and ".join(sorted({its["version"] for its in devices} - {""}))
-    run = f"Round {content['round']} of {content['rounds']}." if content["begun"] else "It waits for devices to begin."
+    least = content["least"]
+    waits = f"It waits for {least} device{'s' * (least > 1)} to begin."
+    run = f"Round {content['round']} of {content['rounds']}." if content["begun"] else waits
     are = "are" if content["server"] == "runs" else "were"
     there = f"{here} of {len(devices)} devices {are} connected" + f", with fedloom {versions}" * bool(versions) + "."
     what = f"The personal measure is {content['measure']}." * bool(content["measure"])

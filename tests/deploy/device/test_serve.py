@@ -344,6 +344,10 @@ def test_who_serves_and_who_joins(
     assert "fedloom join runs at ranks 1, 2, ..., got rank 0" in capsys.readouterr().err.replace("\n", " ")
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / "devices.json").write_text("{}")
+    assert main([*serve, "--metrics"]) == 2
+    assert "--metrics needs the port of --page, got none: give --page 8080" in capsys.readouterr().err.replace(
+        "\n", " "
+    )
     assert main([*serve, "--least", "0"]) == 2
     assert "--least at least 1 device" in capsys.readouterr().err.replace("\n", " ")
     assert main(serve) == 2

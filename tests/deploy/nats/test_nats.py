@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import json
+import urllib.error
+import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 pytest.importorskip("nats", reason="nats-py is not installed: pip install '.[nats]'")
 pytest.importorskip("cryptography", reason="cryptography is not installed")
 
+import launching
 from federation_processes import Federation, events, secured
 from fedloom.cli.main import main
 from fedloom.deploy.nats.nats_server import make_key, program
+from fedloom.deploy.status_file import STATUS, read_status
 from two_folders import lines, of_loop, written
 
 if program() is None:
@@ -116,6 +121,67 @@ def test_keys_decide_who_is_in_and_a_killed_server_and_device_go_on(federation: 
         process.terminate()
         process.wait(60)
     assert federation.left() == []
+
+
+def test_whoever_looks_sees_a_device_that_is_killed_and_comes_back(
+    federation: Federation, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """By the command, on the page, in the server's log and in the audit log; and then that the server was killed."""
+    folder, out, port = federation.folder, federation.folder / "out", launching.free_port()
+    written(folder, rounds=5000)
+    federation.serve(*secured(folder, "nats"), "--page", str(port), "--bound", "none")
+    federation.join(0)
+    federation.until(lambda: (out / STATUS).exists() and [its["name"] for its in devices(out)] == ["device0"])
+    assert "It waits for 2 devices to begin. 1 of 1 devices are connected" in told(out, capsys)
+    federation.join(1)
+    federation.until(lambda: lines(out / "metrics.jsonl") >= 3)
+    federation.processes["device1"].kill()
+    federation.processes["device1"].wait()
+    federation.until(lambda: [its["state"] for its in devices(out)] == ["connected", "gone"])
+    federation.until(lambda: devices(out)[1]["lost"] > 1)
+    assert " device1 gone " in told(out, capsys)
+    token = (out / "page.token").read_text()
+    assert '<span class="away">gone</span>' in page(port, token)
+    with pytest.raises(urllib.error.HTTPError, match="404"):
+        page(port, token[:-1])
+    federation.join(1)
+    federation.until(lambda: [its["state"] for its in devices(out)] == ["connected", "connected"])
+    lost = devices(out)[1]["lost"]
+    before = devices(out)[1]["answered"]
+    federation.until(lambda: devices(out)[1]["answered"] > before + 5)
+    found = devices(out)
+    assert found[1]["lost"] in (lost, lost + 1)
+    assert all(its["personal"] is not None and its["sent"] > 0 and its["seconds"] > 0 for its in found)
+    said = [line.split("  ", 1)[1] for line in federation.text("server").splitlines() if ":" in line and "  " in line]
+    assert [line.partition(": its")[0] for line in said if "device1" in line] == [
+        "registered: device1, 24 examples",
+        "lost: device1",
+        "back: device1",
+    ]
+    audit = [json.loads(line) for line in (out / "audit.jsonl").read_text().splitlines()]
+    assert {line.get("name") for line in audit} == {"device0", "device1"}
+    federation.processes["server"].kill()
+    federation.processes["server"].wait()
+    assert "The server is not running since " in told(out, capsys, 1)
+
+
+def devices(out: Path) -> list[dict[str, Any]]:
+    """What the status file has of each device."""
+    found: list[dict[str, Any]] = read_status(out)["devices"]
+    return found
+
+
+def told(out: Path, capsys: pytest.CaptureFixture[str], status: int = 0) -> str:
+    """What the command says, without the breaks of its lines."""
+    capsys.readouterr()
+    assert main(["devices", "status", str(out)]) == status
+    return " ".join(capsys.readouterr().out.split())
+
+
+def page(port: int, token: str) -> str:
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/{token}/", timeout=20) as answer:
+        text: str = answer.read().decode()
+    return text
 
 
 def test_a_second_server_at_the_port_ends_and_the_first_goes_on(federation: Federation) -> None:

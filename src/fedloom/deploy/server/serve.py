@@ -100,7 +100,7 @@ def serve(args: argparse.Namespace, console: Terminal) -> int:
         transport.serve(place) as connections,
         closing(RankFleet(connections, audit)) as fleet,
     ):
-        status.removed = fleet.removed
+        status.removed, presence.least = fleet.removed, args.least or connections.expected or 1
         if place.certs is not None:
             fleet.enrol = partial(enrol, place.certs)
         local = {f"data.{name}": getattr(DataSettings(), name) for name in OF_SERVER}
