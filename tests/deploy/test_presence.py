@@ -59,6 +59,8 @@ def test_what_a_device_is_asked_and_answers_is_counted() -> None:
     assert (its.kiel["examples"], its.kiel["client"], its.kiel["name"], its.kiel["version"]) == (9, 0, "Kiel", "0.2.0")
     its.audit("started", KIEL, bytes=7)
     assert its.kiel["sent"] == 307
+    its.audit("answered", KIEL, round=9)  # of a run that goes on
+    assert (its.kiel["round"], its.presence.snapshot()["round"]) == (9, 8)
     its.presence.round = 20  # after the last round the models are handed out
     its.audit.tell("heard", KIEL, bytes=1)
     assert its.kiel["round"] == 20

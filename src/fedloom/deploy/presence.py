@@ -242,7 +242,8 @@ class Presence:
         elif kind == "started":
             its.sent += event["bytes"]
         elif kind == "answered":
-            its.answered += 1
+            its.answered, its.round = its.answered + 1, event["round"]
+            self.round = max(self.round, event["round"] - 1)  # of a run that goes on
         elif kind == "left":
             was_removed, is_removed = its.state == REMOVED, why == UNLISTED
             its.state = REMOVED if is_removed or was_removed else GONE
