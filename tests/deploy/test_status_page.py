@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import os
 import shutil
+import time
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -78,11 +79,13 @@ def test_a_browser_shows_it_at_each_width(tmp_path: Path) -> None:
     browser = os.environ.get("BROWSER_PATH") or next(filter(None, map(shutil.which, script.BROWSERS)), None)
     if browser is None:
         pytest.skip("no Chromium is installed")
-    presence = Presence(print, 20, "0.2.0")
+    presence = Presence(print, 20, "0.2.0", lambda: time.time() - 3500)  # "58 min ago" is long
     for k, name in enumerate(("Kiel", "Klinikum-" + "x" * 55, HOSTILE)):
-        presence.hear({"event": "joined", "device": f"{k:032x}", "name": name, "client": k, "examples": 120})
+        presence.hear({"event": "joined", "device": f"{k:032x}", "name": name, "client": k, "examples": 123_456})
+        presence.hear({"event": "asked", "device": f"{k:032x}", "bytes": 123_456_789})
+        presence.hear({"event": "heard", "device": f"{k:032x}", "bytes": 123_456_789})
     presence.has_begun = True
-    presence.hear({"event": "left", "device": f"{1:032x}", "why": "its connection ended, or it sent too much"})
+    presence.hear({"event": "left", "device": f"{1:032x}", "why": "its key is not registered any more"})
     said: list[str] = []
     shots = Path(os.environ.get("FEDLOOM_SHOTS", tmp_path))
     with (

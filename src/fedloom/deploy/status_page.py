@@ -16,7 +16,7 @@ from fedloom.deploy.status_table import COLUMNS, reasons, rows, sentences
 
 RENEWED = 5  # seconds after which a browser loads the page again
 _TITLES = {
-    "device": "Device", "there": "Connected", "heard": "Last heard", "examples": "Examples", "round": "Round",
+    "device": "Device", "there": "There", "heard": "Heard", "examples": "Examples", "round": "Round",
     "s": "Seconds", "down": "Down", "up": "Up", "lost": "Rounds lost", "personal": "Personal",
 }  # fmt: skip
 _STYLE = """
@@ -46,10 +46,12 @@ footer { color: var(--soft); font-size: .85rem; margin-top: 2.5rem; }
 @media (max-width: 46rem) {
   thead { position: absolute; width: 1px; height: 1px; overflow: hidden; clip-path: inset(50%); }
   table, tbody { display: block; }
-  tr { display: grid; grid-template-columns: 1fr 1fr; gap: .1rem 1rem; background: var(--card); border-radius: 8px;
-    border: 1px solid var(--line); padding: .7rem .9rem; margin: 0 0 .75rem; }
-  td { display: flex; justify-content: space-between; gap: .5rem; border: 0; padding: .1rem 0; }
-  td::before { content: attr(data-title); color: var(--soft); font-weight: 400; }
+  tr { display: grid; grid-template-columns: minmax(0, 1fr) minmax(0, 1fr); gap: .1rem 1rem;
+    background: var(--card); border-radius: 8px; border: 1px solid var(--line); padding: .7rem .9rem;
+    margin: 0 0 .75rem; }
+  td { display: flex; justify-content: space-between; gap: .5rem; border: 0; padding: .1rem 0; font-size: .95rem;
+    white-space: normal; }
+  td::before { content: attr(data-title); color: var(--soft); font-weight: 400; white-space: nowrap; }
   td:first-child { grid-column: 1 / -1; font-size: 1.05rem; }
   td:first-child::before { content: none; }
 }

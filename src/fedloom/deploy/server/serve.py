@@ -93,7 +93,7 @@ def serve(args: argparse.Namespace, console: Terminal) -> int:
             )  # a wrong name shows before devices are asked
     files.make(out)
     presence = Presence(place.say, experiment.run.rounds, __version__)
-    audit.hear = presence.hear
+    audit.hear, presence.least = presence.hear, args.least or 1
     with (
         StatusFile(out, presence, place.say) as status,
         serve_page(status, args.page, args.metrics, place.say),
