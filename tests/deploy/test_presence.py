@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from fedloom.deploy import presence
 from fedloom.deploy.presence import AGAIN, LINES, STRANGERS, Presence
 from fedloom.deploy.registration import Registration
 from fedloom.deploy.server.audit_log import Audit
@@ -143,6 +144,18 @@ def test_devices_are_known_before_the_run_begins_and_new_ones_after_it() -> None
     its.audit("joined", "c" * 32, client=2, examples=9)
     came = "registered: Kiel, 12 examples"
     assert its.lines == [came, "lost: Kiel: its connection ended", came, "back: Bonn", f"joined: {'c' * 32}"]
+
+
+def test_who_registers_and_is_not_taken_is_no_device_and_their_number_has_an_end(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    its = Heard(begun=False)
+    monkeypatch.setattr(presence, "MOST", 2)
+    for id in (BONN, KIEL, "c" * 32):
+        its.audit.tell("registered", id, examples=9)
+    assert [each["id"] for each in its.presence.snapshot()["devices"]] == [KIEL, BONN]
+    its.presence.expect([Registration(KIEL, (9,), (3,), (0,), (4,), "float32")])
+    assert [each["id"] for each in its.presence.snapshot()["devices"]] == [KIEL]
 
 
 def test_who_is_refused_before_it_is_known_counts_for_no_device() -> None:

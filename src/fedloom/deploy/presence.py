@@ -22,6 +22,7 @@ if TYPE_CHECKING:  # whoever reads a status needs no PyTorch
 
 CONNECTED, AWAITED, GONE, REMOVED = "connected", "awaited", "gone", "removed"
 LINES, STRANGERS, AGAIN = 10, 100, 600.0  # lines of one device, and of all who are unknown, in so many seconds
+MOST = 10_000  # devices that are kept
 _SHOWN = 20  # of those who were refused before they were known
 _STRANGER = ""
 
@@ -140,10 +141,14 @@ class Presence:
             self._lines(*told)
 
     def expect(self, devices: Iterable[Registration]) -> None:
-        """Take the devices of the run, in the order of their numbers, those of an earlier server too: it begins."""
+        """Take the devices of the run, in the order of their numbers, those of an earlier server too: it begins.
+
+        Others that had registered were not taken.
+        """
         with self._lock:
+            before, self._devices = self._devices, {}
             for client, device in enumerate(devices):
-                its = self._devices.setdefault(device.id, Seen(device.id))
+                its = self._devices[device.id] = before.get(device.id, Seen(device.id))
                 its.client, its.name, its.examples = client, device.name, sum(device.train)
             self.has_begun = True
             self.events += 1
@@ -193,6 +198,8 @@ class Presence:
         """Take an event, and return the device and the line of the log that it makes; None if it makes none."""
         kind, id, why = event["event"], event["device"], event.get("why", "")
         if kind in ("registered", "joined"):
+            if id not in self._devices and len(self._devices) >= MOST:
+                return None
             return self._arrive(self._devices.setdefault(id, Seen(id)), event, now)
         if (its := self._devices.get(id)) is None or "connection" in event:
             if kind != "refused":
