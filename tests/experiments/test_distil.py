@@ -199,3 +199,34 @@ def test_settings_of_the_method_need_no_prefix() -> None:
         "dense.nz": "3",
         "run.threads": "1",
     }
+
+
+@pytest.mark.parametrize(
+    ("method", "more"),
+    [
+        ("fed_dafl", ["--set", "steps=2", "--set", "nz=6", "--set", "ngf=4"]),
+        ("fed_adi", ["--set", "steps=2"]),
+        ("feddf", ["--set", "steps=2"]),
+    ],
+)
+def test_other_methods_have_the_same_ensemble(
+    method: str, more: list[str], market: Path, finished: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    public = {"public": f"{market}/data.npz"} if method == "feddf" else {}
+    student = {} if method != "fed_dafl" else {"student": "mlp"}  # which names its features
+    flags = words(market, tmp_path / "run", method=method, epochs="1", **public, **student)[: -len(QUICK)]
+    if method == "fed_dafl":
+        flags[2:4] = []
+    batch = ["--set", "synthesis.batch_size=8"] if method != "feddf" else []
+    status, said, err = call(capsys, *flags, *more, *batch)
+    assert status == 0, err
+    first = fl.History.read(tmp_path / "run").metrics[1]
+    expected = fl.History.read(finished).metrics[1]
+    for k, seller in enumerate([0, 3] if method == "fed_dafl" else range(4)):
+        assert first["upload_accuracy"][str(k)] == expected["upload_accuracy"][str(seller)]
+    if method != "fed_dafl":
+        assert first["ensemble_accuracy"] == expected["ensemble_accuracy"]
+    assert first["train_loss"] is None
+    if method == "feddf":  # whose server learns at once
+        assert first["server_loss"] > 0
+    assert "student" in said

@@ -12,13 +12,15 @@ import json
 import re
 import stat
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
 import torch
 from annotated_types import Ge, Le, Len
+from torch import Tensor
 
 from fedloom.algorithms import FedDF
 from fedloom.algorithms.shared.one_shot import OneShot
@@ -356,14 +358,22 @@ class _InsteadOfTraining(Link):
         engine = question.engine
         people = engine.population
         for k in clients:
-            weights = tree.cast(
-                self.models[k].read(people.models[people.assignment[k]]), device=people.device, dtype=people.dtype
-            )
+            model = people.models[people.assignment[k]]
+            weights = tree.cast(self.models[k].read(model), device=people.device, dtype=people.dtype)
             algorithm = engine.algorithm.with_context(train=uploading(weights))
             runtime = Runtime(people, algorithm, encoders=engine.options.encoders)
             request = Request.to(question.call, [k], people.seed, engine.states.accepted)
             states, answer = runtime.answer(request, engine.stack([k]))
             yield request, states, replace(answer, down=[Counter()])  # nothing was sent to anybody
+            if question.call.round == 0:  # FedDF has no round of uploads alone, in which it would ask for this
+                alone = engine.to_judge.setdefault("upload", {})
+                alone[k] = partial(model, weights)
+                engine.to_judge["ensemble"] = partial(_mean_answer, alone)
+
+
+def _mean_answer(each: Mapping[int, Callable[[Tensor], Tensor]], x: Tensor) -> Tensor:
+    """Return the mean of the answers of several models to inputs x, [B, C]."""
+    return torch.stack([predict(x) for predict in each.values()]).mean(0)
 
 
 def uploading(weights: Weights) -> Any:
