@@ -85,6 +85,10 @@ def _join(parser: argparse.ArgumentParser) -> None:
     add("--data", required=True, metavar="SOURCE", help="as of fedloom run; or a folder with such a file, or images")
     add("--state", required=True, type=directory, metavar="DIR", help="where the device keeps its id and its states")
     add("--model", default="", metavar="NAME", help="an architecture of the settings (default: the server chooses)")
+    add(
+        "--upload", type=file, metavar="FILE",
+        help="weights that were trained elsewhere, which the device uploads instead of training (dense, feddf, ...)",
+    )  # fmt: skip
     add("--name", metavar="NAME", help="the server shows it beside the id (default: the file's; '' for none)")
     add("--battery", type=float, metavar="SHARE", help="lowest charge to begin with, unless plugged in")
     add("--load", type=float, metavar="SHARE", help="highest load to begin with, 1 for all processors")

@@ -26,6 +26,7 @@ from fedloom.algorithms import FedDF
 from fedloom.algorithms.shared.one_shot import OneShot
 from fedloom.coordinator.part import Brief, Part, Running
 from fedloom.core import tree
+from fedloom.core.algorithm import Algorithm
 from fedloom.core.errors import CodecError, SettingError
 from fedloom.core.json_types import TEXT, JsonType, listed, matching, whole
 from fedloom.core.model import Model
@@ -305,16 +306,25 @@ class FilesUploaded(Part):
         self.links = (_InsteadOfTraining(self.models),)
 
     def check(self, job: Brief) -> None:
-        if not isinstance(job.algorithm, OneShot | FedDF):
-            raise SettingError(
-                "models that were trained elsewhere are distilled by dense, fed_dafl, fed_adi or feddf, got "
-                f"{type(job.algorithm).__name__}: name one of these (--method)"
-            )
+        check_method(type(job.algorithm))
 
     def begin(self, run: Running) -> None:
         gone = [] if run.done else files_gone(self.models)  # what was uploaded stands in the checkpoint
         for found in (*gone, *files_changed(self.models)):
             raise SettingError(f"{found}: bring back the file, or begin another run")
+
+
+def check_method(kind: type[Algorithm[Any, Any]]) -> None:
+    """Raise SettingError for an algorithm whose clients do not just train a whole model and upload it.
+
+    Args:
+        kind: class of the algorithm.
+    """
+    if not issubclass(kind, OneShot | FedDF):
+        raise SettingError(
+            "models that were trained elsewhere are distilled by dense, fed_dafl, fed_adi or feddf, got "
+            f"{kind.__name__}: name one of these, or train"
+        )
 
 
 def files_changed(models: Sequence[BoughtModel]) -> list[str]:
@@ -360,8 +370,7 @@ class _InsteadOfTraining(Link):
         for k in clients:
             model = people.models[people.assignment[k]]
             weights = tree.cast(self.models[k].read(model), device=people.device, dtype=people.dtype)
-            algorithm = engine.algorithm.with_context(train=uploading(weights))
-            runtime = Runtime(people, algorithm, encoders=engine.options.encoders)
+            runtime = Runtime(people, uploading(engine.algorithm, weights), encoders=engine.options.encoders)
             request = Request.to(question.call, [k], people.seed, engine.states.accepted)
             states, answer = runtime.answer(request, engine.stack([k]))
             yield request, states, replace(answer, down=[Counter()])  # nothing was sent to anybody
@@ -376,6 +385,11 @@ def _mean_answer(each: Mapping[int, Callable[[Tensor], Tensor]], x: Tensor) -> T
     return torch.stack([predict(x) for predict in each.values()]).mean(0)
 
 
-def uploading(weights: Weights) -> Any:
-    """Return what stands in the place of an algorithm's `train`, and returns these weights."""
-    return lambda client, start, *context, **how: weights
+def uploading(algorithm: Algorithm[Any, Any], weights: Weights) -> Algorithm[Any, Any]:
+    """Return an algorithm whose clients train nothing: what they would have trained is these weights.
+
+    Args:
+        algorithm: one that `check_method` lets pass.
+        weights: of a client's network.
+    """
+    return algorithm.with_context(train=lambda client, start, *context, **how: weights)

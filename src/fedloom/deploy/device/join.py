@@ -51,6 +51,7 @@ def join(args: argparse.Namespace, console: Terminal) -> int:
             start_limits=start_limits,
             abort_limits=abort_limits,
             steps=args.most_steps,
+            upload=args.upload,
             say=place.say,
         )
 

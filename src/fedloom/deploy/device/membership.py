@@ -22,6 +22,7 @@ from fedloom.core.fold.execution import threads
 from fedloom.core.json_types import MAPPING, TEXT, JsonType, whole
 from fedloom.core.naming import forbid_imports
 from fedloom.core.task import FitsTargets, TargetMoments, Task, needs_moments
+from fedloom.core.types import Weights
 from fedloom.deploy.device.controller import STEPS, Controller, too_many_steps
 from fedloom.deploy.device.data_manager import DataManager, load_examples
 from fedloom.deploy.device.device_results import DeviceResults
@@ -29,6 +30,7 @@ from fedloom.deploy.device.model_manager import ModelManager
 from fedloom.deploy.device.monitor import Limits, Reading, SystemMonitor
 from fedloom.deploy.device.public_examples import read_public
 from fedloom.deploy.device.start_file import StartFile
+from fedloom.deploy.device.uploaded_file import weights_in
 from fedloom.deploy.device_statistics import MAX_BYTES, read_moments, read_preparation, to_bytes
 from fedloom.deploy.registration import check_device_name, check_id, check_versions, versions
 from fedloom.deploy.transport import Participant
@@ -36,6 +38,7 @@ from fedloom.engines.population import Population
 from fedloom.engines.runtime import Runtime
 from fedloom.engines.service import LIMIT
 from fedloom.experiments import catalogue
+from fedloom.experiments.bought_models import uploading
 from fedloom.experiments.experiment import Experiment
 from fedloom.experiments.named_code import named_code
 from fedloom.experiments.settings_file import flat
@@ -63,7 +66,8 @@ class Membership:
 
     `folder`: its id, its states in a folder for each run, and the initial tensors of networks. `source`: of its
     examples. `model`: its architecture; "" lets the server choose. `name`: what the server shows beside its id, see
-    `default_name`. `steps`: the most training steps of a request. `say`: called with lines for people.
+    `default_name`. `steps`: the most training steps of a request. `upload`: a file of weights, which it uploads instead
+    of training. `say`: called with lines for people.
     """
 
     def __init__(
@@ -77,11 +81,12 @@ class Membership:
         start_limits: Limits | None = None,
         abort_limits: Limits | None = None,
         steps: int = STEPS,
+        upload: str | None = None,
         say: Callable[[str], object] = lambda text: None,
     ) -> None:
         if steps < 1:
             raise SettingError(f"a device takes at least 1 training step, got {steps}: raise --most-steps")
-        self.source, self.folder, self.model, self.steps = source, folder, model, steps
+        self.source, self.folder, self.model, self.steps, self.upload = source, folder, model, steps, upload
         self.name, self.say = check_device_name(name), say
         self._examples = load_examples(source)  # a wrong name fails before it joins
         self.monitor, self.start_limits, self.abort_limits = monitor, start_limits, abort_limits
@@ -95,6 +100,7 @@ class Membership:
         self._welcome: dict[str, Any] | None = None  # the server's welcome, until all messages after it have come
         self._missing: list[str] = []  # of these, in this order
         self._start: StartFile | None = None
+        self._weights: Weights | None = None  # of the file that it uploads
 
     def waits_at(self, place: str) -> str:
         """Return who this device is, what it holds and where it waits, in words."""
@@ -234,6 +240,9 @@ class Membership:
         self.task = catalogue.task(experiment.task)
         check_targets(self.data.federation, self.task)
         self.models = {} if self.data.is_prepared_by_all else experiment.models(self.data.federation.train)
+        if self.upload is not None:
+            self.model, self._weights = weights_in(self.upload, self.model, experiment, self.models, self.data)
+            self.say(f"instead of training this device uploads {self.upload}, weights of {self.model}")
 
     def _check_steps(self, experiment: Experiment) -> None:
         """Refuse settings with more steps, passes or rows of a batch than `steps`."""
@@ -264,6 +273,8 @@ class Membership:
             warnings.simplefilter("ignore", SettingWarning)  # the server, which chose the settings, is warned of them
             algorithm = catalogue.algorithm(e.algorithm, e.local, e.settings.get(e.algorithm, {}))
             algorithm = algorithm.bind(population.federation, population.models)
+        if self._weights is not None:
+            algorithm = uploading(algorithm, self._weights)
         runtime = Runtime(
             population, algorithm, compilation="none", bf16=e.run.bf16, encoders=encoders_of(e.run),
             gradients=gradients_of(e.run),
