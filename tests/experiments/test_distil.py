@@ -16,7 +16,8 @@ from torch import Tensor, nn
 import fedloom as fl
 from colours import examples
 from commands import call, error
-from fedloom.experiments.distil import normalise_of, own_settings
+from fedloom.cli.parser import parser
+from fedloom.experiments.distil import asked, normalise_of, own_settings
 from fedloom.models import build
 from small import DenseTiny
 
@@ -230,3 +231,9 @@ def test_other_methods_have_the_same_ensemble(
     if method == "feddf":  # whose server learns at once
         assert first["server_loss"] > 0
     assert "student" in said
+
+
+def test_clients_have_the_networks_of_their_files(market: Path, tmp_path: Path) -> None:
+    flags = words(market, tmp_path / "run")
+    experiment, models = asked(parser(flags).parse_args(flags))
+    assert experiment.job().population.assignment == ("mlp", "DenseTiny", "DenseTiny", "mlp") == models.assignment
