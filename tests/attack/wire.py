@@ -81,7 +81,7 @@ class Wire:
 
     def taken(self, data: bytes) -> Any:
         """What the server takes of an answer."""
-        return self.engine.read_answer(self.asked, self.engine._open_answer(2, memoryview(data)))[1].upload
+        return self.engine.read_answer(self.asked, self.engine.opened(2, memoryview(data)))[1].upload
 
     def own(self, rng: Random, sound: bytes) -> bytes:
         """Nonsense of the other end itself."""

@@ -165,10 +165,11 @@ class RunSettings(StrictSettings):
     asynchrony: str = setting(
         "none", "--asynchrony KIND", "training", part="fedloom.virtual_time.asynchronous:Asynchronous"
     )
-    """[Rounds that do not wait](time.md#rounds-that-do-not-wait), on the virtual clock (`clock`):
-    `fedbuff:size=10,staleness=polynomial:0.5` moves the model as soon as 10 clients have answered,
-    `fedasync:alpha=0.6` after each answer, `deadline:seconds=60` after 60 virtual seconds. `cohort_size` is then the
-    most clients under way, and `rounds` counts versions of the model; none: rounds that wait for their cohort."""
+    """[Rounds that do not wait](time.md#rounds-that-do-not-wait), on the virtual clock (`clock`), or as
+    [devices](time.md#on-devices) come: `fedbuff:size=10,staleness=polynomial:0.5` moves the model as soon as 10 clients
+    have answered, `fedasync:alpha=0.6` after each answer, `deadline:seconds=60` after 60 seconds. `cohort_size` is then
+    the most clients under way, and `rounds` counts versions of the model. With `arrivals=RUN` in it a simulation
+    follows the log of such a run of devices; none: rounds that wait for their cohort."""
     partial_sums: Count | None = None
     """Parts into which a cohort is cut, in the order of its clients; the uploads of each part are summed, then the
     sums. Ranks and workers [send sums alone](ranks.md#partial-sums). Results depend on the number of parts in the

@@ -142,7 +142,7 @@ class DevicesInProcess(Devices):
         """Return the states of all clients, on the server or on devices, and the server's rows and pools."""
         out = dict(self.states)
         for k in (k for k in out if k < self.population.num_clients):
-            if (version := self._version(k)) is not None:
+            if (version := self.version(k)) is not None:
                 models = self.controllers[k].models
                 assert models is not None
                 out[k] = models.state(version)

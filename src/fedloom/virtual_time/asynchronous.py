@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -23,8 +24,10 @@ from fedloom.engines.aggregators import LEAST, aggregator
 from fedloom.evaluate.measure import Measure
 from fedloom.virtual_time.asynchronous_trial import tried
 from fedloom.virtual_time.clock import Clock
+from fedloom.virtual_time.replayed_arrivals import Replayed
 from fedloom.virtual_time.staleness import weight
 from fedloom.virtual_time.training_costs import Cost, Work, costs_of
+from fedloom.virtual_time.unwaited_devices import UnwaitedDevices, UploadsOfDevices
 from fedloom.virtual_time.unwaited_versions import Ends, Seconds, Unwaited
 from fedloom.virtual_time.uploads_under_way import UploadsUnderWay
 from fedloom.virtual_time.virtual_rounds import VIRTUAL_SECONDS
@@ -71,7 +74,7 @@ def read(text: str) -> tuple[str, dict[str, Any]]:
         SettingError: there is no such kind, a key is unknown or missing, or a number is out of range.
     """
     kind, (name, _, rest) = find("asynchrony", text, KINDS, before="none"), text.partition(":")
-    keys: Mapping[str, Any] = {kind.number: int if kind.whole else float, "staleness": str}
+    keys: Mapping[str, Any] = {kind.number: int if kind.whole else float, "staleness": str, "arrivals": str}
     found = arguments(f"asynchrony = {name!r}", rest.replace(",", "&"), keys, kind.form) if rest else {}
     if kind.number not in found:
         raise SettingError(f"asynchrony {name!r} needs {kind.number}, got {text!r}: write {kind.form}")
@@ -83,21 +86,31 @@ def read(text: str) -> tuple[str, dict[str, Any]]:
 
 
 class Asynchronous(Part):
-    """Part of a run whose model moves before all clients of a cohort have answered."""
+    """Part of a run whose model moves before all clients of a cohort have answered.
 
-    columns = _MEASURES
+    Simulated clients come by a clock, or as a log says; devices as they come.
+    """
 
-    def __init__(self, text: str, clock: Clock) -> None:
+    columns: tuple[Measure, ...] = _MEASURES
+
+    def __init__(self, text: str, clock: Clock | None, *, devices: bool = False) -> None:
         self.name, found = read(text)
         self.text, self.size, mixes = text, found.get("size", 1), self.name == "fedasync"
         ends = Ends(seconds=found["seconds"]) if self.name == "deadline" else Ends(size=self.size)
         self.cost = Cost(0, 0)  # of a client's exchange
-        self.schedule = Unwaited(ends, clock, self._seconds)
         self._clock = clock
-        self._link = UploadsUnderWay(
-            self.schedule, weight(found.get("staleness", _STALENESS)), mixes=mixes, share=found.get("alpha", 1.0)
-        )
+        age, share = weight(found.get("staleness", _STALENESS)), found.get("alpha", 1.0)
+        self.schedule: Unwaited
+        if clock is not None:
+            self.schedule = Unwaited(ends, clock, self._seconds)
+        elif devices:
+            self.schedule = UnwaitedDevices(ends)
+        else:
+            self.schedule = Replayed(ends, Path(found["arrivals"]))
+        kind = UploadsOfDevices if devices else UploadsUnderWay
+        self._link = kind(self.schedule, age, mixes=mixes, share=share)  # type: ignore[arg-type]
         self.links = (self._link,)
+        self.columns = _MEASURES if clock is not None else _MEASURES[1:]
 
     @classmethod
     def of(cls, job: Brief) -> Asynchronous:
@@ -106,14 +119,29 @@ class Asynchronous(Part):
         Raises:
             SettingError: the setting is written otherwise, or there is no clock.
         """
-        settings = job.settings
-        read(settings.asynchrony)
-        if settings.clock == "none":
+        settings, devices = job.settings, job.federation.train.remote is not None
+        text, clock = settings.asynchrony, settings.clock
+        _, found = read(text)
+        masks = settings.secure_aggregation
+        for forbidden, why in (
+            (
+                devices and masks != "none",
+                f"{text!r} weighs each upload by its age, got secure_aggregation = {masks!r}",
+            ),
+            (devices and clock != "none", f"devices take real time, got clock = {clock!r}"),
+            (devices and "arrivals" in found, f"devices come as they do, got asynchrony = {text!r} with a log"),
+            ("arrivals" in found and clock != "none", f"who comes is in the log (arrivals), got clock = {clock!r} too"),
+        ):
+            if forbidden:
+                raise SettingError(f"{why}: leave it out")
+        if devices or "arrivals" in found:
+            return cls(text, None, devices=devices)
+        if clock == "none":
             raise SettingError(
-                f"asynchrony = {settings.asynchrony!r} is by the virtual clock, and there is none: set clock, such as "
+                f"asynchrony = {text!r} is by the virtual clock, and there is none: set clock, such as "
                 "lognormal:example=0.01,spread=1,down=20,up=5 (--clock)"
             )
-        return cls(settings.asynchrony, Clock.of(settings.clock, settings.seed, job.federation.num_clients))
+        return cls(text, Clock.of(clock, settings.seed, job.federation.num_clients))
 
     def check(self, job: Any) -> None:
         settings, there = job.settings, job.federation.num_clients
@@ -121,7 +149,6 @@ class Asynchronous(Part):
         rule = aggregator(settings.aggregator)
         needs = 0 if settings.aggregator == "mean" or self.name == "deadline" else max(LEAST, rule.needs)
         for forbidden, what, why in (
-            (job.federation.train.remote is not None, "devices", "is simulated, and devices take real time"),
             (job.schedule is not None, f"schedule = {type(job.schedule).__name__}", "has a schedule of its own"),
             (isinstance(sampler, FixedList), "a list of the clients of each round",
              "draws who starts as places get free"),
@@ -131,9 +158,9 @@ class Asynchronous(Part):
              "weighs each upload by its age"),
             (settings.partial_sums, f"partial_sums = {settings.partial_sums}", "keeps each upload until it comes"),
             (settings.spares, f"spares = {settings.spares}", "waits for nobody whom one could replace"),
-            (settings.deadline, f"deadline = {settings.deadline:g}" if settings.deadline else "",
+            (settings.deadline and not isinstance(self._link, UploadsOfDevices), f"deadline = {settings.deadline}",
              "has virtual seconds, and the deadline of processes is of real ones"),
-            (self._clock.deadline, f"clock = {settings.clock!r} with a deadline",
+            (self._clock is not None and self._clock.deadline, f"clock = {settings.clock!r} with a deadline",
              "takes who comes late in a later round"),
             (settings.stateless or job.begun_parts.wants.states, "stateless = true", "moves states as answers come"),
             (self.size < needs, f"aggregator = {settings.aggregator!r}, which needs {needs} uploads",
@@ -145,10 +172,14 @@ class Asynchronous(Part):
             if forbidden:
                 raise SettingError(f"asynchrony = {self.text!r} {why}, got {what}: leave one of them out")
         self._link.blank = tried(job, mixes=self.name == "fedasync")
-        (self.cost,) = costs_of(job).values()
+        if isinstance(self.schedule, Replayed):
+            self.schedule.log.check(settings.rounds, there, settings.cohort_size)
+        if self._clock is not None:
+            (self.cost,) = costs_of(job).values()
 
     def _seconds(self, run: Running) -> Seconds:
         """Return what says how long a client trains from a version of the model."""
+        assert self._clock is not None
         work, clock, cost = Work(run.engine, self._clock.by_flops), self._clock, self.cost
 
         def seconds(client: int, version: int) -> float:
@@ -159,18 +190,26 @@ class Asynchronous(Part):
 
     @property
     def state(self) -> Any:
-        return {"files": torch.tensor(self._clock.files)}
+        return () if self._clock is None else {"files": torch.tensor(self._clock.files)}
 
     @state.setter
     def state(self, kept: Any) -> None:
+        assert self._clock is not None
         self._clock.check_files(int(kept["files"]))
 
     def after(self, run: Running) -> Record:
         at = self.schedule.at
+        moment = {} if self._clock is None else {"virtual_seconds": 0.0 if at is None else at.now}
         if run.done == 0 or at is None:
-            return {"virtual_seconds": 0.0}
+            return moment
         ages = at.ages
-        return {
-            "virtual_seconds": at.now,
+        return moment | {
             "staleness": sum(ages) / len(ages), "staleness_most": float(max(ages)), "under_way": float(len(at.left)),
         }  # fmt: skip
+
+    def end(self, run: Running) -> Record:
+        if isinstance(self._link, UploadsOfDevices):
+            self._link.end()
+        elif isinstance(self.schedule, Replayed):
+            self.schedule.check_end(run)
+        return {}

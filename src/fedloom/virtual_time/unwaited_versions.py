@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 import torch
@@ -49,6 +49,7 @@ class Version:
         started: clients that start from this version, in their order.
         left: who is under way when the next one is there.
         now: the moment of that, in virtual seconds from the start of the run.
+        lost: why devices have lost their places without an answer, by client and version from which they started.
     """
 
     number: int
@@ -56,6 +57,7 @@ class Version:
     started: tuple[int, ...]
     left: Mapping[int, UnderWay]
     now: float
+    lost: Mapping[tuple[int, int], str] = field(default_factory=dict)
 
     @property
     def ages(self) -> list[int]:
@@ -69,6 +71,15 @@ class Ends:
 
     size: int | None = None
     seconds: float | None = None
+
+
+class Course(Protocol):
+    """What says who comes and who starts."""
+
+    places: int
+
+    def version(self, number: int, under_way: Mapping[int, UnderWay], now: float, order: Iterator[int]) -> Version:
+        """Return what happens until the next version, as of `Events`."""
 
 
 class Events:
@@ -153,12 +164,16 @@ class Unwaited(Schedule):
         self.ends, self.clock, self._seconds = ends, clock, seconds
         self.at: Version | None = None  # that was asked for last
         self.computed = False  # whether those who start from it were asked
-        self._events: Events | None = None
+        self._events: Course | None = None
 
     def begin(self, run: Running) -> None:
         places = run.job.trainees.cohort_size
-        self._events = Events(self.ends, places, self.clock, self._seconds(run))
+        self._events = self.course(run, places)
         self.state = _saved({}, 0.0, places)
+
+    def course(self, run: Running, places: int) -> Course:
+        """Return what says who comes and who starts in a run."""
+        return Events(self.ends, places, self.clock, self._seconds(run))
 
     def asked(self, run: Running, round: int) -> tuple[list[int], Record]:
         assert self._events is not None

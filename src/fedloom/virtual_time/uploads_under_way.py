@@ -62,13 +62,20 @@ class UploadsUnderWay(Link):
                 one = request.one(i), tree.take(states, slice(i, i + 1)), answer_of(answer, i)
                 if k in at.arrivals:
                     here[k] = one
-                else:
+                elif k in at.left:  # else its place was given away
                     place = engine.keys.row(ROWS, at.left[k].place)
                     engine.states[place] = kept(question, one, mixes=self.mixes)
+        self._note_lost(engine)
         self.schedule.computed = True
         for k in clients:
             request, states, answer = here[k] if k in here else self._come(question, k, late[k])
             yield request, states, replace(answer, down=[Counter()])
+
+    def _note_lost(self, engine: Any) -> None:
+        """Let the record name those who have lost their places."""
+        lost = self._at.lost
+        engine.lost.update({k: why for (k, _), why in lost.items() if k not in self._at.arrivals})
+        engine.traffic.refused += sum(why.startswith("refused") for why in lost.values())
 
     def _come(self, question: Question, client: int, found: Any) -> Asked:
         """Return an answer that was under way, as it was kept, on the newest model."""

@@ -276,7 +276,7 @@ class Answered:
         self.sound = bytes(answer)
 
     def taken(self, data: bytes) -> Any:
-        return self.engine.read_answer(self.request, self.engine._open_answer(2, memoryview(data)))
+        return self.engine.read_answer(self.request, self.engine.opened(2, memoryview(data)))
 
     def changed(self, head: dict[str, Any], parts: dict[str, Any]) -> bytes:
         message = unpack(unseal(self.sound, self.token, 1 << 30))
@@ -337,7 +337,7 @@ def test_a_server_receives_no_more_than_a_request_can_bring_back() -> None:
     ours.engine.fleet.manager.limit = 0
     list(ours.engine._exchange({2: ours.request}, ours.call.broadcast))
     most = ours.engine.fleet.manager.limit
-    assert len(ours.sound) < most == ours.engine._size(ours.request) < 10 << 20
+    assert len(ours.sound) < most == ours.engine.size(ours.request) < 10 << 20
     ours.engine.fleet.expect(10)
     assert ours.engine.fleet.manager.limit == most  # a late answer is to an earlier request
 

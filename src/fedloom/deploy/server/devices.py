@@ -8,7 +8,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from types import MappingProxyType
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -32,12 +32,15 @@ from fedloom.deploy.server.fleet import Fleet, NoResponse
 from fedloom.engines.engine import Engine
 from fedloom.engines.loop import Loop
 from fedloom.engines.message import EVALUATING, GIVEN, Answer, Call, EvaluationResult, Request
-from fedloom.engines.message_bytes import head_of, part, same_shapes, seal, unpack, unseal
+from fedloom.engines.message_bytes import Part, head_of, part, same_shapes, seal, unpack, unseal
 from fedloom.engines.processes import in_order
 from fedloom.engines.server_side import Send
 from fedloom.engines.service import LIMIT, answer_of, request_bytes
 from fedloom.ranks.communication import UNLISTED
 from fedloom.storage.store import Version
+
+if TYPE_CHECKING:
+    from fedloom.deploy.server.started_requests import StartedRequests  # most runs wait
 
 T = TypeVar("T")
 _DIGEST = re.compile(r"[0-9a-f]{32}")
@@ -76,12 +79,13 @@ class Devices(Engine):
     elsewhere = on_one_thread = True
     uses = frozenset({"deadline"})
     fleet: Fleet | None = None
+    started: StartedRequests | None = None  # requests under way, of a run that does not wait
 
     def __init__(self, *args: Any, **more: Any) -> None:
         super().__init__(*args, **more)
         self.shapes = AnswerShapes(self.population, self.algorithm, self.options.encoders)
         self.limit = LIMIT
-        self._numbers = itertools.count(1)
+        self.numbers = itertools.count(1)
         self._final: dict[str, Any] | None = None  # what is said beside a model of the finished run
         self._in_a_row = Counter[int]()  # answers that were refused, by client, since one was taken
         self._has_trained = False  # whether devices were asked to train, in this process
@@ -90,6 +94,8 @@ class Devices(Engine):
         self._has_states = any(tree.leaves(self.runtime.fresh(k)) for k in one_of_each)
 
     def answers(self, call: Call, clients: Sequence[int], send: Send) -> Iterator[tuple[Request, Any, Answer]]:
+        if call.exchange == EVALUATING and self.started is not None:
+            clients = self.started.idle(clients)
         if (link := self.adding) is None or call.exchange == EVALUATING:
             yield from in_order(clients, self._ask_devices(call, clients, send))
         else:
@@ -111,16 +117,16 @@ class Devices(Engine):
         requests = {k: Request.to(call, [k], self.population.seed) for k in clients}
         for k, answer in self._exchange(requests, None):
             try:
-                self._open_answer(k, answer)
+                self.opened(k, answer)
             except FedloomError as error:
-                out[k] = self._record_failure(k, error, round)
+                out[k] = self.record_failure(k, error, round)
         return out
 
     def judged(self, clients: Sequence[int], refused: Mapping[int, str], round: int) -> None:
         for k in clients:
             self._in_a_row[k] = self._in_a_row[k] + 1 if k in refused else 0
         for k, why in refused.items():
-            self._record_failure(k, RefusedError(why), round)
+            self.record_failure(k, RefusedError(why), round)
             if self._in_a_row[k] == _IN_A_ROW:
                 name = self._fleet.names[k]
                 warn(
@@ -158,9 +164,9 @@ class Devices(Engine):
         """
         for k, answer in self._exchange(requests, broadcast, more):
             try:
-                response = read(requests[k], self._open_answer(k, answer))
+                response = read(requests[k], self.opened(k, answer))
             except FedloomError as error:
-                self.lost[k] = self._record_failure(k, error, requests[k].call.round)
+                self.lost[k] = self.record_failure(k, error, requests[k].call.round)
                 self.traffic.refused += not isinstance(error, RankError | DeclinedError)
                 continue
             yield k, response
@@ -171,7 +177,7 @@ class Devices(Engine):
         Each is sent the global model of its architecture, and what the model by which it is evaluated is made of, where
         that is its own. It keeps them in its folder, and sends nothing back.
         """
-        self._numbers, self._handed_out = itertools.count(_AFTER_ALL), set[int]()
+        self.numbers, self._handed_out = itertools.count(_AFTER_ALL), set[int]()
         models = self.algorithm.global_models(server, self.population.models)
         try:
             if models:
@@ -186,7 +192,7 @@ class Devices(Engine):
         return self._handed_out
 
     def request(self, call: Call, clients: Sequence[int], send: Send) -> Request:
-        accepted = {k: v for k in clients if (v := self._version(k)) is not None}
+        accepted = {k: v for k in clients if (v := self.version(k)) is not None}
         return Request.to(call, clients, self.population.seed, accepted, send(clients))
 
     def fresh(self, key: int) -> Any:
@@ -231,7 +237,8 @@ class Devices(Engine):
         """True if devices keep their states."""
         return self._has_states and not self.options.counts_states
 
-    def _version(self, client: int) -> Version | None:
+    def version(self, client: int) -> Version | None:
+        """Return the exchange of the state that a device keeps and that was accepted last."""
         if not self._states_stay or client not in self.states:
             return None
         accepted = self.states[client]
@@ -239,7 +246,7 @@ class Devices(Engine):
 
     def _digest(self, client: int) -> str | None:
         """Return the digest of a device's last accepted state; None where it keeps no state or none was accepted."""
-        if self._version(client) is None:
+        if self.version(client) is None:
             return None
         digest: Tensor = self.states[client].digest
         return bytes(digest.tolist()).hex() if digest.any() else None
@@ -264,31 +271,44 @@ class Devices(Engine):
         fleet, packed, clients = self._fleet, None if broadcast is None else part(broadcast), dict[str, int]()
         deadline = self.options.deadline if self._final is None else PATIENCE
         if broadcast is not None and self._final is None:
-            fleet.expect(max(map(self._size, requests.values()), default=0))
-        self._request_numbers = dict(zip(requests, self._numbers, strict=False))
+            fleet.expect(max(map(self.size, requests.values()), default=0))
+        self._request_numbers = dict(zip(requests, self.numbers, strict=False))
         messages = {}
         for k, request in requests.items():
-            name, number, round = fleet.names[k], self._request_numbers[k], request.call.round
-            state = self.stack([k]) if self.options.counts_states and packed is not None else None
-            durable = round if self.durable is None else self.durable
-            fields = {"to": name, "durable": durable, "held": self._digest(k), **more.get(k, {})}
-            fields |= {} if self._final is None else {"final": self._final}
-            self._has_trained |= request.call.exchange != EVALUATING
-            fields |= {"initial": True} if round == 0 and not self._has_trained else {}
-            clients[name] = k
-            messages[name] = seal(request_bytes(request, number, (number, packed), state, **fields), fleet.tokens[name])
+            clients[name := fleet.names[k]] = k
+            messages[name] = self.message(request, self._request_numbers[k], packed, more.get(k, {}))
         for name, answer in fleet.ask(messages, deadline):
             yield clients[name], answer
 
-    def _size(self, request: Request) -> int:
+    def message(self, request: Request, number: int, packed: Part | None, more: Mapping[str, Any]) -> bytes:
+        """Return the message to a device. `packed`: what all clients are sent; `more`: entries of its head."""
+        (k,), round = request.clients, request.call.round
+        name = self._fleet.names[k]
+        state = self.stack([k]) if self.options.counts_states and packed is not None else None
+        durable = round if self.durable is None else self.durable
+        durable = durable if self.started is None else self.started.durable(self.version(k), k)
+        fields = {"to": name, "durable": durable, "held": self._digest(k), **more}
+        fields |= {} if self._final is None else {"final": self._final}
+        self._has_trained |= request.call.exchange != EVALUATING
+        fields |= {"initial": True} if round == 0 and not self._has_trained else {}
+        return seal(request_bytes(request, number, (number, packed), state, **fields), self._fleet.tokens[name])
+
+    def start_requests(self) -> StartedRequests:
+        """Return what asks devices without waiting for their answers."""
+        from fedloom.deploy.server.started_requests import StartedRequests  # most runs wait
+
+        self.started = self.started or StartedRequests(self, self._fleet)
+        return self.started
+
+    def size(self, request: Request) -> int:
         """Return the most bytes of an answer; a request that cannot be rehearsed is rejected with its answer."""
         try:
             return min(self.limit, self.shapes.size(request))
         except FedloomError:
             return self.limit
 
-    def _open_answer(self, client: int, answer: memoryview | NoResponse) -> memoryview:
-        """Return the answer of a device to the newest request.
+    def opened(self, client: int, answer: memoryview | NoResponse, number: int | None = None) -> memoryview:
+        """Return the answer of a device to the request with this number; None: the newest.
 
         Raises:
             FedloomError: there is none, it answers another request, or the device declines.
@@ -303,10 +323,8 @@ class Devices(Engine):
         problem = head.get("problem")
         if isinstance(problem, dict) and problem.get("kind") == "DeclinedError":
             raise DeclinedError(str(problem.get("text")))
-        if head.get("number") != self._request_numbers[client]:
-            raise RefusedError(
-                f"it answers request {head.get('number')!r:.40}, and was sent {self._request_numbers[client]}"
-            )
+        if head.get("number") != (sent := self._request_numbers[client] if number is None else number):
+            raise RefusedError(f"it answers request {head.get('number')!r:.40}, and was sent {sent}")
         if problem is not None:
             what = problem.get("what") or problem.get("text") if isinstance(problem, dict) else problem
             raise RefusedError(f"it has failed: {what!s:.200}")
@@ -365,7 +383,7 @@ class Devices(Engine):
                 raise RefusedError(f"no {n:,} examples have the {name} that it sends")
         return node
 
-    def _record_failure(self, client: int, error: FedloomError, round: int) -> str:
+    def record_failure(self, client: int, error: FedloomError, round: int) -> str:
         """Return the reason why a client's answer does not count, and write it to the audit log."""
         event = {RankError: "lost", DeclinedError: "declined"}.get(type(error), "refused")
         if str(error) != UNLISTED:  # else the log has said so when its connection ended

@@ -106,6 +106,7 @@ class RankFleet(Fleet):
         self._greeted: set[int] = set()  # ranks that were sent `hello`
         self._unregistered: set[int] = set()  # of these, the ranks that have not registered yet
         self._late: dict[int, str] = {}  # ranks with an abandoned request, whose answer will be dropped
+        self.started: dict[int, str] = {}  # ranks with a request whose answer `StartedRequests` takes
         self._transfers: dict[int, Transfer] = {}  # to ranks without the whole start
         self._pending_receipts = Counter[int]()  # receipts of notices by rank; they come before other answers
         manager.at_work = True
@@ -194,11 +195,15 @@ class RankFleet(Fleet):
         known = {"key": name} if name else {}
         self.audit("refused", name or _claimed(said) or NAMELESS, why, connection=rank, **known)
 
-    def admit_arrivals(self) -> None:
+    def admit_those_there(self) -> None:
+        """Admit devices that have connected since the last call, and wait for none."""
         self._drop_stale()
-        end = None if self.wait is None else time.monotonic() + self.wait
         self._admit_registered(0.0)
         self._advance_transfers(0.0)
+
+    def admit_arrivals(self) -> None:
+        end = None if self.wait is None else time.monotonic() + self.wait
+        self.admit_those_there()
         while all(rank in self._transfers for rank in self.ranks.values()):
             if end is not None and time.monotonic() >= end:
                 raise RankError(
@@ -225,7 +230,7 @@ class RankFleet(Fleet):
         while (ranks := list(+self._pending_receipts)) and (remaining := end - time.monotonic()) > 0:
             ready = self.manager.wait(ranks, remaining)
             for rank in ready:
-                self._take_receipt(rank)
+                self.take_receipt(rank)
             if not ready:
                 break
 
@@ -249,7 +254,7 @@ class RankFleet(Fleet):
     def _advance_transfers(self, seconds: float) -> None:
         """Send the next part to each rank that is ready for it."""
         for rank in self.manager.wait(list(self._transfers), seconds) if self._transfers else ():
-            self._take_receipt(rank)
+            self.take_receipt(rank)
 
     def _advance_transfer(self, rank: int, receipt: memoryview) -> None:
         """Send a rank the next part by its receipt, which has the number of bytes it has."""
@@ -277,7 +282,12 @@ class RankFleet(Fleet):
         return {id for id in self.names if self.audit.names.get(id) not in listed}
 
     def connected(self) -> Collection[str]:
-        return [name for name, rank in self.ranks.items() if not {rank} & (self._late.keys() | self._transfers.keys())]
+        busy = self._late.keys() | self._transfers.keys() | self.started.keys()
+        return [name for name, rank in self.ranks.items() if rank not in busy]
+
+    def give_away(self, rank: int) -> None:
+        """Wait no longer for the answer to a request that was started: it will be dropped."""
+        self._late[rank] = self.started.pop(rank)
 
     def ask(
         self, requests: Mapping[str, bytes], deadline: float | None
@@ -290,7 +300,7 @@ class RankFleet(Fleet):
             rank = self.ranks.get(name)
             if rank is None:
                 yield name, NoResponse(UNLISTED if name in removed else "it is not there")
-            elif rank in self._late:
+            elif rank in self._late or rank in self.started:
                 yield name, NoResponse("it is still busy with an earlier request")
             elif rank in self._transfers:
                 yield name, NoResponse("it does not have the whole start yet")
@@ -303,9 +313,9 @@ class RankFleet(Fleet):
             ready = self.manager.wait([*waited, *self._transfers], remaining)
             answered = [rank for rank in ready if rank in waited]
             for rank in ready:
-                if self._take_receipt(rank):
+                if self.take_receipt(rank):
                     continue
-                name, answer = waited.pop(rank), self._take(rank)
+                name, answer = waited.pop(rank), self.take(rank)
                 if answer is not None:
                     self.audit.tell("heard", name, bytes=len(answer))
                 yield name, NoResponse("its connection ended, or it sent too much") if answer is None else answer
@@ -322,32 +332,34 @@ class RankFleet(Fleet):
         while self.manager.arriving and time.monotonic() < end:
             time.sleep(LOOK)
         arrivals = self._unregistered.union(self.manager.arrivals()) - (self._greeted - self._unregistered)
-        for rank in self.manager.dismiss([*self.ranks.values(), *arrivals], {*self._late, *self._transfers, *arrivals}):
+        busy = {*self._late, *self.started, *self._transfers, *arrivals}
+        for rank in self.manager.dismiss([*self.ranks.values(), *arrivals], busy):
             self._remove_rank(rank)
         self.ranks.clear()
 
     def _drop_stale(self) -> None:
         """Drop messages that came before a request is sent, since they cannot answer it; a few for each device."""
         for _ in range(_STALE):
-            for rank in self.manager.wait(list(self.ranks.values()), 0.0):
-                if self._take_receipt(rank):
+            for rank in self.manager.wait([rank for rank in self.ranks.values() if rank not in self.started], 0.0):
+                if self.take_receipt(rank):
                     continue
                 name = next(name for name, its in self.ranks.items() if its == rank)
                 reason = "came after the deadline" if self._late.pop(rank, None) else "came twice, or unasked"
-                if self._take(rank) is not None:
+                if self.take(rank) is not None:
                     self.audit("late", name, f"its answer {reason}, and was dropped")
 
-    def _take_receipt(self, rank: int) -> bool:
+    def take_receipt(self, rank: int) -> bool:
         """Take a message of a rank if it is the receipt of a notice; return whether it was."""
         is_receipt = self._pending_receipts[rank] > 0
         if is_receipt:
             self._pending_receipts[rank] -= 1
-            data = self._take(rank)
+            data = self.take(rank)
             if data is not None and rank in self._transfers and not self._pending_receipts[rank]:
                 self._advance_transfer(rank, data)
         return is_receipt
 
-    def _take(self, rank: int) -> memoryview | None:
+    def take(self, rank: int) -> memoryview | None:
+        """Return the oldest answer of a rank that was not taken yet; None: it is gone."""
         try:
             return self.manager.take(rank)
         except EOFError:
@@ -356,6 +368,7 @@ class RankFleet(Fleet):
 
     def _remove_rank(self, rank: int) -> None:
         self._late.pop(rank, None)
+        self.started.pop(rank, None)
         self._pending_receipts.pop(rank, None)
         self._transfers.pop(rank, None)
         for name in [name for name, its in self.ranks.items() if its == rank]:
