@@ -14,8 +14,8 @@ from fedloom.coordinator.history import History
 from fedloom.coordinator.part import encoders_of
 from fedloom.deploy.device import Controller, ModelManager
 from fedloom.deploy.registration import Registration
-from fedloom.deploy.server.device_registry import Registry
 from fedloom.deploy.server.audit_log import Audit
+from fedloom.deploy.server.device_registry import Registry
 from fedloom.deploy.server.fleet import RankFleet
 from fedloom.engines.message_bytes import head_of
 from fedloom.engines.runtime import Runtime
