@@ -32,7 +32,7 @@ _WORDS = 300  # characters of a reason
 
 @dataclass(frozen=True)
 class Moment:
-    """What has happened between a version of the model and the next one.
+    """Events between a version of the model and the next one.
 
     Attributes:
         version: from 0.
@@ -67,7 +67,7 @@ class Moment:
 
     @property
     def line(self) -> dict[str, Any]:
-        """What is written."""
+        """Line of the log, as JSON has it."""
         lost = [[*who, why[:_WORDS]] for who, why in self.lost.items()]
         return {
             "version": self.version, "model": self.model, "started": [*self.started],

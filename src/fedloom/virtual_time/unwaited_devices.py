@@ -93,7 +93,7 @@ class UploadsOfDevices(UploadsUnderWay):
 
 
 class _Looked(Exception):  # noqa: N818  # no error
-    """What a method asks from a server state."""
+    """Question that a method asks from a server state."""
 
     def __init__(self, question: Question) -> None:
         self.question = question

@@ -74,7 +74,7 @@ class Ends:
 
 
 class Course(Protocol):
-    """What says who comes and who starts."""
+    """Source of the events of a run: who comes and who starts."""
 
     places: int
 
