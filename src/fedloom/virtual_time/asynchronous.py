@@ -158,7 +158,7 @@ class Asynchronous(Part):
              "weighs each upload by its age"),
             (settings.partial_sums, f"partial_sums = {settings.partial_sums}", "keeps each upload until it comes"),
             (settings.spares, f"spares = {settings.spares}", "waits for nobody whom one could replace"),
-            (settings.deadline and not isinstance(self._link, UploadsOfDevices), f"deadline = {settings.deadline or 0:g}",
+            (settings.deadline and self._clock is not None, f"deadline = {settings.deadline or 0:g}",
              "has virtual seconds, and the deadline of processes is of real ones"),
             (self._clock is not None and self._clock.deadline, f"clock = {settings.clock!r} with a deadline",
              "takes who comes late in a later round"),
