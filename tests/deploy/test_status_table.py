@@ -66,6 +66,7 @@ def test_a_sentence_says_how_the_server_is(server: str, more: dict[str, Any], sa
         "The personal measure is accuracy.",
     ]
     assert sentences(content(begun=False, least=1), NOW)[1] == "It waits for 1 device to begin."
+    assert sentences(content("was killed", begun=False), NOW)[1] == "The run had not begun."
     waits = sentences(content(begun=False, devices=[], measure=""), NOW)
     assert waits[1:] == ["It waits for 5 devices to begin.", "0 of 0 devices are connected."]
 

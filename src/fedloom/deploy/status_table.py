@@ -62,6 +62,7 @@ def sentences(content: Mapping[str, Any], now: float) -> list[str]:
     versions = " and ".join(sorted({its["version"] for its in devices} - {""}))
     least = content["least"]
     waits = f"It waits for {least} device{'s' * (least > 1)} to begin."
+    waits = waits if content["server"] == "runs" else "The run had not begun."
     run = f"Round {content['round']} of {content['rounds']}." if content["begun"] else waits
     are = "are" if content["server"] == "runs" else "were"
     there = f"{here} of {len(devices)} devices {are} connected" + f", with fedloom {versions}" * bool(versions) + "."
