@@ -10,7 +10,7 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from threading import Lock
 from typing import TYPE_CHECKING, Any
 
@@ -185,7 +185,7 @@ class Presence:
     def snapshot(self) -> dict[str, Any]:
         """Return what is known as JSON has it: the server, its devices, and who was refused before it was known."""
         with self._lock:
-            here = [asdict(its) for its in sorted(self._devices.values(), key=_order)]
+            here = [vars(its).copy() for its in sorted(self._devices.values(), key=_order)]
             return {
                 "started": self.started, "ended": self.ended, "why": self.why, "begun": self.has_begun,
                 "least": self.least, "round": self.round, "rounds": self.rounds, "measure": self.measure,
