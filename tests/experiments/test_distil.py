@@ -160,7 +160,7 @@ def test_what_the_manifest_says(market: Path, finished: Path) -> None:
         ({"student": "lenat"}, "unknown model 'lenat'"),
         ({"set": "T"}, r"--set takes NAME=VALUE, got 'T': write as in --set T=4"),
         ({"set": "run.seed=3"}, "--set is for settings of dense and of the run that this command does not make itself"),
-        ({"set": "data.public=3"}, "--set is for settings of dense"),
+        ({"set": "data.clients=3"}, "--set is for settings of dense"),
         ({"set": "student=mlp"}, "--set is for settings of dense"),
         ({"set": "dense.X=1"}, "X"),
         ({"test": "fashion_mnist_small"}, "test examples are those of the models"),
@@ -193,12 +193,13 @@ def test_a_source_says_how_inputs_were_made() -> None:
 
 
 def test_settings_of_the_method_need_no_prefix() -> None:
-    given = ["T=4", "synthesis.batch_size=8", "dense.nz=3", "run.threads=1"]
+    given = ["T=4", "synthesis.batch_size=8", "dense.nz=3", "run.threads=1", "data.public=9"]
     assert own_settings(given, "dense") == {
         "dense.T": "4",
         "dense.synthesis.batch_size": "8",
         "dense.nz": "3",
         "run.threads": "1",
+        "data.public": "9",
     }
 
 

@@ -18,6 +18,7 @@ from safetensors.torch import save_file
 from torch import nn
 
 from fedloom import Model, Weights
+from fedloom.coordinator.round_record import peak_rss_mib
 from fedloom.core.errors import CodecError, SettingError, SettingWarning
 from fedloom.experiments.export import export, module
 from fedloom.experiments.weights_file import load_network, load_weights
@@ -145,6 +146,27 @@ def test_a_tensor_cannot_reach_beyond_its_file(tmp_path: Path) -> None:
         assert far in archive.read("bad/data.pkl")
         assert away in archive.read("bad/data.pkl")
     with pytest.raises(CodecError, match="damaged"):
+        load_weights(path, LINEAR)
+
+
+def test_few_bytes_do_not_become_many(tmp_path: Path) -> None:
+    """What PyTorch lets a pickle call is not called: memory is not taken."""
+    many = b"cbuiltins\nbytearray\nJ\x00\x00\x00\x04\x85R"  # of 64 MiB
+    path = rewritten(save(tmp_path / "bad.pt", GOOD), lambda _: b"\x80\x02](" + 50 * many + b"e.")
+    before = peak_rss_mib()
+    with pytest.raises(CodecError, match=r"asks for more than tensors \(builtins bytearray\), and nothing else"):
+        load_weights(path, LINEAR)
+    assert peak_rss_mib() - before < 1000
+    made = b"\x80\x02ctorch\nFloatTensor\nJ\x00\x00\x00\x04\x85R."
+    with pytest.raises(CodecError, match=r"more than tensors \(torch FloatTensor\)"):
+        load_weights(rewritten(path, lambda _: made), LINEAR)
+
+
+def test_a_file_has_one_pickle(tmp_path: Path) -> None:
+    path = save(tmp_path / "bad.pt", GOOD)
+    with zipfile.ZipFile(path, "a") as archive:
+        archive.writestr("bad/more/data.pkl", b"cbuiltins\nbytearray\n.")
+    with pytest.raises(CodecError, match=r"damaged or asks for more than tensors \(ValueError\)"):
         load_weights(path, LINEAR)
 
 

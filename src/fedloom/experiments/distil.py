@@ -22,6 +22,7 @@ from fedloom.wording import some_of
 EPOCHS = {"feddf": 50}  # by default; of others:
 _EPOCHS = 200
 _FIXED = "run.rounds", "run.seed", "run.device", "run.engine", "run.cohort_size", "model", "algorithm"
+_PUBLIC = "data.public", "data.public_labels"  # how many examples, and whether some may choose the student
 
 
 def distil(args: argparse.Namespace, console: Terminal) -> int:
@@ -111,7 +112,8 @@ def own_settings(pairs: Sequence[str], method: str) -> dict[str, str]:
         key = name if Experiment.knows(name) or name.startswith(f"{method}.") else f"{method}.{name}"
         if not (equals and name and value):
             raise SettingError(f"--set takes NAME=VALUE, got {pair!r}: write as in --set T=4")
-        if key in _FIXED or key.startswith(("data.", "clients.")) or key == f"{method}.student":
+        fixed = key in _FIXED or key.startswith(("data.", "clients.")) or key == f"{method}.student"
+        if fixed and key not in _PUBLIC:
             raise SettingError(
                 f"--set is for settings of {method} and of the run that this command does not make itself, got "
                 f"{pair!r}: fedloom distil --help lists the flags"

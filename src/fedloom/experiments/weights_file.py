@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import pickletools
+import re
 import zipfile
 from collections.abc import Mapping
 from pathlib import Path
@@ -140,17 +142,40 @@ def _read_safetensors(path: Path, wanted: Mapping[str, tuple[int, ...]], part: b
         raise CodecError(f"{path} is no whole safetensors file: {error}") from error
 
 
+_TENSORS = re.compile(r"collections OrderedDict|torch(\.\w+)* (?!\w*Tensor$)\w+")
+"""What a state_dict names. PyTorch calls more, such as `bytearray` and `FloatTensor`: by these few bytes make many."""
+
+
+def _globals(pickled: bytes) -> list[str]:
+    """Return what a pickle names, each as "module name"; nothing is executed.
+
+    Raises:
+        ValueError: it is no pickle, or none of one that stands alone in its file.
+    """
+    return list(dict.fromkeys(str(arg) for code, arg, _ in pickletools.genops(pickled) if code.name == "GLOBAL"))
+
+
 def _read_state_dict(path: Path, wanted: Mapping[str, tuple[int, ...]], part: bool) -> dict[str, Tensor]:
     try:
         with zipfile.ZipFile(path) as archive:
-            packed = any(entry.compress_type != zipfile.ZIP_STORED for entry in archive.infolist())
+            entries = archive.infolist()
+            packed = any(entry.compress_type != zipfile.ZIP_STORED for entry in entries)
+            pickles = [entry for entry in entries if entry.filename.rpartition("/")[2] == "data.pkl"]
+            pickled = archive.read(pickles[0]) if len(pickles) == 1 and not packed else b""
     except (zipfile.BadZipFile, OSError, ValueError) as error:
         raise CodecError(f"{path} is no whole file of torch.save since PyTorch 1.6: {error}") from error
     if packed:  # torch.save never compresses, and a small file could fill the memory
         raise CodecError(f"{path} is compressed, which torch.save never does: save it again")
     try:
+        if asked := [name for name in _globals(pickled) if not _TENSORS.fullmatch(name)]:
+            raise CodecError(
+                f"{path} asks for more than tensors ({some_of(asked, 4)}), and nothing else is loaded: save it with "
+                "torch.save(module.state_dict(), ...)"
+            )
         # Mapped: a tensor cannot reach beyond the file, whatever its size is said to be.
         tensors = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
+    except CodecError:
+        raise
     except Exception as error:
         raise CodecError(
             f"{path} is damaged or asks for more than tensors ({type(error).__name__}), and nothing else is loaded: "
