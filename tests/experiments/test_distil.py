@@ -15,8 +15,9 @@ from torch import Tensor, nn
 
 import fedloom as fl
 from colours import examples
-from commands import call, error
+from commands import call, error, interrupted
 from fedloom.cli.parser import parser
+from fedloom.experiments import distil
 from fedloom.experiments.distil import asked, normalise_of, own_settings
 from fedloom.models import build
 from small import DenseTiny
@@ -238,3 +239,12 @@ def test_clients_have_the_networks_of_their_files(market: Path, tmp_path: Path) 
     flags = words(market, tmp_path / "run")
     experiment, models = asked(parser(flags).parse_args(flags))
     assert experiment.job().population.assignment == ("mlp", "DenseTiny", "DenseTiny", "mlp") == models.assignment
+
+
+def test_what_was_written_goes_on(
+    market: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(distil, "train", interrupted)
+    status, said, _ = call(capsys, *words(market, tmp_path / "run"))
+    assert status == 130
+    assert said.endswith(f"what was written is kept in {tmp_path}/run: fedloom resume {tmp_path}/run continues\n")

@@ -36,7 +36,11 @@ def distil(args: argparse.Namespace, console: Terminal) -> int:
         console.print(f"{name}: {model.network} ({networks[model.network].counted}), SHA-256 {model.sha256}")
     student = experiment.settings[args.method]["student"]
     console.print(f"student: {student} ({networks[student].counted}), taught by {args.method}")
-    history = train(args.method, job, console, Path(args.out))
+    try:
+        history = train(args.method, job, console, Path(args.out))
+    except KeyboardInterrupt:
+        console.print(f"what was written is kept in {args.out}: fedloom resume {args.out} continues")
+        raise
     if history.settings and job.federation.test is not None:
         console.print(accuracies(history, models, student))
     console.print(f"settings, metrics and timing: {args.out}; fedloom export {args.out} FILE writes the student")

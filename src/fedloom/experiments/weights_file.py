@@ -143,7 +143,7 @@ def _read_safetensors(path: Path, wanted: Mapping[str, tuple[int, ...]], part: b
 
 
 _TENSORS = re.compile(r"collections OrderedDict|torch(\.\w+)* (?!\w*Tensor$)\w+")
-"""What a state_dict names. PyTorch calls more, such as `bytearray` and `FloatTensor`: by these few bytes make many."""
+"""Names in the pickle of a state_dict. PyTorch calls more, such as `bytearray`, by which few bytes make many."""
 
 
 def _globals(pickled: bytes) -> list[str]:
