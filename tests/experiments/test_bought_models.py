@@ -251,7 +251,7 @@ def test_only_distillation_takes_them() -> None:
 def test_a_manifest_names_them() -> None:
     model = BoughtModel("/a/x.pt", "net", FAKE)
     part = {"kind": "FilesUploaded", "models": [{"kind": "BoughtModel", **vars(model)}]}
-    assert models_of({"parts": [{"kind": "Own"}, part]}) == (model,)
+    assert models_of({"parts": ["own.Part()", {"kind": "Own"}, part]}) == (model,)
     assert models_of({}) == ()
 
 

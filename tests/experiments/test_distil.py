@@ -248,3 +248,14 @@ def test_what_was_written_goes_on(
     status, said, _ = call(capsys, *words(market, tmp_path / "run"))
     assert status == 130
     assert said.endswith(f"what was written is kept in {tmp_path}/run: fedloom resume {tmp_path}/run continues\n")
+
+
+def test_a_hostile_file_is_refused_before_anything_is_written(
+    market: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    stranger = tmp_path / "stranger.pt"
+    stranger.symlink_to(market / "seller-0.pt")
+    flags = words(market, tmp_path / "run")
+    told = error(capsys, *flags[:4], f"{stranger}:mlp", *flags[4:])
+    assert told.endswith(f"got the link {stranger}: name the file to which it points")
+    assert not (tmp_path / "run").exists()

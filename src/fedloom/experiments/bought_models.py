@@ -353,8 +353,8 @@ def files_gone(models: Sequence[BoughtModel]) -> list[str]:
 
 def models_of(manifest: Mapping[str, Any]) -> tuple[BoughtModel, ...]:
     """Return the models that the manifest of a run names; none of any other run."""
-    parts = [part for part in manifest.get("parts", []) if part.get("kind") == FilesUploaded.__name__]
-    found = [model for part in parts for model in part["models"]]
+    parts = [part for part in manifest.get("parts", []) if isinstance(part, Mapping)]  # others stand there as text
+    found = [model for part in parts if part.get("kind") == FilesUploaded.__name__ for model in part["models"]]
     return tuple(BoughtModel(model["file"], model["network"], model["sha256"]) for model in found)
 
 
