@@ -69,7 +69,7 @@ class Identity:
         fingerprint: Digest of what must stay the same for as long as the run lasts.
         clients: How many there are.
         rows: How many rows the server keeps of each, which have numbers after those of the clients; any number where
-            it has pools.
+            it has pools, or clients are devices, of whom more may come.
         logs: Their names.
         entries: The types of what records hold.
     """
@@ -90,7 +90,7 @@ def identity(manifest: Mapping[str, Any]) -> Identity:
         fingerprint=files.digest(json.dumps(lasting, sort_keys=True).encode()),
         clients=manifest["federation"]["clients"],
         logs=(*LOGS, PER_CLIENT) if manifest["run"].get("per_client") else LOGS,
-        rows=_ANY if fixed.get("pools") else len(fixed.get("rows", ())),
+        rows=_ANY if fixed.get("pools") or "devices" in manifest["federation"] else len(fixed.get("rows", ())),
         entries=entries_of(manifest),
     )
 

@@ -25,7 +25,7 @@ _LISTED = 1000  # classes up to which their numbers are written down: a vocabula
 
 def parts(federation: Federation) -> dict[str, Any]:
     """Return the fingerprints of a federation, whole and by part, so that a change can be named."""
-    f = federation
+    f = federation.begun or federation
     named: dict[str, Examples | Partition | None] = {
         "train": f.train,
         "partition": f.partition,

@@ -220,7 +220,7 @@ class Coordinator:
         if run.files is None:
             return
         kept = self.parts.keep(run)
-        if last or run.done % self.settings.checkpoint_every == 0 or run.done == kept:
+        if self.engine.clients_change() or last or run.done % self.settings.checkpoint_every == 0 or run.done == kept:
             beside = self._beside
             run.files.save(run.done, (run.server, beside) if beside else run.server, self.engine, kept)
 

@@ -38,6 +38,7 @@ class Federation:
         arrives: by which rule training examples arrive, where all are not there from the first round on.
         drift: by which rule examples become others.
         largest_elsewhere: the most training examples of a client of the run that is not among these; 0: all are here.
+        begun: the federation with which the run of these clients began, where some have come or changed since.
 
     Raises:
         ValueError: a row is out of range or has two roles, a client has nothing to train on, or the parts differ in
@@ -54,6 +55,7 @@ class Federation:
     arrives: Arrival | None = None
     drift: Drift | None = None
     largest_elsewhere: int = 0
+    begun: Federation | None = None
 
     def __post_init__(self) -> None:
         for name, kind, example in (("arrives", Arrival, "Growing(0.2, 50)"), ("drift", Drift, "LabelDrift(50)")):

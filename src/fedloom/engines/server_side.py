@@ -129,6 +129,10 @@ class ServerSide(ABC):
         """Return clients that take part no more, and are not drawn."""
         return ()
 
+    def clients_change(self) -> bool:
+        """Return whether the clients will be others after a round that is done, which needs a checkpoint then."""
+        return False
+
     def judged(self, clients: Sequence[int], refused: Mapping[int, str], round: int) -> None:  # noqa: B027  # records say it
         """Take note of clients that have answered, and of those whose answers are not taken, and why."""
 

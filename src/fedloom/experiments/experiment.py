@@ -241,14 +241,7 @@ class Experiment(TopSettings):
         """
         d, seed = self.data, self.partition_seed
         if is_remote(d.source):
-            registry = remote_source(d.source)
-            whole = registry.federation(self._test_of_server(registry))
-            arrives, drift = catalogue.changes(d.arrives, d.drift, seed)
-            whole = dataclasses.replace(whole, arrives=arrives, drift=drift)
-            if d.public_source is None:
-                return whole
-            given = catalogue.public_of_server(d.public_source, whole.train, d.public, seed, d.normalise)
-            return dataclasses.replace(whole, public=given, public_labels=d.public_labels)
+            return self.federation_of(remote_source(d.source))
         dataset, public = self.dataset() if found is None else found
         if dataset.owners is not None and d.partition == DataSettings().partition:
             warn(
@@ -273,6 +266,25 @@ class Experiment(TopSettings):
             drift=drift,
             seed=seed,
         )
+
+    def federation_of(self, registry: RemoteSource) -> Federation:
+        """Return the federation of examples that are elsewhere.
+
+        Args:
+            registry: who holds them.
+        """
+        d, seed, test = self.data, self.partition_seed, self._test_of_server(registry)
+        arrives, drift = catalogue.changes(d.arrives, d.drift, seed)
+
+        def told(f: Federation) -> Federation:
+            """Return a federation with what these settings say of it."""
+            f = dataclasses.replace(f, arrives=arrives, drift=drift, begun=None if f.begun is None else told(f.begun))
+            if d.public_source is None:
+                return f
+            given = catalogue.public_of_server(d.public_source, f.train, d.public, seed, d.normalise)
+            return dataclasses.replace(f, public=given, public_labels=d.public_labels)
+
+        return told(registry.federation(test))
 
     def _check_rows(self, dataset: Dataset, public: Examples | None) -> None:
         """Refuse lists of rows where the rows of `dataset` are no longer numbered as in the source."""

@@ -413,7 +413,7 @@ def killed(history: History) -> None:
 
 @pytest.mark.slow
 def test_a_run_goes_on_with_the_preparation_of_its_beginning(tmp_path: Path) -> None:
-    """Devices that come back get it; one with another value in its table is refused."""
+    """Devices that come back get it; one with another value in its table waits."""
     write_sites(tmp_path)
     words, test = settings("fedper"), source_of_server(tmp_path)
     with pytest.raises(KeyboardInterrupt):
@@ -432,7 +432,7 @@ def test_a_run_goes_on_with_the_preparation_of_its_beginning(tmp_path: Path) -> 
     ours = [other if member.id == other.id else member for member in members(tmp_path)]
     manager = InProcess([*ours])
     job = serve(tmp_path, words, manager, test)
-    assert f"device {other.id} (Kiel) has registered with other examples when the run began" in manager.failures[3]
+    assert job.fleet.waiting.pop(3).id == other.id
     manager.come(members(tmp_path)[2])
     got = job.run(tmp_path / "out", resume=True)
     assert (tmp_path / "devices.json").read_bytes() == before
@@ -482,3 +482,23 @@ def test_sums_are_in_the_order_of_devices_whoever_comes_first() -> None:
         found.add(json.dumps(common.moments))
     assert len(found) == 1
     assert len({sum(sums[k] for k in ids) for ids in itertools.permutations(range(len(sums)))}) > 1
+
+
+@pytest.mark.slow
+def test_a_hospital_that_comes_later_is_prepared_as_the_run_began(tmp_path: Path) -> None:
+    """Its own statistics change nothing; with other columns it hears which."""
+    write_sites(tmp_path)
+    words, test = settings("fedavg"), source_of_server(tmp_path)
+    serve(tmp_path, words, InProcess(members(tmp_path)[:4]), test)
+    before = json.loads((tmp_path / "devices.json").read_text())
+    fleet = serve(tmp_path, words, InProcess(members(tmp_path)), test).fleet
+    registry = Registry.read(tmp_path / "devices.json")
+    entry = registry.admit(fleet.waiting[5])
+    assert registry.described() == before
+    assert entry.columns == registry.devices[0].columns
+    table = tmp_path / "sites" / f"{[*SIZES][4]}.csv"
+    table.write_text(table.read_text().replace("age", "years", 1))
+    manager = InProcess(members(tmp_path))
+    serve(tmp_path, words, manager, test)
+    assert "a table has the columns with which the run began: " in manager.failures[5]
+    assert "'age'" in manager.failures[5]

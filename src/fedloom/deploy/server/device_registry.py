@@ -20,6 +20,7 @@ from fedloom.data.inputs import describe_inputs
 from fedloom.data.schema import Schema
 from fedloom.deploy.device_statistics import read_moments, read_preparation
 from fedloom.deploy.registration import CAP, DTYPES, TARGETS, Registration, check_id, describe_targets
+from fedloom.deploy.server.device_events import RENEWED, Event, after
 from fedloom.storage import files
 from fedloom.storage.strict_json import LARGEST, document, parse
 from fedloom.tables.preparation import Preparation, preparation_of
@@ -98,12 +99,15 @@ class Registry:
 
     Attributes:
         run: the id of the run, by which devices separate the states of their runs.
-        devices: in the order of their ids, so that numbers do not depend on the order of arrival.
+        devices: as they are now, in the order of their ids, so that numbers do not depend on the order of arrival;
+            behind them those that have come later.
         test: source of the test examples of the global model, as for `--data`; "" for none.
         cap: the most examples of a device that count.
         preparation: of the devices' tables by their common statistics, as JSON has it; None if there is none.
         moments: mean and deviation of each target over all devices; None where no task asks for them.
         least: the fewest devices that must answer what is asked once in the run.
+        events: what has changed since the run began, `devices` by then being `first`.
+        first: those devices; empty where nothing has changed.
     """
 
     run: str
@@ -113,6 +117,8 @@ class Registry:
     preparation: Mapping[str, Any] | None = None
     moments: Mapping[str, Sequence[float]] | None = None
     least: int = 0
+    events: tuple[Event, ...] = ()
+    first: tuple[Registration, ...] = ()
 
     assignment = parts = ()  # devices have architectures in turn, and a run's parts are those of its settings
 
@@ -173,20 +179,58 @@ class Registry:
         return tuple(device.name or device.id for device in self.devices) if any(d.name for d in self.devices) else ()
 
     def admit(self, registration: Registration) -> Registration:
-        """Return the entry of a device that joins this run again, under the name that it had when the run began.
+        """Return the entry of a device that joins this run again, or that comes later, as it is from now on.
+
+        A device that was there keeps its name and may have other numbers of examples. What all devices have in common
+        is as when the run began.
 
         Raises:
-            RefusedError: it has not joined before, or has other examples now; says which entries differ.
+            RefusedError: it differs from the others or from itself; says in what.
         """
+        now = self._with_features(registration)
         entry = next((device for device in self.devices if device.id == registration.id), None)
         if entry is None:
-            raise RefusedError(f"the run has begun without device {registration.label}")
-        if (now := replace(self._with_features(registration), model=entry.model, name=entry.name)) != entry:
+            if (told := now.schema().differs_from(self.devices[0].schema())) is not None:
+                raise RefusedError(
+                    f"device {now.label} comes later, and the run goes on with what it began with: {told}"
+                )
+            return now
+        now = replace(now, model=entry.model, name=entry.name)
+        if replace(now, **{name: getattr(entry, name) for name in RENEWED}) != entry:
             raise RefusedError(
                 f"device {entry.label} has registered with other examples when the run began: "
                 f"{entry.differences(now)}; bring them back as they were, or begin a new run"
             )
-        return entry
+        return now
+
+    def with_event(self, event: Event) -> Registry:
+        """Return the registry after an event."""
+        devices = after(self.devices, event)
+        return replace(self, devices=devices, first=self.first or self.devices, events=(*self.events, event))
+
+    def newcomer(self, device: Registration, models: Sequence[str]) -> Registration:
+        """Return the entry of a device that comes later, with an architecture and a name that no other has.
+
+        `models`: the architectures that devices may have.
+
+        Raises:
+            RefusedError: it names none of these.
+        """
+        model = device.model or models[len(self.devices) % len(models)]
+        if model not in models:
+            raise RefusedError(
+                f"devices must have an architecture of the settings, {', '.join(models)}, got {model!r:.80} on "
+                f"{device.label}: leave --model out there, or name one of these"
+            )
+        name, taken = device.name, {each.name for each in self.devices}
+        if name in taken:
+            name = f"{name[:_CUT]}-{device.id[:_DIGITS]}" if name else ""
+        return replace(device, model=model, name="" if name in taken else name)
+
+    @property
+    def begun(self) -> Registry:
+        """The registry with which the run began."""
+        return replace(self, devices=self.first or self.devices, first=(), events=())
 
     @property
     def class_names(self) -> tuple[str, ...]:
@@ -195,9 +239,10 @@ class Registry:
 
     def described(self) -> dict[str, Any]:
         """Return the content of the file; what follows from statistics is left out where there are none."""
-        devices = [device.described() for device in self.devices]
+        devices = [device.described() for device in self.first or self.devices]
         out = {"run": self.run, "devices": devices, "test": self.test, "cap": self.cap}
         out |= {"least": self.least} if self.least else {}
+        out |= {"events": [event.described() for event in self.events]} if self.events else {}
         return out | {n: v for n in ("preparation", "moments") if (v := getattr(self, n)) is not None}
 
     def save(self, path: Path) -> None:
@@ -224,6 +269,8 @@ class Registry:
             if "moments" in content:
                 mean, deviation = read_moments(content["moments"], devices[0].num_outputs)
                 made = replace(made, moments={"mean": [*mean], "deviation": [*deviation]})
+            for event in content.get("events", ()):
+                made = made.with_event(Event.of(event))
             return made
         except (ValueError, LookupError, TypeError, RefusedError) as error:
             raise StorageError(f"{path} does not say which devices a run has: {error}") from None
@@ -244,7 +291,7 @@ class Registry:
             return None
         common = self.read_preparation()
         try:
-            return Preparation.without_rows(common, sum(sum(device.train) for device in self.devices))
+            return Preparation.without_rows(common, sum(sum(device.train) for device in self.first or self.devices))
         except ValueError as error:
             raise SettingError(str(error)) from None
 
@@ -307,7 +354,8 @@ class Registry:
             targets=first.targets, classes=first.classes, registry=self.described(),
         )  # fmt: skip
         assert parts["train"] is not None  # every device has some
-        return Federation(train, parts["train"], test, parts["test"], parts["val"])
+        begun = self.begun.federation(test) if self.events else None
+        return Federation(train, parts["train"], test, parts["test"], parts["val"], begun=begun)
 
 
 def registry_in(text: str) -> Registry:

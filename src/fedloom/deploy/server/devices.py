@@ -28,6 +28,7 @@ from fedloom.core.task_measures import impossible
 from fedloom.core.types import Weighted, Weights, state
 from fedloom.deploy.registration import INVITATION
 from fedloom.deploy.server.answer_shapes import AnswerShapes
+from fedloom.deploy.server.device_events import away
 from fedloom.deploy.server.fleet import Fleet, NoResponse
 from fedloom.engines.engine import Engine
 from fedloom.engines.loop import Loop
@@ -85,7 +86,6 @@ class Devices(Engine):
         super().__init__(*args, **more)
         self.shapes = AnswerShapes(self.population, self.algorithm, self.options.encoders)
         self.limit = LIMIT
-        self.numbers = itertools.count(1)
         self._final: dict[str, Any] | None = None  # what is said beside a model of the finished run
         self._in_a_row = Counter[int]()  # answers that were refused, by client, since one was taken
         self._has_trained = False  # whether devices were asked to train, in this process
@@ -104,13 +104,16 @@ class Devices(Engine):
             yield from MaskedExchange(self, link.sum, call, clients, send).answers()
 
     def removed(self) -> Collection[int]:
-        """Return the clients whose devices have no registered key any more; none if that holds for all.
-
-        Then the run waits for one of them, as for any other that is not there.
-        """
+        """Return the clients whose devices have no registered key any more; none if that holds for all."""
         if self.fleet is None or not (removed := self.fleet.removed()) or len(removed) == len(self.fleet.names):
             return ()
         return {k for k, name in enumerate(self.fleet.names) if name in removed}
+
+    def absent(self, round: int) -> Collection[int]:
+        return {*super().absent(round), *away(self.population.federation.train.remote or {}, round)}
+
+    def clients_change(self) -> bool:
+        return self.fleet is not None and self.started is None and self.fleet.changes()
 
     def decliners(self, round: int, clients: Sequence[int]) -> dict[int, str]:
         call, out = Call(INVITATION, (), round, EVALUATING, 0.0), dict[int, str]()
@@ -177,7 +180,7 @@ class Devices(Engine):
         Each is sent the global model of its architecture, and what the model by which it is evaluated is made of, where
         that is its own. It keeps them in its folder, and sends nothing back.
         """
-        self.numbers, self._handed_out = itertools.count(_AFTER_ALL), set[int]()
+        self._fleet.numbers, self._handed_out = itertools.count(_AFTER_ALL), set[int]()
         models = self.algorithm.global_models(server, self.population.models)
         try:
             if models:
@@ -206,13 +209,10 @@ class Devices(Engine):
         """
         if self.fleet is not None:
             return super().personal(server, clients, round)
+        trained = self.algorithm.evaluation_training is not None
         for needs, where, remedy in (
             (self._states_stay, "made of states that devices keep", "train with run.stateless = true"),
-            (
-                self.algorithm.evaluation_training is not None,
-                "trained on a device's examples",
-                "evaluate it on the device",
-            ),
+            (trained, "trained on a device's examples", "evaluate it on the device"),
         ):
             if needs:
                 raise SettingError(
@@ -272,7 +272,7 @@ class Devices(Engine):
         deadline = self.options.deadline if self._final is None else PATIENCE
         if broadcast is not None and self._final is None:
             fleet.expect(max(map(self.size, requests.values()), default=0))
-        self._request_numbers = dict(zip(requests, self.numbers, strict=False))
+        self._request_numbers = dict(zip(requests, self._fleet.numbers, strict=False))
         messages = {}
         for k, request in requests.items():
             clients[name := fleet.names[k]] = k

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import time
 from abc import ABC, abstractmethod
@@ -13,6 +14,7 @@ from dataclasses import dataclass
 from fedloom.core.errors import RankError, RefusedError, SettingError
 from fedloom.deploy.device_names import INVITED
 from fedloom.deploy.initial_weights import Start, Transfer
+from fedloom.deploy.registration import Registration
 from fedloom.deploy.server.audit_log import NAMELESS, Audit
 from fedloom.engines.faults import NOT_WITHIN
 from fedloom.engines.message_bytes import pack
@@ -35,13 +37,18 @@ class Fleet(ABC):
 
     `names`: the registered devices, in the order of their client numbers. `tokens`: secrets by which each device and
     the server authenticate to each other. A device answers one request after the other. `least`: the fewest devices
-    that must answer what is asked once in a run.
+    that must answer what is asked once in a run. `numbers`: of requests, which rise as long as devices are connected.
     """
 
+    numbers: Iterator[int]
     names: tuple[str, ...]
     tokens: Mapping[str, str]
     audit: Audit
     least: int = 0
+
+    def changes(self) -> bool:
+        """Return whether devices come, leave for good or bring other examples after the round that is done."""
+        return False
 
     @abstractmethod
     def connected(self) -> Collection[str]:
@@ -90,6 +97,7 @@ class RankFleet(Fleet):
     message with public examples for admitted devices. `start`: the initial tensors of networks; a device takes requests
     once it has them. `wait`: seconds to wait for a device if none is left; None: no limit. `enrol`: called with the
     name of an invitation's key and what its holder answers; it returns the fingerprint of the key that is registered.
+    `waiting`: registrations of ranks that take part once the run goes on with them.
     """
 
     hello = b""
@@ -100,6 +108,8 @@ class RankFleet(Fleet):
     enrol: Callable[[str, bytes], str] | None = None
 
     def __init__(self, manager: Connections, audit: Audit) -> None:
+        self.numbers = itertools.count(1)
+        self.waiting: dict[int, Registration] = {}
         self.manager, self.audit = manager, audit
         self.names, self.tokens = (), {}
         self.ranks: dict[str, int] = {}  # of connected devices

@@ -12,6 +12,7 @@ from typing import Any
 from fedloom.core.errors import RefusedError, SettingError
 from fedloom.data import Examples
 from fedloom.data.inputs import describe_inputs
+from fedloom.data.schema import Schema
 from fedloom.deploy.device_statistics import MAX_BYTES, FirstStatistics
 from fedloom.deploy.registration import Registration, cap_of, check_versions, versions
 from fedloom.deploy.server.device_registry import Registry, check_alike
@@ -19,6 +20,7 @@ from fedloom.deploy.server.fleet import RankFleet
 from fedloom.deploy.server.statistics_exchange import CommonStatistics, exchange_statistics
 from fedloom.engines.message_bytes import pack
 from fedloom.storage.strict_json import parse
+from fedloom.tables.statistics import CommonPreparation, Summary
 
 
 def register_devices(
@@ -102,8 +104,11 @@ def register_devices(
         max_examples = cap_of([*registrations.values()])
     for rank, registration in list(registrations.items()):
         try:
-            counted = _with_cap(fleet, registration, max_examples)
-            registrations[rank] = counted if previous is None else _admitted(previous, fleet, rank, counted)
+            registrations[rank] = _with_cap(fleet, registration, max_examples)
+            if previous is not None:
+                entry = _admitted(previous, fleet, rank, registrations[rank], statistics.get(rank))
+                if entry not in previous.devices:  # which the run goes on with
+                    fleet.waiting[rank] = registrations.pop(rank)
         except RefusedError as error:
             del registrations[rank]
             refusals[rank] = str(error)
@@ -122,11 +127,11 @@ def register_devices(
         if begins_with is None:
             expected = fleet.manager.expected
             begins_with = 1 if expected is None else expected - len(refusals) - len(refused_at_once)
-        if len(registrations) < begins_with:
+        if (there := len(registrations) + len(fleet.waiting)) < begins_with:
             raise SettingError(
-                f"a run begins with at least {begins_with} devices, got {len(registrations)} within "
+                f"a run begins with at least {begins_with} devices, got {there} within "
                 f"{0 if wait is None else wait:g} s: wait longer (--wait), or begin with fewer "
-                f"(--least {max(1, len(registrations))})"
+                f"(--least {max(1, there)})"
             )
         registry = previous or Registry.of(
             run, list(registrations.values()), models, test, max_examples,
@@ -139,23 +144,61 @@ def register_devices(
     except SettingError as error:
         if previous is None:
             path.unlink(missing_ok=True)
-        _turn_away(fleet, dict.fromkeys(registrations, f"the run does not begin: {error}") | refusals)
+        ranks = [*registrations, *fleet.waiting]
+        _turn_away(fleet, dict.fromkeys(ranks, f"the run does not begin: {error}") | refusals)
         raise
     fleet.tokens = {name: secrets.token_hex(16) for name in registry.names}
     for rank, registration in registrations.items():
         _send_welcome(fleet, registry, rank, registration.id, public, start)
     _turn_away(fleet, refusals)
+    fleet.admit, fleet.wait = Admission(fleet, registry, public, start, moments), wait
+    return registry
 
-    def admit(rank: int, data: bytes) -> None:
+
+class Admission:
+    """Welcome to devices that connect while a run goes on.
+
+    Those that the `registry` does not know, or not with these examples, wait until the run goes on with them. For the
+    others see `register_devices`. `closed`: why the run does not go on with them; "" if it does.
+    """
+
+    closed = ""
+
+    def __init__(self, fleet: RankFleet, registry: Registry, public: bool, start: bool, moments: bool) -> None:
+        self.fleet, self.registry = fleet, registry
+        self._public, self._start, self._moments = public, start, moments
+
+    def __call__(self, rank: int, data: bytes) -> None:
+        """Take what a rank has registered."""
+        fleet = self.fleet
+        drop_gone(fleet)
         try:
-            registration, _ = _read_new_registration(data, fleet.ranks, start, moments, fleet.manager.name_of(rank))
-            registration = _admitted(registry, fleet, rank, _with_cap(fleet, registration, max_examples))
-            _send_welcome(fleet, registry, rank, registration.id, public, start)
+            there = {*fleet.ranks, *(each.id for each in fleet.waiting.values())}
+            registration, statistics = _read_new_registration(
+                data, there, self._start, self._moments, fleet.manager.name_of(rank)
+            )
+            counted = _with_cap(fleet, registration, self.registry.cap)
+            entry = _admitted(self.registry, fleet, rank, counted, statistics)
         except RefusedError as error:
             fleet.refuse(rank, str(error), data)
+            return
+        if entry in self.registry.devices:
+            self.welcome(rank, entry.id)
+        elif self.closed:
+            fleet.refuse(rank, self.closed, data)
+        else:
+            fleet.waiting[rank] = counted
+            fleet.audit("waits", entry.id, examples=sum(entry.train))
 
-    fleet.admit, fleet.wait = admit, wait
-    return registry
+    def welcome(self, rank: int, id: str) -> None:
+        """Send a device of the registry its number, its architecture and its token."""
+        _send_welcome(self.fleet, self.registry, rank, id, self._public, self._start)
+
+
+def drop_gone(fleet: RankFleet) -> None:
+    """Forget those that wait and are gone: no message of theirs is due."""
+    for rank in fleet.manager.wait([*fleet.waiting], 0.0) if fleet.waiting else ():
+        fleet.audit("left", fleet.waiting.pop(rank).id, fleet.manager.reason(rank))
 
 
 def _read_new_registration(
@@ -193,19 +236,42 @@ def _read_new_registration(
     return registration, statistics
 
 
-def _admitted(registry: Registry, fleet: RankFleet, rank: int, registration: Registration) -> Registration:
-    """Return the entry of a device that joins a run again, by the key with which it began.
+def _admitted(
+    registry: Registry, fleet: RankFleet, rank: int, registration: Registration, statistics: FirstStatistics | None
+) -> Registration:
+    """Return the entry of a device that joins a run again, by the key with which it began, or that comes later.
 
     Raises:
-        RefusedError: as of `Registry.admit`, or its key is registered with another name.
+        RefusedError: as of `Registry.admit`, its columns differ from those that are prepared, its key is registered
+            with another name, or is that of another device of the run.
     """
+    _check_columns(registry, registration, statistics)
     entry, key_of = registry.admit(registration), fleet.manager.name_of(rank)
+    owner = next((each for each in registry.devices if key_of and each.name == key_of), None)
+    if entry.id not in registry.names:
+        if owner is not None:
+            raise RefusedError(
+                f"the key of {key_of!r} is that of device {owner.id} in this run, and this one is {entry.id}: bring "
+                "its own state folder back, or register a key of another name for a new device"
+            )
+        return entry
     if key_of not in (None, entry.name):
         raise RefusedError(
             f"device {entry.label} has begun this run with the key of {entry.name!r}, and this is that of {key_of!r}: "
             "bring its own state folder, or register its key with that name"
         )
     return entry
+
+
+def _check_columns(registry: Registry, device: Registration, statistics: FirstStatistics | None) -> None:
+    """Refuse a table whose columns are not those that the run's preparation knows."""
+    made = None if registry.preparation is None else registry.read_preparation()
+    if not isinstance(made, CommonPreparation):
+        return
+    own = Summary(0, {}, {}) if statistics is None or statistics.summary is None else statistics.summary
+    table = Schema(f"on {device.label}", (*own.numbers, *own.words))
+    if (told := table.lacks_of(Schema("when the run began", (*made.numbers, *made.words)))) is not None:
+        raise RefusedError(f"a table has the columns with which the run began: {told}")
 
 
 def _with_cap(fleet: RankFleet, device: Registration, cap: int) -> Registration:

@@ -14,6 +14,7 @@ from fedloom.coordinator import Job, RunSettings, check_free
 from fedloom.coordinator.directory import RunDirectory
 from fedloom.coordinator.history import History
 from fedloom.coordinator.part import encoders_of, gradients_of
+from fedloom.coordinator.rounds import OnHistory
 from fedloom.core.errors import CodecError, SettingError
 from fedloom.core.naming import forbid_imports
 from fedloom.core.task import needs_moments
@@ -23,9 +24,9 @@ from fedloom.deploy.invitations import enrol
 from fedloom.deploy.own_scale import warn_about_own_scale
 from fedloom.deploy.presence import Presence
 from fedloom.deploy.server.audit_log import Audit
+from fedloom.deploy.server.device_changes import ChangedDevices, ChangingFleet, DeviceChanges
 from fedloom.deploy.server.device_registry import Registry
 from fedloom.deploy.server.devices import Devices
-from fedloom.deploy.server.fleet import RankFleet
 from fedloom.deploy.server.joining import register_devices, send_public
 from fedloom.deploy.status_file import StatusFile
 from fedloom.deploy.status_server import check_page, serve_page
@@ -98,7 +99,7 @@ def serve(args: argparse.Namespace, console: Terminal) -> int:
         StatusFile(out, presence, place.say) as status,
         serve_page(status, args.page, args.metrics, place.say),
         transport.serve(place) as connections,
-        closing(RankFleet(connections, audit)) as fleet,
+        closing(ChangingFleet(connections, audit)) as fleet,
     ):
         status.removed, presence.least = fleet.removed, args.least or connections.expected or 1
         if place.certs is not None:
@@ -109,9 +110,11 @@ def serve(args: argparse.Namespace, console: Terminal) -> int:
         ).described()
         jobs = list[Job]()
 
+        whole = experiment.changed("data.source", f"devices:{registry.resolve()}")
+
         def check_fit() -> None:
             try:
-                job = experiment.changed("data.source", f"devices:{registry.resolve()}").job()
+                job = whole.job()
             except CodecError as error:  # of the file that is named by start
                 raise SettingError(str(error)) from None
             jobs.append(dataclasses.replace(job, fleet=fleet))
@@ -143,11 +146,33 @@ def serve(args: argparse.Namespace, console: Terminal) -> int:
             console.print(f"{text}: {registry}")
         console.print(_bounds(job.settings, devices))
         print_setup(job.federation, job.population.models, job.settings, console)
-        name = experiment.algorithm
-        history = train(name, job, console, out, resume=args.resume, on_round=presence.see_round)
-        console.print(hand_out_models(job, out, history))
+        name, say = experiment.algorithm, partial(console.print, highlight=False)
+        changes = DeviceChanges(
+            job, out, lambda registry: whole.job(whole.federation_of(registry)), experiment.model.split(","), say,
+            presence.expect,
+        )  # fmt: skip
+        job = changes.apply() if changes.are_there else job
+        history = train_on(name, changes, console, out, resume=args.resume, on_round=presence.see_round)
+        console.print(hand_out_models(changes.job, out, history))
     console.print(comparison_table([(name, history)]))
     return 0
+
+
+def train_on(
+    name: str, changes: DeviceChanges, console: Terminal, out: Path, *, resume: bool, on_round: OnHistory
+) -> History:
+    """Run the rounds, and go on from the newest checkpoint each time that devices have changed."""
+
+    def watch(history: History) -> None:
+        on_round(history)
+        changes.look(history)
+
+    while True:
+        try:
+            return train(name, changes.job, console, out, resume=resume, on_round=watch)
+        except ChangedDevices:
+            changes.apply()
+            resume = True
 
 
 def hand_out_models(job: Job, out: Path, history: History) -> str:

@@ -60,7 +60,7 @@ class StartedRequests:
         if self._packed is None or self._packed[0] is not sent:
             self._packed = sent, part(sent)
         fleet.expect(engine.size(request))
-        number = next(engine.numbers)
+        number = next(fleet.numbers)
         message = engine.message(request, number, self._packed[1], {})
         rank = fleet.ranks[fleet.names[k]]
         fleet.started[rank] = fleet.names[k]
