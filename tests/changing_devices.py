@@ -163,11 +163,12 @@ def simulated(
     there: Mapping[int, tuple[int, int]] | None = None,
     arrives: Arrival | None = None,
     lost: Collection[tuple[int, int]] = (),
+    sampler: Any = None,
 ) -> History:
     """Return the simulation of devices with so many examples each, by numbers as of `Place.device`.
 
     `there`: of clients, in the order of `devices`, the first round and that before which they leave. `lost`: rounds and
-    clients that do not answer in them.
+    clients that do not answer in them. `sampler`: another one.
     """
     parts, x, y, end = [], [], [], 0
     for k, count in devices.items():
@@ -181,7 +182,8 @@ def simulated(
     federation = Federation(train, rows[0], None, rows[1], arrives=arrives)
     alone = {"run.engine": "loop", "run.threads": 1}
     job = Experiment().with_all(WORDS | dict(words) | alone).job(federation)
-    sampler = Scheduled(tuple((there or {}).get(k, (1, NEVER)) for k in range(len(devices))))
+    if sampler is None:
+        sampler = Scheduled(tuple((there or {}).get(k, (1, NEVER)) for k in range(len(devices))))
 
     def faults(round: int, exchange: int, client: int) -> str | None:
         return "lost" if (round + 1, client) in lost else None

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from multiprocessing.connection import Client, Connection, Listener
 
 from fedloom.cli.main import main
-from fedloom.deploy.device.membership import take_part
+from fedloom.deploy.participation import take_part
 from fedloom.deploy.reachable import address_of
 from fedloom.deploy.transport import TRANSPORTS, DevicePlace, Member, ServerPlace, Transport
 from fedloom.ranks.communication import ServerConnection, ThreadedConnections

@@ -140,16 +140,14 @@ def test_declarations_of_commands_import_what_is_light() -> None:
 
 
 def test_server_and_device_know_no_transport_and_not_each_other() -> None:
-    """A room of `deploy` takes what all of them share; a transport takes its device's `take_part` beside."""
+    """A room of `deploy` takes what all of them share."""
     rooms = {p.name for p in (SOURCE / "deploy").iterdir() if (p / "__init__.py").exists()}
     assert rooms >= {"server", "device", "flower", "nats"}
     found = [
         f"{path.relative_to(SOURCE)}:{line} imports {module}"
         for path in sorted((SOURCE / "deploy").rglob("*.py"))
         for line, module in imports(path, path.read_text(encoding="utf-8"))
-        if module.startswith("fedloom.deploy.")
-        and module.split(".")[2] in rooms - {path.parent.name}
-        and not (path.parent.name not in ("server", "device") and module == "fedloom.deploy.device.membership")
+        if module.startswith("fedloom.deploy.") and module.split(".")[2] in rooms - {path.parent.name}
     ]
     assert not found, "what two rooms of deploy share stands beside them:\n" + "\n".join(found)
 

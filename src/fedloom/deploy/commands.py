@@ -14,7 +14,7 @@ _HOST, _PORT = "127.0.0.1", 8443
 # Flags that not all transports take, and the value where one is not given.
 _FLAGS: dict[str, Any] = {
     "server": None, "authority": None, "certs": None, "port": _PORT, "host": _HOST, "insecure": False,
-    "insecure_anywhere": False,
+    "insecure_anywhere": False, "watch_data": False,
 }  # fmt: skip
 
 
@@ -90,6 +90,10 @@ def _join(parser: argparse.ArgumentParser) -> None:
         help="weights that were trained elsewhere, which the device uploads instead of training (dense, feddf, ...)",
     )  # fmt: skip
     add("--name", metavar="NAME", help="the server shows it beside the id (default: the file's; '' for none)")
+    add(
+        "--watch-data", action="store_true",
+        help="over NATS: look whether the file or folder of --data has changed, and join again with what it holds",
+    )  # fmt: skip
     add("--battery", type=float, metavar="SHARE", help="lowest charge to begin with, unless plugged in")
     add("--load", type=float, metavar="SHARE", help="highest load to begin with, 1 for all processors")
     add("--temperature", type=float, metavar="C", help="highest temperature to begin with, degrees Celsius")

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from typing import ClassVar
 
 from fedloom.core.errors import SettingError
-from fedloom.deploy.device.membership import take_part
+from fedloom.deploy.participation import take_part
 from fedloom.deploy.transport import DevicePlace, Member, ServerPlace, Transport
 from fedloom.ranks.communication import Connections, Transport as Launched
 from fedloom.ranks.launched import communication, meeting_point, rank_here

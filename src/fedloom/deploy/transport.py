@@ -42,6 +42,9 @@ class Member(Participant, Protocol):
 
     name: str
 
+    def changed(self) -> bool:
+        """Return whether it has other examples, with which it joins again."""
+
     def waits_at(self, server: str) -> str:
         """Return what the device says while it waits for a server."""
 

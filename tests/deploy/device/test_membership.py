@@ -27,8 +27,9 @@ from fedloom.core.errors import RankError, RefusedError, SettingError, SettingWa
 from fedloom.data import Examples, LabelDrift, Normalise, Window, from_arrays
 from fedloom.deploy import registration
 from fedloom.deploy.device import DataManager, Membership, membership, take_part
-from fedloom.deploy.device.membership import FIRST, device_id
+from fedloom.deploy.device.membership import device_id
 from fedloom.deploy.device.public_examples import read_public
+from fedloom.deploy.participation import FIRST
 from fedloom.deploy.registration import versions
 from fedloom.deploy.server.audit_log import Audit
 from fedloom.deploy.server.device_registry import Registry

@@ -2,9 +2,10 @@
 
 from fedloom.deploy.device.controller import Controller
 from fedloom.deploy.device.data_manager import DataManager
-from fedloom.deploy.device.membership import Membership, take_part
+from fedloom.deploy.device.membership import Membership
 from fedloom.deploy.device.model_manager import ModelManager
 from fedloom.deploy.device.monitor import Limits, Reading, SystemMonitor, system_monitor
+from fedloom.deploy.participation import take_part
 
 __all__ = [
     "Controller",

@@ -22,8 +22,7 @@ def join(args: argparse.Namespace, console: Terminal) -> int:
         _check_invited(args, joining)
         args.name, args.transport, args.server = joining.name, joining.transport, joining.server
         args.authority = joining.authority
-    else:
-        check_flags(args)
+    check_flags(args)
     transport, state = transport_named(args.transport), Path(args.state)
     if joining is None and transport.named_by_keys and not (args.insecure or args.insecure_anywhere):
         args.name = args.name or ""
@@ -53,6 +52,7 @@ def join(args: argparse.Namespace, console: Terminal) -> int:
             steps=args.most_steps,
             upload=args.upload,
             say=place.say,
+            watches=args.watch_data,
         )
 
     left = transport.join(place, new_member)

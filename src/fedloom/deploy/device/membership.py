@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import secrets
-import signal
-import threading
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -17,8 +15,7 @@ import torch
 
 from fedloom.coordinator.part import encoders_of, gradients_of
 from fedloom.coordinator.task_targets import check_targets
-from fedloom.core.errors import FedloomError, RankError, RefusedError, SettingError, SettingWarning
-from fedloom.core.fold.execution import threads
+from fedloom.core.errors import FedloomError, RefusedError, SettingError, SettingWarning
 from fedloom.core.json_types import MAPPING, TEXT, JsonType, whole
 from fedloom.core.naming import forbid_imports
 from fedloom.core.task import FitsTargets, TargetMoments, Task, needs_moments
@@ -31,22 +28,21 @@ from fedloom.deploy.device.monitor import Limits, Reading, SystemMonitor
 from fedloom.deploy.device.public_examples import read_public
 from fedloom.deploy.device.start_file import StartFile
 from fedloom.deploy.device.uploaded_file import weights_in
+from fedloom.deploy.device.watched_data import WatchedData
 from fedloom.deploy.device_statistics import MAX_BYTES, read_moments, read_preparation, to_bytes
+from fedloom.deploy.participation import FIRST
 from fedloom.deploy.registration import check_device_name, check_id, check_versions, versions
-from fedloom.deploy.transport import Participant
 from fedloom.engines.population import Population
 from fedloom.engines.runtime import Runtime
-from fedloom.engines.service import LIMIT
 from fedloom.experiments import catalogue
 from fedloom.experiments.bought_models import uploading
 from fedloom.experiments.experiment import Experiment
 from fedloom.experiments.named_code import named_code
 from fedloom.experiments.settings_file import flat
-from fedloom.ranks.communication import CLOSED, ServerConnection
+from fedloom.ranks.communication import CLOSED
 from fedloom.storage import files
 from fedloom.storage.strict_json import parse
 
-FIRST = 1 << 20  # bytes of the server's settings
 _EXCHANGES = 8  # of counts, which the server repeats without devices that it has lost
 
 
@@ -67,7 +63,7 @@ class Membership:
     `folder`: its id, its states in a folder for each run, and the initial tensors of networks. `source`: of its
     examples. `model`: its architecture; "" lets the server choose. `name`: what the server shows beside its id, see
     `default_name`. `steps`: the most training steps of a request. `upload`: a file of weights, which it uploads instead
-    of training. `say`: called with lines for people.
+    of training. `say`: called with lines for people. `watches`: whether the files of the source are looked at.
     """
 
     def __init__(
@@ -83,11 +79,13 @@ class Membership:
         steps: int = STEPS,
         upload: str | None = None,
         say: Callable[[str], object] = lambda text: None,
+        watches: bool = False,
     ) -> None:
         if steps < 1:
             raise SettingError(f"a device takes at least 1 training step, got {steps}: raise --most-steps")
         self.source, self.folder, self.model, self.steps, self.upload = source, folder, model, steps, upload
         self.name, self.say = check_device_name(name), say
+        self.watched = WatchedData(source, say) if watches else None  # before they are read
         self._examples = load_examples(source)  # a wrong name fails before it joins
         self.monitor, self.start_limits, self.abort_limits = monitor, start_limits, abort_limits
         self.id = device_id(folder)
@@ -101,6 +99,10 @@ class Membership:
         self._missing: list[str] = []  # of these, in this order
         self._start: StartFile | None = None
         self._weights: Weights | None = None  # of the file that it uploads
+
+    def changed(self) -> bool:
+        """Return whether there are other examples, with which this device joins again."""
+        return self.watched is not None and self.watched.changed()
 
     def waits_at(self, place: str) -> str:
         """Return who this device is, what it holds and where it waits, in words."""
@@ -345,50 +347,3 @@ def device_id(folder: Path) -> str:
     if not files.exists(path):
         files.write(folder, "id", secrets.token_hex(16).encode())
     return check_id(files.load(path).decode(errors="replace").strip(), "a device")
-
-
-def take_part(manager: ServerConnection, member: Participant) -> bool:
-    """Answer the server until the server closes the run or this process gets SIGTERM; return True for SIGTERM.
-
-    Python handles a signal between two of its calls, so another thread waits for messages. A request that is being
-    answered at that time is aborted; the results of earlier ones are on disk.
-
-    Raises:
-        RankError: the server is gone.
-    """
-    problems: list[BaseException] = []
-    ended, idle = threading.Event(), threading.Event()
-
-    def work() -> None:
-        try:
-            manager.limit = FIRST
-            with threads(1):
-                while not member.is_over:
-                    idle.set()
-                    message = bytes(manager.receive())
-                    idle.clear()
-                    manager.limit = LIMIT  # requests may come once the first message is answered
-                    manager.answer(member(message))
-        except BaseException as error:
-            problems.append(error)
-        ended.set()
-
-    def stop(*_: object) -> None:
-        member.leave_reason = "it leaves"
-
-    before = signal.signal(signal.SIGTERM, stop)
-    threading.Thread(target=work, daemon=True).start()
-    try:
-        while not ended.wait(0.1) and not (member.leave_reason and idle.is_set()):
-            pass
-    finally:
-        signal.signal(signal.SIGTERM, before)
-    if problems and not member.leave_reason:
-        if isinstance(problems[0], EOFError):
-            if member.is_over:  # it ended right after its last message
-                return False
-            raise RankError(
-                "the server is gone: start it with --resume, and start this device again, which waits for it"
-            ) from None
-        raise problems[0]
-    return member.leave_reason is not None

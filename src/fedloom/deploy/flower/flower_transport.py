@@ -10,10 +10,10 @@ from pathlib import Path
 
 from fedloom.core.errors import EngineWarning, RankError, SettingError, warn
 from fedloom.deploy import certificates
-from fedloom.deploy.device.membership import take_part
 from fedloom.deploy.flower.flower_processes import SuperLink, SuperNode, check_installed, private_folder
 from fedloom.deploy.flower.over_flower import FlowerConnections, RelayedServer
 from fedloom.deploy.invitations import Enrolment
+from fedloom.deploy.participation import take_part
 from fedloom.deploy.reachable import address_of, authority_of, sigterm_interrupts, wait_for_server
 from fedloom.deploy.transport import DevicePlace, Member, ServerPlace, Transport
 from fedloom.deploy.watched_keys import WatchedKeys

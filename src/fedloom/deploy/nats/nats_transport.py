@@ -9,11 +9,11 @@ from pathlib import Path
 
 from fedloom.core.errors import EngineWarning, RankError, SettingError, warn
 from fedloom.deploy import certificates
-from fedloom.deploy.device.membership import take_part
 from fedloom.deploy.device_names import INVITED, SERVER, check_name
 from fedloom.deploy.invitations import Enrolment
 from fedloom.deploy.nats.nats_server import NatsServer, make_key
 from fedloom.deploy.nats.over_nats import Door, NatsManager
+from fedloom.deploy.participation import JoinsAnew, take_part
 from fedloom.deploy.reachable import address_of, authority_of, sigterm_interrupts, wait_for_server
 from fedloom.deploy.transport import DevicePlace, Member, ServerPlace, Transport
 from fedloom.deploy.watched_keys import WatchedKeys
@@ -25,7 +25,7 @@ class OverNats(Transport):
     """A nats-server beside the server, to which all connect."""
 
     name, label = "nats", "NATS"
-    flags = frozenset({"server", "authority", "certs", "port", "host"})
+    flags = frozenset({"server", "authority", "certs", "port", "host", "watch_data"})
     invites = nkeys = True
 
     def new_key(self, folder: Path) -> tuple[Path, str]:
@@ -99,7 +99,10 @@ class OverNats(Transport):
             manager = connected(Door(url, own.name, key, authority))
             place.say(own.waits_at(place.server or ""))
             try:
-                return take_part(manager, own)
+                return take_part(manager, own, own.changed)
+            except JoinsAnew:
+                place.say("the examples have changed: joining again with them")
+                own = member()
             except RankError:
                 place.say("the server is gone: joining again once it is there")
                 own = member()
