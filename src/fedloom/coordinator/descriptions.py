@@ -69,6 +69,7 @@ def who_holds_what(federation: Federation) -> dict[str, Any]:
         **({"arrives": plain(federation.arrives), "drift": plain(federation.drift)} if federation.changes else {}),
         **({"class_names": list(federation.train.classes)} if federation.train.classes else {}),
         **({"client_names": [named[k] for k in shown]} if (named := federation.partition.clients) else {}),
+        **({"events": events} if (events := _events(federation.train.remote or {})) else {}),
         "data": {
             "name": federation.train.name,
             "partition": federation.partition.name,
@@ -85,6 +86,11 @@ def who_holds_what(federation: Federation) -> dict[str, Any]:
             "mean": float(sizes.mean()),
         },
     }
+
+
+def _events(registry: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Return which devices came later, left or changed, and when; their registrations are in devices.json."""
+    return [{name: event[name] for name in ("round", "event", "client")} for event in registry.get("events", ())]
 
 
 def _lists_classes(federation: Federation) -> bool:

@@ -17,7 +17,7 @@ from fedloom.report.heterogeneity import Heterogeneity
 from fedloom.report.methods import Method
 from fedloom.report.number_table import amount, format_of, percent, whole, with_unit
 from fedloom.report.over_seeds import seeds_text
-from fedloom.report.printable import part, printable
+from fedloom.report.printable import client_names, part, printable
 from fedloom.report.problems import UNKNOWN
 from fedloom.report.standings import chance_text, listed, spread_text, standing_of, value_text
 from fedloom.report.sweeps import SweepResult
@@ -26,6 +26,10 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 _MOST_NAMED = 3  # problems in a title
+_SHOWN_CHANGES = 20  # of devices
+_CHANGES = {  # of a device, by the event of the registry
+    "came": "came", "removed": "was removed", "back": "was back", "renewed": "had other examples",
+}  # fmt: skip
 _OF_GLOBAL = ("global_", "forgetting", "in_local_", "out_local_")
 _BY_CLASS = ("in_local_accuracy", "out_local_accuracy")
 
@@ -215,6 +219,17 @@ def describe_holders(federation: dict[str, Any], heterogeneity: Heterogeneity) -
         f"Distance between a client's classes and those of all{' of these' * is_part} (total variation): "
         f"{heterogeneity.distance:.2f} on average; 0 is alike, 1 disjoint."
     )
+
+
+def describe_changes(federation: dict[str, Any]) -> str:
+    """Describe which devices came later, left or brought other examples, by a run's federation.json; "" for none."""
+    called, told = client_names(federation), list[str]()
+    for event in federation.get("events") or ():
+        round, client = part(event, "round"), part(event, "client")
+        if (what := _CHANGES.get(str(part(event, "event")))) and isinstance(round, int) and isinstance(client, int):
+            told.append(f"client {called.get(client, client)} {what} from round {round:,} on")
+    more = f"; and {len(told) - _SHOWN_CHANGES:,} changes more" * (len(told) > _SHOWN_CHANGES)
+    return f"Devices changed: {'; '.join(told[:_SHOWN_CHANGES])}{more}." if told else ""
 
 
 def _same(values: Iterator[object]) -> str:

@@ -311,6 +311,8 @@ def _federation(page: Page, methods: Sequence[Method]) -> None:
         page.note_missing("Not shown: no run has a federation.json.")
         return
     f = m.first.history.federation
+    if changed := sentences.describe_changes(f):
+        page.text(changed)
     if not m.has_classes:
         page.table(comparison.targets_of_clients(f), "Quartiles of the training targets of the first clients.")
         return

@@ -39,6 +39,8 @@ def test_a_device_that_comes_later_is_a_client_that_was_not_asked_before(words: 
     same(want.server, history.server, "the server state")
     assert history.metrics[-1]["personal_by_client"] == want.metrics[-1]["personal_by_client"]
     assert verify(place.out).whole
+    told = json.loads((place.out / "federation.json").read_text())
+    assert (told["clients"], told["events"]) == (4, [{"round": 4, "event": "came", "client": 3}])
     assert place.said == [f"from round 4 on: device {7:032x} (site7) comes as client 3"]
     assert [(line["round"], line["client"], line["name"]) for line in place.audit("came")] == [(4, 3, "site7")]
 
