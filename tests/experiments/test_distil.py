@@ -17,6 +17,7 @@ import fedloom as fl
 from colours import examples
 from commands import call, error, interrupted
 from fedloom.cli.parser import parser
+from fedloom.core.fold.execution import threads
 from fedloom.experiments import distil
 from fedloom.experiments.distil import asked, normalise_of, own_settings
 from fedloom.models import build
@@ -24,6 +25,7 @@ from small import DenseTiny
 
 MEAN, STD, TINY = 0.4, 0.25, (1, 2)  # the last: which models are DenseTiny, so that networks are not in turn
 QUICK = ["--set", "T_G=2", "--set", "nz=6", "--set", "ngf=4", "--set", "synthesis.batch_size=8"]
+QUICK += ["--set", "run.threads=1"]
 
 
 def inputs(x: Tensor) -> Tensor:
@@ -41,10 +43,11 @@ def market(tmp_path_factory: pytest.TempPathFactory) -> Path:
         of = torch.isin(train.y, torch.tensor([k, (k + 1) % 4]))
         x, y = inputs(train.x[of]), train.y[of]
         optimiser = torch.optim.Adam(net.parameters(), lr=0.01)
-        for _ in range(25):
-            optimiser.zero_grad()
-            F.cross_entropy(net(x), y).backward()
-            optimiser.step()
+        with threads(1):  # which wait for each other here
+            for _ in range(25):
+                optimiser.zero_grad()
+                F.cross_entropy(net(x), y).backward()
+                optimiser.step()
         torch.save(net.state_dict(), folder / f"seller-{k}.pt")
     as_bytes = [(part.x * 255).round().to(torch.uint8).numpy() for part in (train, test)]
     np.savez(folder / "data.npz", x_train=as_bytes[0], y_train=train.y, x_test=as_bytes[1], y_test=test.y)
@@ -220,7 +223,7 @@ def test_other_methods_have_the_same_ensemble(
     flags = words(market, tmp_path / "run", method=method, epochs="1", **public, **student)[: -len(QUICK)]
     if method == "fed_dafl":
         flags[2:4] = []
-    batch = ["--set", "synthesis.batch_size=8"] if method != "feddf" else []
+    batch = ["--set", "run.threads=1"] + (["--set", "synthesis.batch_size=8"] if method != "feddf" else [])
     status, said, err = call(capsys, *flags, *more, *batch)
     assert status == 0, err
     first = fl.History.read(tmp_path / "run").metrics[1]
