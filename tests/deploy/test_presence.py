@@ -146,6 +146,19 @@ def test_devices_are_known_before_the_run_begins_and_new_ones_after_it() -> None
     assert its.lines == [came, "lost: Kiel: its connection ended", came, "back: Bonn", f"joined: {'c' * 32}"]
 
 
+def test_a_device_that_comes_later_is_not_back() -> None:
+    """It waits until the run goes on with it."""
+    its = Heard()
+    its.audit("waits", BONN, name="Bonn", examples=7)
+    assert its.presence.snapshot()["devices"][1]["state"] == "connected"
+    rows = [Registration(id, (9,), (3,), (0,), (4,), "float32", name=name) for id, name in ((KIEL, "Kiel"), (BONN, ""))]
+    its.presence.expect(rows)
+    its.audit("came", BONN, round=8, client=1)
+    its.audit("joined", BONN, client=1, examples=9)
+    assert its.lines == ["registered: Bonn, 7 examples"]
+    assert [each["client"] for each in its.presence.snapshot()["devices"]] == [0, 1]
+
+
 def test_who_registers_and_is_not_taken_is_no_device_and_their_number_has_an_end(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -202,7 +215,7 @@ def test_a_round_brings_measures_and_the_end_its_reason() -> None:
 def test_the_log_has_names_and_not_what_is_told_beside_it(tmp_path: Path) -> None:
     its = Heard(tmp_path / "audit.jsonl")
     its.audit.tell("asked", KIEL, bytes=3)
-    its.audit("left", BONN, "its connection ended" * 99)
+    its.audit("left", BONN, "its connection ended" * 99, name="")
     lines = [json.loads(line) for line in (tmp_path / "audit.jsonl").read_text().splitlines()]
     assert [(line["event"], line["device"], line.get("name")) for line in lines] == [
         ("joined", KIEL, "Kiel"),

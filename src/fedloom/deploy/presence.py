@@ -197,7 +197,7 @@ class Presence:
     def _take(self, event: Mapping[str, Any], now: float) -> tuple[str, str] | None:
         """Take an event, and return the device and the line of the log that it makes; None if it makes none."""
         kind, id, why = event["event"], event["device"], event.get("why", "")
-        if kind in ("registered", "joined"):
+        if kind in ("registered", "waits", "joined"):
             if id not in self._devices and len(self._devices) >= MOST:
                 return None
             return self._arrive(self._devices.setdefault(id, Seen(id)), event, now)
@@ -227,7 +227,7 @@ class Presence:
         its.name = event.get("name") or its.name
         its.client, its.examples = event.get("client", its.client), event.get("examples", its.examples)
         self._failing.discard(its.id)
-        if event["event"] == "registered":
+        if event["event"] != "joined":
             return its.id, f"registered: {its.label}, {its.examples} examples"
         if not self.has_begun or was_there:
             return None

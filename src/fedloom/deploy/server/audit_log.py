@@ -41,6 +41,6 @@ class Audit:
         line: dict[str, Any] = {"time": datetime.now(UTC).isoformat(timespec="milliseconds"), "event": event}
         line |= {"device": device[:80]} | ({"name": name} if (name := self.names.get(device)) else {})
         line |= {"why": reason[:_LONGEST]} if reason is not None else {}
-        line |= fields
+        line |= {name: value for name, value in fields.items() if value != ""}
         self.hear(line)
         return line

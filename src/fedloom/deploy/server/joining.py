@@ -188,7 +188,7 @@ class Admission:
             fleet.refuse(rank, self.closed, data)
         else:
             fleet.waiting[rank] = counted
-            fleet.audit("waits", entry.id, examples=sum(entry.train))
+            fleet.audit("waits", entry.id, name=entry.name, examples=sum(entry.train))
 
     def welcome(self, rank: int, id: str) -> None:
         """Send a device of the registry its number, its architecture and its token."""
