@@ -92,6 +92,7 @@ def test_a_killed_server_follows_its_log(every: int, tmp_path: Path, monkeypatch
     ours.begin(OTHER)
     history = ours.run(resume=True)
     assert ours.log()[: len(before)] == before
+    assert [line["version"] for line in ours.log()] == [*range(7)]  # none was begun anew
     asked = [(k, since) for k, since in ours.wires.asked if since < 5]
     assert asked == sorted({*asked}, key=asked.index)  # each once
     assert {(0, 4), (1, 2)} <= {*asked}  # who came in the version that was begun
@@ -105,6 +106,7 @@ def test_a_slow_device_does_not_hold_up_the_others(tmp_path: Path) -> None:
     assert all(2 not in record["clients"] for record in history.metrics[1:])
     assert len(history.metrics) == 7
     assert [k for k, _ in ours.wires.asked].count(2) == 1
+    assert '"lost"' not in (tmp_path / "audit.jsonl").read_text()  # nobody asks it to be evaluated
     assert all(2 not in record["personal_by_client"] for record in history.metrics[1:])
     same(history, ours.replayed())
 
@@ -215,10 +217,10 @@ def test_where_all_decline_the_server_waits_no_longer_than_for_devices(tmp_path:
     ours = Arriving(tmp_path, FEDAVG, (), rounds=2)
     for device in ours.devices:
         device.monitor, device.start_limits = lambda: Reading(battery=0.1), Limits(battery=0.5)
-    ours.fleet.wait = 0.1
-    with pytest.raises(RankError, match=r"no device has answered within 0.1 s: continue with --resume"):
+    ours.fleet.wait = 0.5
+    with pytest.raises(RankError, match=r"no device has answered within 0.5 s: continue with --resume"):
         ours.run()
-    assert (tmp_path / "audit.jsonl").read_text().count("battery is 0.1, at least 0.5 is asked for") >= 6
+    assert (tmp_path / "audit.jsonl").read_text().count("battery is 0.1, at least 0.5 is asked for") > 6
 
 
 def test_fewer_devices_than_a_version_takes_make_it_of_those_that_are_there(tmp_path: Path) -> None:
