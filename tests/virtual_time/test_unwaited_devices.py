@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import functools
+import threading
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -13,9 +16,12 @@ from arriving import Arriving
 from fedloom.coordinator.history import History
 from fedloom.core.errors import RankError, SettingError, SettingWarning
 from fedloom.deploy.device import Limits, Reading
+from fedloom.deploy.server.audit_log import Audit
+from fedloom.deploy.server.fleet import RankFleet
 from fedloom.storage.codec import digest
 from fedloom.virtual_time import unwaited_devices
 from fedloom.virtual_time.unwaited_devices import RealArrivals, UnwaitedDevices
+from flower_in_memory import Flower, serve
 from tiny import LOCAL
 
 ORDER = (3, 1, 0, 2, 2, 4, 5, 3, 1, 1, 0)
@@ -229,6 +235,38 @@ def test_fewer_devices_than_a_version_takes_make_it_of_those_that_are_there(tmp_
         del ours.fleet.ranks[ours.registry.names[k]]
     history = ours.run()
     assert [record["clients"] for record in history.metrics[1:]] == [[4, 5], [4, 5]]
+    same(history, ours.replayed())
+
+
+@pytest.mark.slow
+def test_over_flower_a_slow_device_is_not_waited_for_either(tmp_path: Path) -> None:
+    """Devices in threads, each behind its relay; one takes so long that others answer many times meanwhile."""
+    ours, flower, alone = Arriving(tmp_path, FEDAVG, (), rounds=12), Flower(6), threading.Lock()
+    names = ours.registry.names
+
+    def answer(k: int, data: bytes) -> bytes:
+        if data == b"hello":
+            return names[k].encode()
+        if k == 2 and b'"local_update"' in data:
+            time.sleep(3.0)
+        with alone:  # they share their networks
+            return bytes(ours.devices[k](data))
+
+    for k in range(6):
+        serve(flower.servers[k], functools.partial(answer, k))
+    fleet = RankFleet(flower.connections, Audit(tmp_path / "audit.jsonl"))
+    fleet.names, fleet.tokens = names, ours.fleet.tokens
+    answers = fleet.handshake(b"hello", 30, lambda got: len(got) == 6)
+    fleet.ranks = {name.decode(): rank for rank, name in answers.items()}
+    ours.fleet = fleet
+    try:
+        history = ours.run()
+    finally:
+        flower.close()
+    came = [k for version in ours.arrivals() for k, _ in version]
+    assert any(2 in line["started"] for line in ours.log()[:-1])
+    assert came.count(2) < 3
+    assert len(came) == 24
     same(history, ours.replayed())
 
 

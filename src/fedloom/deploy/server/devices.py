@@ -94,7 +94,7 @@ class Devices(Engine):
         self._has_states = any(tree.leaves(self.runtime.fresh(k)) for k in one_of_each)
 
     def answers(self, call: Call, clients: Sequence[int], send: Send) -> Iterator[tuple[Request, Any, Answer]]:
-        if call.exchange == EVALUATING and self.started is not None:
+        if self.started is not None and call.exchange == EVALUATING:
             clients = self.started.idle(clients)
         if (link := self.adding) is None or call.exchange == EVALUATING:
             yield from in_order(clients, self._ask_devices(call, clients, send))
