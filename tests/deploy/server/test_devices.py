@@ -799,6 +799,7 @@ def test_answers_are_used_in_the_order_of_clients_whoever_comes_first() -> None:
         engine: Any = SimpleNamespace(
             options=Options(),
             adding=None,
+            started=None,
             _ask_devices=lambda *_: iter([(SimpleNamespace(clients=(k,)), None, values[k]) for k in arriving]),
         )
         return [request.clients[0] for request, _, _ in Devices.answers(engine, Any, clients, Any)]
