@@ -31,7 +31,7 @@ class Heard:
             self.presence.expect([Registration(KIEL, (9,), (3,), (0,), (4,), "float32", name="Kiel")])
 
     def join(self) -> None:
-        self.audit("joined", KIEL, client=0, examples=9, model="logistic")
+        self.audit("joined", KIEL, client=0, examples=9, model="logistic", fedloom="0.2.0")
 
     @property
     def kiel(self) -> dict[str, Any]:

@@ -107,7 +107,7 @@ class EventLines:
 class Presence:
     """The devices of a server, as its events say it.
 
-    `say`: prints a line of the server's log. `rounds`: of the run. `version`: of fedloom, which whoever joins has too.
+    `say`: prints a line of the server's log. `rounds`: of the run. `version`: of fedloom here.
     `clock`: seconds since 1970. `least`: devices with which the run begins.
     """
 
@@ -223,15 +223,19 @@ class Presence:
         is_new = its.state == AWAITED and its.client is None
         was_there, its.state = its.state == CONNECTED, CONNECTED
         its.since = its.since if was_there and its.since is not None else now
-        its.heard, its.version = now, self._version
+        its.heard, its.version = now, event.get("fedloom") or its.version
         its.name = event.get("name") or its.name
         its.client, its.examples = event.get("client", its.client), event.get("examples", its.examples)
         self._failing.discard(its.id)
         if event["event"] != "joined":
-            return its.id, f"registered: {its.label}, {its.examples} examples"
+            return its.id, f"registered: {its.label}, {its.examples} examples{self._other(its)}"
         if not self.has_begun or was_there:
             return None
-        return its.id, f"{'joined' if is_new else 'back'}: {its.label}"
+        return its.id, f"{'joined' if is_new else 'back'}: {its.label}{self._other(its)}"
+
+    def _other(self, its: Seen) -> str:
+        """Return in words which version a device has, where it is not that of the server."""
+        return f", with fedloom {its.version}, and here {self._version}" * (its.version not in ("", self._version))
 
     def _count(self, its: Seen, kind: str, event: Mapping[str, Any], now: float) -> str | None:
         """Take an event of a known device, and return its line."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Annotated, Any
 
 import numpy as np
@@ -37,6 +37,10 @@ _WORDS = {  # for entries of a registration, where their names are not those tha
     "target_shape": "shapes of a target", "statistics_digest": "digests of the statistics", "inputs": "kinds of inputs",
     "vocabulary": "numbers of tokens", "model": "architectures", "name": "names", "id": "an id",
 }  # fmt: skip
+# Of what server and device send each other. It is raised where a message changes, or what a device computes of one: so
+# versions of fedloom with the same number work together (tests/deploy/test_message_version.py).
+MESSAGES = 1
+_UNSAID = "of a version that it does not say"
 _Number = Annotated[int, Ge(0), Le((1 << 40) - 1)]
 _BY_CLASS = JsonType(
     Annotated[listed(_Number), Len(1, MAX_CLASSES)], f"a list of 1 to {MAX_CLASSES:,} whole numbers below 2**40"
@@ -69,25 +73,36 @@ def check_id(id: Any, whose: str) -> str:
 
 
 def versions() -> dict[str, str]:
-    """Return what must be the same on both sides: the version of fedloom, and the first number of PyTorch's."""
+    """Return what each side says of itself: the versions of fedloom, of its messages, and PyTorch's first number."""
     from fedloom import __version__
 
-    return {"fedloom": __version__, "PyTorch": torch.__version__.partition(".")[0]}
+    return {"fedloom": __version__, "messages": str(MESSAGES), "PyTorch": torch.__version__.partition(".")[0]}
 
 
-def check_versions(theirs: Any, whose: str, own: str) -> None:
-    """Raise RefusedError unless the other side has the versions of this one.
+def check_versions(theirs: Any, whose: str, own: str) -> str:
+    """Return the version of fedloom of the other side, whose messages and PyTorch are those of this one.
 
-    `theirs`: what it says. `whose` and `own`: the two sides in words.
+    Args:
+        theirs: what it says.
+        whose: the other side in words.
+        own: this side in words.
+
+    Raises:
+        RefusedError: it has others.
     """
-    for name, here in versions().items():
-        there = theirs.get(name) if isinstance(theirs, dict) else None
-        if there != here:
-            is_said = isinstance(there, str) and there.isprintable()
-            has = f"{name} {there:.40}" if is_said else f"a version of {name} that it does not say"
+    here = versions()
+    said = (
+        {n: v for n, v in theirs.items() if isinstance(v, str) and v.isprintable()} if isinstance(theirs, dict) else {}
+    )
+    there = said.get("fedloom", _UNSAID)[:40]
+    for name, what in (("messages", "messages of version"), ("PyTorch", "PyTorch")):
+        if said.get(name) != here[name]:
+            has = f"{what} {said[name]:.40}" if name in said else f"{name} {_UNSAID}"
             raise RefusedError(
-                f"{whose} has {has}, and {own} {name} {here}: both sides need the same, so install one of them on both"
+                f"{whose} has fedloom {there} with {has}, and {own} fedloom {here['fedloom']} with {what} "
+                f"{here[name]}: both sides need the same, so install one of them on both"
             )
+    return there
 
 
 def check_device_name(name: Any) -> str:
@@ -145,6 +160,7 @@ class Registration:
         vocabulary: number of tokens, or of classes, where there is a target for each place of a sequence or each pixel
             of an image; else 0.
         name: what people call it; "" where it has none.
+        fedloom: version of fedloom there, as it says now; it may be another one when the device joins again.
     """
 
     id: str
@@ -163,6 +179,7 @@ class Registration:
     inputs: Any = None
     vocabulary: int = 0
     name: str = ""
+    fedloom: str = field(default="", compare=False)
 
     @classmethod
     def of(cls, fields: Any) -> Registration:
@@ -226,7 +243,7 @@ class Registration:
 
     def differences(self, other: Registration) -> str:
         """Return in which entries two registrations differ, in words; names are quoted, since devices sent them."""
-        pairs = ((f.name, getattr(self, f.name), getattr(other, f.name)) for f in fields(self))
+        pairs = ((f.name, getattr(self, f.name), getattr(other, f.name)) for f in fields(self) if f.compare)
         changed = [f"{_WORDS.get(n, n)} were {a!r:.60} and are {b!r:.60}" for n, a, b in pairs if a != b]
         return "; ".join(changed)
 
@@ -252,7 +269,8 @@ class Registration:
 
     def described(self) -> dict[str, Any]:
         """Return the registration as JSON has it; later entries are left out where they are unused."""
-        return {n: _plain(v) for n, v in asdict(self).items() if n not in _LATE or v != getattr(type(self), n)}
+        kept = {n: v for n, v in asdict(self).items() if n != "fedloom"}
+        return {n: _plain(v) for n, v in kept.items() if n not in _LATE or v != getattr(type(self), n)}
 
     @property
     def target_kind(self) -> tuple[torch.dtype, tuple[int, ...]]:

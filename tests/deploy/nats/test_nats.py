@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
@@ -14,10 +15,12 @@ import pytest
 pytest.importorskip("nats", reason="nats-py is not installed: pip install '.[nats]'")
 pytest.importorskip("cryptography", reason="cryptography is not installed")
 
+import fedloom
 import launching
 from federation_processes import Federation, events, secured
 from fedloom.cli.main import main
 from fedloom.deploy.nats.nats_server import make_key, program
+from fedloom.deploy.registration import MESSAGES
 from fedloom.deploy.status_file import STATUS, read_status
 from two_folders import lines, of_loop, written
 
@@ -58,6 +61,48 @@ def test_a_federation_with_tls_and_keys_has_the_bits_of_the_loop(algorithm: str,
     assert events(folder).count("joined") == 2
     assert "the run is over" in federation.text("device0")
     assert federation.left() == []
+
+
+def another_version(folder: Path, version: str, messages: int = MESSAGES) -> Path:
+    """Return a folder with a copy of fedloom of another version, as it would be installed."""
+    shutil.copytree(Path(fedloom.__file__).parent, folder / "fedloom", ignore=shutil.ignore_patterns("__pycache__"))
+    for name, old, new in (
+        ("__init__.py", f'__version__ = "{fedloom.__version__}"', f'__version__ = "{version}"'),
+        ("deploy/registration.py", f"MESSAGES = {MESSAGES}\n", f"MESSAGES = {messages}\n"),
+    ):
+        text = (folder / "fedloom" / name).read_text()
+        assert text.count(old) == 1
+        (folder / "fedloom" / name).write_text(text.replace(old, new))
+    return folder
+
+
+def test_versions_with_the_same_messages_work_together_and_a_run_goes_on_under_the_next(
+    federation: Federation, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = federation.folder
+    simulated, metrics = written(folder, rounds=6), folder / "out" / "metrics.jsonl"
+    certs = secured(folder, "nats", [0, 1, 2])
+    newer, other = another_version(folder / "newer", "9.1"), another_version(folder / "other", "9.2", MESSAGES + 1)
+    server = federation.serve(*certs)
+    federation.join(0)
+    monkeypatch.setenv("PYTHONPATH", str(other))
+    (folder / "data2").symlink_to(folder / "data1")
+    federation.join(2)
+    federation.until(lambda: "both sides need the same" in flat(federation, "device2"))
+    told = f"has fedloom 9.2 with messages of version {MESSAGES + 1}, and the server fedloom {fedloom.__version__} with"
+    assert f"{told} messages of version {MESSAGES}: both" in flat(federation, "device2")
+    assert told in flat(federation, "server")
+    monkeypatch.setenv("PYTHONPATH", str(newer))
+    federation.join(1)
+    federation.until(lambda: metrics.exists() and metrics.read_text().count("\n") > 2)
+    assert f"with fedloom 9.1, and here {fedloom.__version__}" in flat(federation, "server")
+    server.kill()
+    server.wait()
+    federation.serve(*certs, "--resume")
+    federation.until(lambda: federation.processes["server"].poll() is not None)
+    assert f"was started with fedloom {fedloom.__version__}, this is 9.1" in flat(federation, "server")
+    assert f"with fedloom {fedloom.__version__}, and here 9.1" in flat(federation, "server")
+    assert metrics.read_bytes() == of_loop(folder, simulated)
 
 
 def test_three_devices_under_masks_have_the_bits_of_the_simulation(federation: Federation) -> None:

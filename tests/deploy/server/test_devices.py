@@ -793,7 +793,7 @@ def test_a_run_has_the_devices_with_which_it_began(tmp_path: Path) -> None:
 
 def test_answers_are_used_in_the_order_of_clients_whoever_comes_first() -> None:
     """So sums over devices have the same last bit; a second answer is dropped, and who is lost is left out."""
-    values = {2: 1e16, 3: 1.0, 5: -1e16, 8: 3.3}
+    values, call = {2: 1e16, 3: 1.0, 5: -1e16, 8: 3.3}, Call("local_update", (), 0, 0, 0.1)
 
     def used(arriving: Sequence[int], clients: Sequence[int] = (2, 3, 4, 5, 8)) -> list[int]:
         engine: Any = SimpleNamespace(
@@ -802,7 +802,7 @@ def test_answers_are_used_in_the_order_of_clients_whoever_comes_first() -> None:
             started=None,
             _ask_devices=lambda *_: iter([(SimpleNamespace(clients=(k,)), None, values[k]) for k in arriving]),
         )
-        return [request.clients[0] for request, _, _ in Devices.answers(engine, Any, clients, Any)]
+        return [request.clients[0] for request, _, _ in Devices.answers(engine, call, clients, Any)]
 
     for arriving in itertools.permutations(values):
         assert used(arriving) == [2, 3, 5, 8]

@@ -186,7 +186,11 @@ class Membership:
         """
         if "versions" not in message:
             check_versions(None, "the server", "this device")
-        return bool(message["versions"] == versions())
+        try:
+            check_versions(message["versions"], "the server", "this device")
+        except RefusedError:
+            return False
+        return True
 
     def _introduce(self) -> bytes:
         """Return who this device is, without examples, for a server that will refuse it."""

@@ -110,6 +110,7 @@ class RankFleet(Fleet):
     def __init__(self, manager: Connections, audit: Audit) -> None:
         self.numbers = itertools.count(1)
         self.waiting: dict[int, Registration] = {}
+        self.versions: dict[str, str] = {}  # of fedloom, by id of a device
         self.manager, self.audit = manager, audit
         self.names, self.tokens = (), {}
         self.ranks: dict[str, int] = {}  # of connected devices

@@ -75,8 +75,8 @@ def register_devices(
         for rank, data in [(rank, data) for rank, data in answers.items() if rank not in ids]:
             try:
                 its = _read_new_registration(data, (), start, moments, fleet.manager.name_of(rank))[0]
-                ids[rank] = its.id
-                fleet.audit.tell("registered", its.id, name=its.name, examples=sum(its.train))
+                ids[rank], fleet.versions[its.id] = its.id, its.fedloom
+                fleet.audit.tell("registered", its.id, name=its.name, examples=sum(its.train), fedloom=its.fedloom)
             except RefusedError as error:  # it would wait for nothing
                 del answers[rank]
                 refused_at_once.add(rank)
@@ -178,6 +178,7 @@ class Admission:
                 data, there, self._start, self._moments, fleet.manager.name_of(rank)
             )
             counted = _with_cap(fleet, registration, self.registry.cap)
+            fleet.versions[counted.id] = counted.fedloom
             entry = _admitted(self.registry, fleet, rank, counted, statistics)
         except RefusedError as error:
             fleet.refuse(rank, str(error), data)
@@ -188,7 +189,7 @@ class Admission:
             fleet.refuse(rank, self.closed, data)
         else:
             fleet.waiting[rank] = counted
-            fleet.audit("waits", entry.id, name=entry.name, examples=sum(entry.train))
+            fleet.audit("waits", entry.id, name=entry.name, examples=sum(entry.train), fedloom=counted.fedloom)
 
     def welcome(self, rank: int, id: str) -> None:
         """Send a device of the registry its number, its architecture and its token."""
@@ -309,7 +310,8 @@ def _send_welcome(fleet: RankFleet, registry: Registry, rank: int, id: str, publ
         fleet.send_notice(rank, fleet.public)
     if fleet.start is not None:
         fleet.offer(rank)
-    fleet.audit("joined", id, client=client, examples=sum(registration.train), model=registration.model)
+    its = {"client": client, "examples": sum(registration.train), "model": registration.model}
+    fleet.audit("joined", id, **its, fedloom=fleet.versions.get(id, ""))
 
 
 def _check_cap(cap: int | None, previous: Registry | None) -> None:
@@ -344,8 +346,8 @@ def _read_registration(data: bytes, start: bool = False) -> tuple[Registration, 
         message = parse(data, MAX_BYTES)
     except ValueError as error:
         raise RefusedError(f"it has not registered: {error!s:.80}") from None
-    check_versions(message.get("versions"), "this device", "the server")
-    registration = replace(Registration.of(message), statistics_digest="")
+    there = check_versions(message.get("versions"), "this device", "the server")
+    registration = replace(Registration.of(message), statistics_digest="", fedloom=there)
     if start and message.get("start") is not True:
         raise RefusedError(
             f"device {registration.label} has an earlier version of fedloom, which cannot be sent a start: "
