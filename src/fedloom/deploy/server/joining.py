@@ -310,8 +310,10 @@ def _send_welcome(fleet: RankFleet, registry: Registry, rank: int, id: str, publ
         fleet.send_notice(rank, fleet.public)
     if fleet.start is not None:
         fleet.offer(rank)
-    its = {"client": client, "examples": sum(registration.train), "model": registration.model}
-    fleet.audit("joined", id, **its, fedloom=fleet.versions.get(id, ""))
+    fleet.audit(
+        "joined", id, client=client, examples=sum(registration.train), model=registration.model,
+        fedloom=fleet.versions.get(id, ""),
+    )  # fmt: skip
 
 
 def _check_cap(cap: int | None, previous: Registry | None) -> None:
