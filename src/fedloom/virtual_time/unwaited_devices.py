@@ -238,7 +238,7 @@ class RealArrivals:
         passed, named = {*started}, list[int]()
         size, since_when = self.ends.size, time.monotonic()
         latest = math.inf if self.ends.seconds is None else since_when + self.ends.seconds
-        idle, first = since_when, True
+        idle, first = math.inf, True  # since when nobody is there, but for those who do not answer
         while True:
             free, now = self._requests.free(), time.monotonic()
             for k in [k for k in there if k not in self._asked]:
@@ -259,10 +259,10 @@ class RealArrivals:
             if arrivals and (not there or now >= latest):
                 break
             if not there:
+                idle = min(idle, now)
                 self._wait(idle)
                 passed.clear()
                 continue
-            idle = now
             if (found := self._next(LOOK if now >= latest else min(LOOK, latest - now))) is None:
                 continue
             k, answer = found
