@@ -46,6 +46,7 @@ class InTurn(InProcess):
             return super().post(rank, message)
         client = rank - 1
         self.asked.append((client, head["round"]))
+        assert len(self.asked) < 1000, "it asks without end"
         if client in self.gone:
             self.failures[rank] = "it was killed"
         elif (answer := self.answering[client](message)) is not None:

@@ -223,8 +223,8 @@ def test_where_all_decline_the_server_waits_no_longer_than_for_devices(tmp_path:
     ours = Arriving(tmp_path, FEDAVG, (), rounds=2)
     for device in ours.devices:
         device.monitor, device.start_limits = lambda: Reading(battery=0.1), Limits(battery=0.5)
-    ours.fleet.wait = 0.5
-    with pytest.raises(RankError, match=r"no device has answered within 0.5 s: continue with --resume"):
+    ours.fleet.wait = 0.2
+    with pytest.raises(RankError, match=r"no device has answered within 0.2 s: continue with --resume"):
         ours.run()
     assert "battery is 0.1, at least 0.5 is asked for" in (tmp_path / "audit.jsonl").read_text()
     assert len(ours.wires.asked) > 6  # each of them more than once
