@@ -20,7 +20,6 @@ import subprocess
 import sys
 import tarfile
 import tempfile
-import tokenize
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -40,16 +39,16 @@ _LOADED = "import sys, fedloom; fedloom.run; print(*(m for m in sys.modules if m
 
 def code(text: str) -> int:
     """Return how many lines have code; blank ones, comments, imports and docstrings have none."""
-    nothing = {tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER}
-    tokens = tokenize.generate_tokens(io.StringIO(text).readline)
-    lines = {n for t in tokens if t.type not in nothing for n in range(t.start[0], t.end[0] + 1)}
+    written = enumerate(map(str.strip, text.splitlines()), 1)
+    lines = {n for n, line in written if line and line[0] != "#"}
+    strings, nothing = set[int](), set[int]()
     for node in ast.walk(ast.parse(text)):
-        alone = (
-            isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str)
-        )
-        if alone or isinstance(node, ast.Import | ast.ImportFrom):
-            lines -= {*range(node.lineno, (node.end_lineno or node.lineno) + 1)}
-    return len(lines)
+        match node:
+            case ast.Expr(ast.Constant(str())) | ast.Import() | ast.ImportFrom():
+                nothing.update(range(node.lineno, (node.end_lineno or 0) + 1))
+            case ast.Constant() | ast.JoinedStr() if node.end_lineno != node.lineno:
+                strings.update(range(node.lineno, (node.end_lineno or 0) + 1))  # whose lines may be blank
+    return len((lines | strings) - nothing)
 
 
 def imported(tree: ast.AST, modules: set[str]) -> set[str]:

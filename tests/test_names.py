@@ -49,6 +49,15 @@ def test_names_that_are_shared_still_are() -> None:
     assert not alone, f"SHARED names what stands in one place only: {alone}"
 
 
+def test_no_two_files_of_tests_share_a_name() -> None:
+    """pytest collects one of them alone, and calls the other a mismatch."""
+    found: dict[str, list[str]] = defaultdict(list)
+    for root in (Path(__file__).parent, Path(__file__).parents[1] / "papers/tests"):
+        for path in sorted(root.rglob("test_*.py")):
+            found[path.name].append(str(path.relative_to(root.parent)))
+    assert not {name: where for name, where in found.items() if len(where) > 1}, "rename one after what it tests"
+
+
 @pytest.mark.slow
 def test_no_module_only_hands_on_names_of_another() -> None:
     """A package's `__init__` may; a module that defines nothing is a second name for what stands elsewhere."""

@@ -51,6 +51,7 @@ def test_the_noise_of_a_run_is_that_of_its_checkpoint(tmp_path: Path, monkeypatc
     assert promise.noise == accountant.noise_for(4.0, 2, promise.rate, 1e-2)
 
 
+@pytest.mark.slow
 def test_runs_that_promised_nothing_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     made = trained(tmp_path, f"{tables(tmp_path)[0]}?{LABEL}")
     assert error(capsys, "analyse", str(made), "audit").startswith(
@@ -58,6 +59,7 @@ def test_runs_that_promised_nothing_are_refused(tmp_path: Path, capsys: pytest.C
     )
 
 
+@pytest.mark.slow
 def test_what_uploads_nothing_is_refused(tmp_path: Path) -> None:
     words = {"privacy": "central:noise=1,delta=1e-2,clip=0.5"}
     made = trained(tmp_path, f"{tables(tmp_path)[0]}?{LABEL}", algorithm="local_only", run=words)

@@ -549,6 +549,7 @@ def test_floating_point_targets_are_not_classes() -> None:
         run(FedAvg(local=LOCAL), parts, linear, RunSettings(cohort_size=1))
 
 
+@pytest.mark.slow
 def test_threads_are_set_for_the_run_alone() -> None:
     before = torch.get_num_threads()
     seen: list[int] = []

@@ -279,6 +279,7 @@ def test_statistics_of_batchnorm_and_weights_travel_as_they_are() -> None:
     assert not same(ends[0].params, ends[1].params)
 
 
+@pytest.mark.slow
 def test_new_clients_and_replays_know_encoders(tmp_path: Path) -> None:
     made = dataclasses.replace(
         job(TopK(0.3), algorithm=fl.PFedSD(local=LOCAL)), new=fl.NewClients(1), settings=SETTINGS

@@ -64,6 +64,7 @@ def test_masks_of_arrays_have_numbers_and_are_the_models(run: Path, tmp_path: Pa
     assert (tmp_path / "said/000039.png").is_file()
 
 
+@pytest.mark.slow
 def test_new_images_with_masks_are_measured(run: Path, tmp_path: Path) -> None:
     x, y = (each[12:52] for each in images())
     np.savez(tmp_path / "new.npz", x=x, y=y)

@@ -79,6 +79,7 @@ def test_the_best_round_of_an_error_is_the_lowest(runs: Path) -> None:
     assert history.validated_round == int(np.argmin(history.series("val_rmse")))
 
 
+@pytest.mark.slow
 def test_shares_of_another_task_are_percentages(runs: Path) -> None:
     found = summary(runs / "labels")
     assert "Global label accuracy in %, mean ± standard deviation" in found.markdown()

@@ -75,6 +75,7 @@ def test_engines_agree_on_scores() -> None:
         np.testing.assert_array_equal(values[2], values[0])
 
 
+@pytest.mark.slow
 def test_a_regression_is_recorded_in_the_unit_of_its_target(tmp_path: Path) -> None:
     rng = np.random.default_rng(2)
     federation = people((1000 + 50 * rng.normal(size=190)).astype(np.float32), 1)

@@ -134,6 +134,7 @@ class Normed(nn.Module):
         return self.out(self.norm(10 * x))  # type: ignore[no-any-return]
 
 
+@pytest.mark.slow
 def test_variances_stay_above_zero_and_counters_stay_whole() -> None:
     """A variance plus the difference of two others may be below 0: buffers are mixed. Counters have no weight."""
     kinds = ("fedbuff:size=1,staleness=constant", "fedbuff:size=1")
@@ -145,6 +146,7 @@ def test_variances_stay_above_zero_and_counters_stay_whole() -> None:
     assert torch.equal(whole["norm.num_batches_tracked"], weighed["norm.num_batches_tracked"])
 
 
+@pytest.mark.slow
 def test_bounds_are_of_differences_and_rules_of_what_they_make_of_the_newest_model() -> None:
     """Clipping comes before the weight of age; with a bound of nearly 0 the model hardly moves, however old."""
     history = job(bound="clip:1e-6").run()

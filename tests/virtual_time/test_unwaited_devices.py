@@ -105,6 +105,7 @@ def test_a_killed_server_follows_its_log(every: int, tmp_path: Path, monkeypatch
     same(history, ours.replayed())
 
 
+@pytest.mark.slow
 def test_a_slow_device_does_not_hold_up_the_others(tmp_path: Path) -> None:
     ours = Arriving(tmp_path, FEDAVG, ORDER, eval_every=1)
     ours.wires.silent = {2}

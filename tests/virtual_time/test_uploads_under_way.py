@@ -178,6 +178,7 @@ def test_nobody_trains_twice_from_one_version() -> None:
 # ---- engines, and runs that are killed
 
 
+@pytest.mark.slow
 def test_a_stack_agrees_with_the_loop() -> None:
     loop, stack = job(rounds=5).run(), job(rounds=5, engine="stacked").run()
     assert np.allclose(loop.series("global_loss"), stack.series("global_loss"), rtol=1e-9)
@@ -288,6 +289,7 @@ def test_what_is_late_is_a_difference_where_downloads_are_encoded(kind: str) -> 
     assert (4 * small.series("bytes_down") == plain.series("bytes_down")).all()
 
 
+@pytest.mark.slow
 def test_gradients_are_scaled_and_not_moved() -> None:
     """FedMeta uploads gradients: differences already, which FedAsync has no model to mix from."""
     made = job(fl.FedMeta(local=LOCAL), rounds=8)

@@ -55,7 +55,7 @@ def test_a_device_says_an_error_once_and_joins_again_without_enrolling_again(
             raise RankError(errors.pop())
         return SimpleNamespace(end=lambda: None)
 
-    def take_part(connection: Any, member: Any) -> bool:
+    def take_part(connection: Any, member: Any, *changed: Any) -> bool:
         if (end := ends.pop(0)) is None:
             raise RankError("gone")
         return end
@@ -72,7 +72,7 @@ def test_a_device_says_an_error_once_and_joins_again_without_enrolling_again(
     monkeypatch.setattr(OverNats, "new_key", lambda self, folder: (folder / "key", "PUBLIC"))
     joining: Any = SimpleNamespace(key=None, name="device1", begins="begins")
     place = DevicePlace(state=tmp_path, say=said.append, server="here:8443", joining=joining)
-    member: Any = SimpleNamespace(name="device1", waits_at=lambda server: f"waiting at {server}")
+    member: Any = SimpleNamespace(name="device1", waits_at=lambda server: f"waiting at {server}", changed=lambda: False)
     assert OverNats().join(place, lambda: member) is True
     assert said == [
         "key of this device: PUBLIC", "no route; trying again", "waiting at here:8443",

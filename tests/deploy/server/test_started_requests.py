@@ -58,6 +58,7 @@ def test_answers_wait_until_they_are_taken(tmp_path: Path) -> None:
     assert asking.take(0.0) is None
 
 
+@pytest.mark.slow
 def test_a_place_is_given_away_after_the_deadline_and_the_late_answer_dropped(tmp_path: Path) -> None:
     asking = Asking(tmp_path, deadline=0.05)
     asking.ours.wires.silent = {3}
@@ -83,6 +84,7 @@ def test_what_may_not_be_is_refused_and_who_is_gone_can_come_again(tmp_path: Pat
     assert asking.requests.free() == {0, 2, 3, 4, 5}
 
 
+@pytest.mark.slow
 def test_a_device_keeps_the_state_that_the_newest_checkpoint_names(tmp_path: Path) -> None:
     """A state of version 2 that was accepted in round 6 is in no checkpoint before the one after that."""
     asking = Asking(tmp_path, fl.PFedSD(local=LOCAL))
