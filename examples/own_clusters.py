@@ -90,7 +90,9 @@ def least_alike(directions: Tensor) -> tuple[Tensor, Tensor]:
     """Of directions [n, d], the two with the smallest product, [d] each; of none 0, so that nothing is cut."""
     if not len(directions):
         return directions.new_zeros(2, directions.shape[1]).unbind()
-    a, b = divmod(int((directions @ directions.T).argmin()), len(directions))
+    n = len(directions)
+    once = torch.ones(n, n, dtype=torch.bool).triu(1)  # each pair, whose two products may differ in the last digit
+    a, b = divmod(int((directions @ directions.T).masked_fill(~once, torch.inf).argmin()), n)
     return directions[a], directions[b]
 
 
