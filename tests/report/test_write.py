@@ -265,7 +265,8 @@ def test_text_from_files_is_escaped_everywhere(tmp_path: Path) -> None:
     raw = (tmp_path / "out/report.html").read_text(encoding="utf-8")
     for bad in ("<script>alert", "<img", "<q>", "<i>", "<u>", "<s>", "\x07"):
         assert bad not in raw, bad
-    assert re.findall(r"<script[^>]*>", raw) == ['<script type="application/json">', "<script>"]
+    data = '<script type="application/json"'
+    assert re.findall(r"<script[^>]*>", raw) == [f'{data} class="axes" data-prefix="">', f"{data}>", "<script>"]
     numbers = raw.partition('<script type="application/json">')[2].partition("</script>")[0]
     assert "<" not in numbers
     assert "alert" in json.dumps(json.loads(numbers))
