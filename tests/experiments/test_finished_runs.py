@@ -94,9 +94,11 @@ def test_a_best_round_that_is_not_there_is_refused_with_the_remedy(
 ) -> None:
     run, file = str(tmp_path / "run"), str(tmp_path / "model.pt")
     said = error(capsys, "run", *BEST, "--out", run, "--keep-best")
-    assert said.startswith("keep_best chooses a round by val_accuracy, on validation examples, which this federation ")
+    assert said.startswith(
+        "--keep-best chooses a round by val_accuracy, on validation examples, which this federation "
+    )
     said = error(capsys, "run", *BEST, "--val-fraction", "0.2", "--keep-best")
-    assert said.startswith("keep_best keeps a checkpoint, and a run without a directory has none: give directory")
+    assert said.startswith("--keep-best keeps a checkpoint, and a run without a directory has none: give directory")
     call(capsys, "run", *BEST, "--rounds", "2", "--out", run)
     for command in (["export", run, file, "--at", "best"], ["replay", run, "best"]):
         said = error(capsys, *command)
