@@ -368,7 +368,8 @@ def test_a_comparison_keeps_its_order_and_its_names(
         (["--name", "a=b", "--name", "a=c"], "--name takes each OLD once, got a=b a=c: drop the repeats"),
         (
             ["--columns", "lost"],
-            "columns are seeds, last, tail, validated, best, mean, differences, noted, rounds_to, bytes_to, bytes_down_to, bytes_up_to, seconds_to, got 'lost'",
+            "columns are seeds, last, tail, validated, best, mean, differences, noted, "
+            "rounds_to, bytes_to, bytes_down_to, bytes_up_to, seconds_to, got 'lost'",
         ),
     ):
         assert message in error(capsys, "summary", "out", *wrong)
