@@ -41,7 +41,7 @@ def test_a_row_says_what_is_known_of_a_device() -> None:
     assert known == ("Kiel", "3 min", "2 s", "120", "7", "1.5", "35.4 kB", "4.68 MB", "2", "0.8333")
     assert unknown == ("bbbbbbbb", "awaited", "-", "-", "-", "-", "0 B", "0 B", "0", "-")
     assert rows(content("was killed"), NOW)[0][1] == "was"
-    first, second = reasons(content(), NOW)
+    first, second = reasons(content())
     assert first.startswith("Kiel: lost 2, refused 1; 20")
     assert first.endswith(": it has failed")
     assert second.endswith(": key \N{REPLACEMENT CHARACTER}[31mabc: its key is not registered")
@@ -57,7 +57,7 @@ def test_a_row_says_what_is_known_of_a_device() -> None:
     ],
 )
 def test_a_sentence_says_how_the_server_is(server: str, more: dict[str, Any], said: str) -> None:
-    found = sentences(content(server, **more), NOW)
+    found = sentences(content(server, **more))
     assert said in found[0]
     are = "are" if server == "runs" else "were"
     assert found[1:] == [
@@ -65,9 +65,9 @@ def test_a_sentence_says_how_the_server_is(server: str, more: dict[str, Any], sa
         f"1 of 2 devices {are} connected, with fedloom 0.2.0.",
         "The personal measure is accuracy.",
     ]
-    assert sentences(content(begun=False, least=1), NOW)[1] == "It waits for 1 device to begin."
-    assert sentences(content("was killed", begun=False), NOW)[1] == "The run had not begun."
-    waits = sentences(content(begun=False, devices=[], measure=""), NOW)
+    assert sentences(content(begun=False, least=1))[1] == "It waits for 1 device to begin."
+    assert sentences(content("was killed", begun=False))[1] == "The run had not begun."
+    waits = sentences(content(begun=False, devices=[], measure=""))
     assert waits[1:] == ["It waits for 5 devices to begin.", "0 of 0 devices are connected."]
 
 

@@ -72,7 +72,7 @@ def page(content: Mapping[str, Any], title: str, now: float) -> str:
     """
     heads = "".join(f'<th scope="col">{_TITLES[name]}</th>' for name in COLUMNS)
     body = "\n".join(map(_row, content["devices"], rows(content, now)))
-    told = "".join(f"<li>{escape(text)}</li>" for text in reasons(content, now))
+    told = "".join(f"<li>{escape(text)}</li>" for text in reasons(content))
     return f"""<!doctype html>
 <html lang="en">
 <head>
@@ -84,7 +84,7 @@ def page(content: Mapping[str, Any], title: str, now: float) -> str:
 </head>
 <body>
 <h1>{escape(title)}</h1>
-<p>{escape(" ".join(sentences(content, now)))}</p>
+<p>{escape(" ".join(sentences(content)))}</p>
 <progress max="{int(content["rounds"])}" value="{int(content["round"])}" aria-label="rounds"></progress>
 {f"<table><thead><tr>{heads}</tr></thead><tbody>{body}</tbody></table>" if body else "<p>No device yet.</p>"}
 {f"<h2>What was lost or refused</h2><ul>{told}</ul>" if told else ""}

@@ -47,7 +47,7 @@ def show(folder: Path, console: Terminal, watch: bool) -> int:
     return _failed(content)
 
 
-def sentences(content: Mapping[str, Any], now: float) -> list[str]:
+def sentences(content: Mapping[str, Any]) -> list[str]:
     """Return what is to be said of a server: how it is, its run, and how many devices are there."""
     devices, written = content["devices"], content["written"]
     if content["server"] == "runs":
@@ -93,7 +93,7 @@ def rows(content: Mapping[str, Any], now: float) -> list[tuple[str, ...]]:
     ]
 
 
-def reasons(content: Mapping[str, Any], now: float) -> list[str]:
+def reasons(content: Mapping[str, Any]) -> list[str]:
     """Return a sentence for each device that was lost, late or refused, or that declined, with the last reason."""
     out = []
     for its in content["devices"]:
@@ -129,8 +129,8 @@ def _drawn(content: Mapping[str, Any]) -> Group:
         drawn.add_column(heading, justify="left" if heading == "device" else "right")
     for row in rows(content, now):
         drawn.add_row(*row)
-    told = _lines([" ".join(sentences(content, now))])
-    return Group(*told, *[drawn] * bool(content["devices"]), *_lines(reasons(content, now)))
+    told = _lines([" ".join(sentences(content))])
+    return Group(*told, *[drawn] * bool(content["devices"]), *_lines(reasons(content)))
 
 
 def _lines(texts: Sequence[str]) -> list[Text]:

@@ -55,7 +55,7 @@ class Moment:
         Raises:
             ValueError: it is none.
         """
-        version, (model, *_) = _whole(line["version"]), (line["model"],)
+        version, model = _whole(line["version"]), line["model"]
         if not (isinstance(model, str) and len(model) == _DIGEST):
             raise ValueError(f"model is a digest of {_DIGEST} digits, got {model!r:.80}")
         started = tuple(map(_whole, line.get("started", ())))

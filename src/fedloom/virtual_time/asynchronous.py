@@ -28,7 +28,7 @@ from fedloom.virtual_time.replayed_arrivals import Replayed
 from fedloom.virtual_time.staleness import weight
 from fedloom.virtual_time.training_costs import Cost, Work, costs_of
 from fedloom.virtual_time.unwaited_devices import UnwaitedDevices, UploadsOfDevices
-from fedloom.virtual_time.unwaited_versions import Ends, Seconds, Unwaited
+from fedloom.virtual_time.unwaited_versions import Ends, Seconds, Unwaited, UnwaitedByClock
 from fedloom.virtual_time.uploads_under_way import UploadsUnderWay
 from fedloom.virtual_time.virtual_rounds import VIRTUAL_SECONDS
 
@@ -102,7 +102,7 @@ class Asynchronous(Part):
         age, share = weight(found.get("staleness", _STALENESS)), found.get("alpha", 1.0)
         self.schedule: Unwaited
         if clock is not None:
-            self.schedule = Unwaited(ends, clock, self._seconds)
+            self.schedule = UnwaitedByClock(ends, clock, self._seconds)
         elif devices:
             self.schedule = UnwaitedDevices(ends)
         else:

@@ -24,7 +24,7 @@ class Replayed(Unwaited):
     """
 
     def __init__(self, ends: Ends, run: Path) -> None:
-        self.ends, self.at, self.computed, self._events = ends, None, False, None
+        super().__init__(ends)
         path = run / NAME
         if not path.is_file():
             raise SettingError(

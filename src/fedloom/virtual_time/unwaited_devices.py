@@ -39,7 +39,7 @@ class UnwaitedDevices(Unwaited):
     """
 
     def __init__(self, ends: Ends) -> None:
-        self.ends, self.at, self.computed, self._events = ends, None, False, None
+        super().__init__(ends)
         self.link: UploadsOfDevices | None = None
 
     def course(self, run: Running, places: int) -> Course:

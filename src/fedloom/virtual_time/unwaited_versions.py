@@ -7,6 +7,7 @@ So where all are equally fast and the model moves when all have answered, its ve
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
@@ -151,17 +152,15 @@ class Events:
         return Version(number, dict(sorted(arrivals.items())), tuple(started), left, now)
 
 
-class Unwaited(Schedule):
-    """Rounds that do not wait for their cohort; each makes a version of the model.
+class Unwaited(Schedule, ABC):
+    """Rounds that do not wait for their cohort; each makes a version of the model (abstract).
 
     Args:
         ends: when the model moves.
-        clock: of clients.
-        seconds: makes of a run what says how long its clients train.
     """
 
-    def __init__(self, ends: Ends, clock: Times, seconds: Callable[[Running], Seconds]) -> None:
-        self.ends, self.clock, self._seconds = ends, clock, seconds
+    def __init__(self, ends: Ends) -> None:
+        self.ends = ends
         self.at: Version | None = None  # that was asked for last
         self.computed = False  # whether those who start from it were asked
         self._events: Course | None = None
@@ -171,9 +170,9 @@ class Unwaited(Schedule):
         self._events = self.course(run, places)
         self.state = _saved({}, 0.0, places)
 
+    @abstractmethod
     def course(self, run: Running, places: int) -> Course:
         """Return what says who comes and who starts in a run."""
-        return Events(self.ends, places, self.clock, self._seconds(run))
 
     def asked(self, run: Running, round: int) -> tuple[list[int], Record]:
         assert self._events is not None
@@ -217,6 +216,23 @@ class Unwaited(Schedule):
             if count == people.num_clients:
                 return
             count = min(2 * count, people.num_clients)
+
+
+class UnwaitedByClock(Unwaited):
+    """Rounds that do not wait, of clients that come and go by a clock.
+
+    Args:
+        ends: when the model moves.
+        clock: of clients.
+        seconds: makes of a run what says how long its clients train.
+    """
+
+    def __init__(self, ends: Ends, clock: Times, seconds: Callable[[Running], Seconds]) -> None:
+        super().__init__(ends)
+        self.clock, self._seconds = clock, seconds
+
+    def course(self, run: Running, places: int) -> Course:
+        return Events(self.ends, places, self.clock, self._seconds(run))
 
 
 def _saved(under_way: Mapping[int, UnderWay], now: float, places: int) -> dict[str, torch.Tensor]:
