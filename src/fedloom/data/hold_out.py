@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from importlib import import_module
+
 import numpy as np
 import numpy.typing as npt
 from torch import Tensor
 
 from fedloom.data.drawing import IntArray, check_seed, starts, whole_labels
 from fedloom.data.partition import Partition, covering
+
+_MANY = 1000  # clients, from which what all of them give up is one computation
 
 
 def split(
@@ -38,8 +42,11 @@ def split(
     test_sizes = sizes_held_out(sizes, test_fraction, seed)
     own = covering(classes, partition)[partition.indices]
     held_out = np.zeros(len(own), np.bool_)
-    generator = np.random.RandomState(0)
-    for client in np.flatnonzero(test_sizes).tolist():
+    generator, left = np.random.RandomState(0), np.flatnonzero(test_sizes)
+    if len(left) > _MANY:
+        many = import_module("fedloom.data.many_clients")  # the same, faster: small federations do without it
+        left = many.mark_held_out(held_out, left, partition.indptr, own, num_classes, test_sizes, seed, stream)
+    for client in left.tolist():
         # The stream of RandomState([seed, client]), which costs more to make.
         generator.seed([seed, client, stream] if stream else [seed, client])
         start, stop, test_size = indptr[client], indptr[client + 1], int(test_sizes[client])

@@ -21,7 +21,7 @@ import numpy as np
 import numpy.typing as npt
 from torch import Tensor
 
-from fedloom.data.drawing import IntArray, check_clients, generator_of, number_of, starts, whole_labels
+from fedloom.data.drawing import IntArray, check_clients, generator_of, number_of, starts, warn_of_shards, whole_labels
 
 _BLOCK = 1 << 16  # clients that are counted at a time: a million cost no more memory than these
 
@@ -233,6 +233,7 @@ def shards(
             f"every class needs an example for each of its {per_class} shards, got {available} of class {smallest}: "
             "use fewer clients, fewer shards per client or more data"
         )
+    warn_of_shards(total, per_class)
     remaining = [np.array_split(np.flatnonzero(classes == c), per_class) for c in range(num_classes)]
     # The official code seeds both global generators: Python's deals the classes, NumPy's picks the shards.
     deal = list(range(num_classes)) * per_class

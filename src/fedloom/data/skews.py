@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 from torch import Tensor
 
-from fedloom.data.drawing import IntArray, check_clients, generator_of, starts, whole_labels
+from fedloom.data.drawing import IntArray, check_clients, generator_of, starts, warn_of_shards, whole_labels
 from fedloom.data.partition import Partition
 
 
@@ -115,6 +115,7 @@ def pathological(labels: npt.ArrayLike | Tensor, num_clients: int, classes_per_c
             f"every class needs an example for each of its {per_class} shards, got {available} of class "
             f"{counts.argmin()}: use fewer clients, fewer classes per client or more data"
         )
+    warn_of_shards(num_clients * classes_per_client, per_class)
     remaining = [_shards_of(np.flatnonzero(classes == c), per_class) for c in range(num_classes)]
     deal = np.tile(np.arange(num_classes), per_class)
     generator.shuffle(deal)
