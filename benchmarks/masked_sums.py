@@ -35,8 +35,9 @@ from fedloom.core import tree
 from fedloom.core.errors import NobodyAnswered
 from fedloom.deploy.certificates import make_authority, make_server, server_files
 from fedloom.deploy.device_names import SERVER
+from fedloom.deploy.nats.door import Door
 from fedloom.deploy.nats.nats_server import NatsServer, make_key
-from fedloom.deploy.nats.over_nats import Door, NatsManager
+from fedloom.deploy.nats.over_nats import NatsManager
 from fedloom.deploy.server.audit_log import Audit
 from fedloom.deploy.server.fleet import RankFleet
 from fedloom.engines.engine_options import Options

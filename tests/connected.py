@@ -32,5 +32,5 @@ def named(name: str) -> Callable[[bytes], bytes]:
 
 
 def asked(fleet: RankFleet, *names: str, deadline: float | None = 20) -> dict[str, Any]:
-    answers = fleet.ask(dict.fromkeys(names, b"request"), deadline)
+    answers = fleet.ask(((name, b"request") for name in names), deadline)
     return {name: each if isinstance(each, NoResponse) else bytes(each) for name, each in answers}

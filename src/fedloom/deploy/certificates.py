@@ -28,6 +28,7 @@ from fedloom.core.errors import SettingError
 from fedloom.deploy.device_names import INVITED, check_name
 from fedloom.storage import files
 from fedloom.storage.strict_json import parse, pretty
+from fedloom.wording import some_of
 
 AUTHORITY, SERVER, DEVICES, KEY = "authority", "server", "devices.json", "key"
 SOON = 30  # days before the end of a certificate in which the server warns
@@ -36,6 +37,7 @@ _NKEY = re.compile(r"U[A-Z2-7]{55}")  # a device's public key over NATS
 _USER = 20 << 3  # the first byte of such a key
 _DEVICES = 1 << 24  # bytes of the file of devices
 _LOCK = "devices.lock"
+_SHOWN = 100  # names in a line
 _SECRET = ("*.key", "*.nk")  # files of the folder that its user alone may read
 
 
@@ -187,8 +189,8 @@ def keys(folder: Path, *, nkeys: bool = False) -> dict[str, str]:
 def who_may_connect(folder: Path) -> str:
     """Return the names of the devices that are registered and of the invitations that are open."""
     opened = [name for name, its in invitations(folder).items() if not its["used"] and its["until"] >= today()]
-    invited = f"; open invitations: {', '.join(opened)}" if opened else ""
-    return f"registered devices: {', '.join(registered(folder)) or 'none yet'}{invited} ({folder})"
+    invited = f"; open invitations: {some_of(opened, _SHOWN)}" if opened else ""
+    return f"registered devices: {some_of([*registered(folder)], _SHOWN) or 'none yet'}{invited} ({folder})"
 
 
 def today() -> str:

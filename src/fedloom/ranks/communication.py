@@ -153,6 +153,7 @@ class ThreadedConnections(Connections):
 
     def __init__(self) -> None:
         self._inbox: dict[int, deque[memoryview]] = {}  # messages that have arrived, by rank
+        self._full: set[int] = set()  # ranks with such messages
         self._gone: set[int] = set()
         self._news = threading.Condition()
 
@@ -166,17 +167,22 @@ class ThreadedConnections(Connections):
 
     def wait(self, ranks: Collection[int], timeout: float | None) -> list[int]:
         with self._news:
-            self._news.wait_for(lambda: any(map(self._is_ready, ranks)), timeout)
-            return [rank for rank in ranks if self._is_ready(rank)]
+            waited = set(ranks)  # set operations: a server that waits for thousands is woken by each of their answers
+            self._news.wait_for(lambda: self._ready(waited), timeout)
+            return sorted(self._ready(waited))
 
     def take(self, rank: int) -> memoryview:
         with self._news:
             if not self._inbox.get(rank):
                 raise EOFError
-            return self._inbox[rank].popleft()
+            message = self._inbox[rank].popleft()
+            if not self._inbox[rank]:
+                self._full.discard(rank)
+            return message
 
-    def _is_ready(self, rank: int) -> bool:
-        return bool(self._inbox.get(rank)) or self._is_over(rank)
+    def _ready(self, ranks: set[int]) -> set[int]:
+        """Return those of some ranks from which a message has come, or none will come any more."""
+        return (ranks & self._full) | (ranks & self._gone) | (ranks - self._inbox.keys())
 
     def _is_over(self, rank: int) -> bool:
         return rank in self._gone or rank not in self._inbox
@@ -186,6 +192,7 @@ class ThreadedConnections(Connections):
     def _deliver(self, rank: int, message: bytearray | memoryview) -> None:
         with self._news:
             self._inbox[rank].append(memoryview(message))
+            self._full.add(rank)
             self._news.notify_all()
 
     def _mark_gone(self, rank: int) -> None:
@@ -198,6 +205,7 @@ class ThreadedConnections(Connections):
         with self._news:
             self._inbox.pop(rank, None)
             self._gone.discard(rank)
+            self._full.discard(rank)
             self._news.notify_all()
 
     def _allowed(self, rank: int, size: int) -> int:

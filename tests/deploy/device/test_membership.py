@@ -780,19 +780,21 @@ def test_who_is_late_is_not_asked_and_its_answer_is_dropped(tmp_path: Path) -> N
     fleet = fleet_of([lambda message: answers[0], lambda message: message.upper()], tmp_path)
     fleet.ranks = {"slow": 1, "quick": 2}
     requests = {"slow": b"one", "quick": b"two", "away": b"three"}
-    found = dict(fleet.ask(requests, 0.01))
+    found = dict(fleet.ask(requests.items(), 0.01))
     assert found == {
         "slow": NoResponse("no answer within 0.01 s"),
         "quick": b"TWO",
         "away": NoResponse("it is not there"),
     }
     assert fleet.connected() == ["quick"]
-    assert dict(fleet.ask({"slow": b"again"}, 0.01)) == {"slow": NoResponse("it is still busy with an earlier request")}
+    assert dict(fleet.ask({"slow": b"again"}.items(), 0.01)) == {
+        "slow": NoResponse("it is still busy with an earlier request")
+    }
     wires = fleet.manager
     assert isinstance(wires, InProcess)
     wires.answers[1].append(b"late")
     answers[0] = b"new"
-    assert dict(fleet.ask({"slow": b"again"}, 0.01)) == {"slow": b"new"}
+    assert dict(fleet.ask({"slow": b"again"}.items(), 0.01)) == {"slow": b"new"}
     assert [(line["event"], line["device"]) for line in log(tmp_path)] == [("late", "slow")]
 
 
@@ -819,10 +821,10 @@ def test_who_is_slow_to_join_is_asked_all_the_same(tmp_path: Path) -> None:
         fleet.send_notice(rank, b"welcome")
     assert set(fleet.connected()) == {"slow", "slower"}
     for _ in range(2):
-        assert dict(fleet.ask({"slow": b"one", "slower": b"two"}, 0.01)) == {"slow": b"ONE", "slower": b"TWO"}
+        assert dict(fleet.ask({"slow": b"one", "slower": b"two"}.items(), 0.01)) == {"slow": b"ONE", "slower": b"TWO"}
     fleet.send_notice(1, b"welcome")
     wires.answers[1].extend(late.pop(1))  # before it is asked
-    assert dict(fleet.ask({"slow": b"three"}, 0.01)) == {"slow": b"THREE"}
+    assert dict(fleet.ask({"slow": b"three"}.items(), 0.01)) == {"slow": b"THREE"}
     assert not (tmp_path / "audit.jsonl").exists()
 
 
@@ -831,14 +833,16 @@ def test_who_is_slow_to_join_and_then_late_is_asked_again(tmp_path: Path) -> Non
     fleet = fleet_of([lambda message: answers[0]], tmp_path)
     fleet.ranks = {"one": 1}
     fleet.send_notice(1, b"welcome")
-    assert dict(fleet.ask({"one": b"first"}, 0.01)) == {"one": NoResponse("no answer within 0.01 s")}
+    assert dict(fleet.ask({"one": b"first"}.items(), 0.01)) == {"one": NoResponse("no answer within 0.01 s")}
     wires = fleet.manager
     assert isinstance(wires, InProcess)
     wires.answers[1].append(b"{}")  # of the welcome: the late answer is still to come
-    assert dict(fleet.ask({"one": b"second"}, 0.01)) == {"one": NoResponse("it is still busy with an earlier request")}
+    assert dict(fleet.ask({"one": b"second"}.items(), 0.01)) == {
+        "one": NoResponse("it is still busy with an earlier request")
+    }
     wires.answers[1].append(b"late")
     answers[0] = b"new"
-    assert dict(fleet.ask({"one": b"third"}, 0.01)) == {"one": b"new"}
+    assert dict(fleet.ask({"one": b"third"}.items(), 0.01)) == {"one": b"new"}
     assert [line["event"] for line in log(tmp_path)] == ["late"]
 
 
@@ -848,8 +852,10 @@ def test_who_is_gone_is_not_there(tmp_path: Path) -> None:
 
     fleet = fleet_of([gone], tmp_path)
     fleet.ranks = {"one": 1}
-    assert dict(fleet.ask({"one": b"m"}, None)) == {"one": NoResponse("its connection ended, or it sent too much")}
-    assert dict(fleet.ask({"one": b"m"}, None)) == {"one": NoResponse("it is not there")}
+    assert dict(fleet.ask({"one": b"m"}.items(), None)) == {
+        "one": NoResponse("its connection ended, or it sent too much")
+    }
+    assert dict(fleet.ask({"one": b"m"}.items(), None)) == {"one": NoResponse("it is not there")}
     assert [line["event"] for line in log(tmp_path)] == ["left"]
 
 

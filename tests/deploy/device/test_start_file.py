@@ -391,7 +391,7 @@ def test_who_has_not_the_whole_start_is_not_asked(tmp_path: Path) -> None:
     until_there(fleet, 1)
     for _ in range(len(parts_of(Start.of(started())))):
         assert list(fleet.connected()) == [other.id]
-        found = dict(fleet.ask({one.id: b"r", other.id: b"r"}, None))
+        found = dict(fleet.ask({one.id: b"r", other.id: b"r"}.items(), None))
         assert found == {one.id: NoResponse("it does not have the whole start yet"), other.id: b"an answer"}
         fleet.admit_arrivals()
     wires.answers[1].append(one(held.pop()))
@@ -425,7 +425,7 @@ def test_a_deadline_holds_while_a_start_is_sent(tmp_path: Path) -> None:
     fleet._transfers[1] = Endless()  # type: ignore[assignment]
     wires.answering[0] = lambda message: b"more"
     wires.answers[1].append(b"more")
-    assert dict(fleet.ask({other.id: b"r"}, 0.05)) == {other.id: NoResponse("no answer within 0.05 s")}
+    assert dict(fleet.ask({other.id: b"r"}.items(), 0.05)) == {other.id: NoResponse("no answer within 0.05 s")}
     assert asked
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import dataclasses
+import itertools
 import os
 import re
 import shutil
@@ -14,6 +15,7 @@ import ssl
 import tempfile
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -27,8 +29,10 @@ from fedloom.core.errors import RankError, SettingError
 from fedloom.deploy import certificates
 from fedloom.deploy.device_names import SERVER
 from fedloom.deploy.nats import nats_server, over_nats
+from fedloom.deploy.nats.door import Door
+from fedloom.deploy.nats.leaves import Leaves
 from fedloom.deploy.nats.nats_server import NatsServer, configuration, make_key, program
-from fedloom.deploy.nats.over_nats import PIECE, Door, NatsManager
+from fedloom.deploy.nats.over_nats import PIECE, NatsManager
 from fedloom.deploy.server.audit_log import Audit
 from fedloom.deploy.server.fleet import RankFleet
 from fedloom.engines.engine_options import Options
@@ -257,6 +261,93 @@ def _came(place: Place, name: str, key: str | None = None) -> bool:
     except RankError:
         return False
     return True
+
+
+# ---- many devices
+
+
+def test_a_session_that_was_heard_is_not_looked_for(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One look in a while for both ends together, and longer ones where a server has many: 2,000 took half a core."""
+    looks = list[tuple[int, float]]()
+    ask = NatsManager._ask
+
+    async def counted(self: NatsManager, session: Any, head: dict[str, str], *more: Any, **named: Any) -> None:
+        if not head:
+            looks.append((self.rank, time.monotonic()))
+        await ask(self, session, head, *more, **named)
+
+    monkeypatch.setattr(NatsManager, "_ask", counted)
+    end = place.come("Kiel")
+    until(lambda: len(looks) >= 6)
+    between = [b - a for (_, a), (_, b) in itertools.pairwise(looks[1:])]  # at first both look at once
+    assert sum(between) / len(between) > 0.9 * over_nats.BEAT
+    monkeypatch.setattr(over_nats, "LOOKS", 1e-3)
+    until(lambda: place.manager._sessions[1].every == over_nats.SILENCE)
+    until(lambda: end._sessions[0].every == over_nats.SILENCE)
+
+
+def test_large_answers_come_one_after_the_other(place: Place) -> None:
+    """What nats-server cannot hand over in time is lost with the connection of the server."""
+    place.manager.leaves = Leaves(300_000, 30.0)
+    sent = Counter[str]()
+    for name in place.keys:
+        place.serve(name, lambda data, name=name: (sent.update([name]), bytes(200_000))[1])
+    until(lambda: len(place.manager.arrivals()) == 2)
+    for rank in (1, 2):
+        place.manager.post(rank, b"request")
+    (first,) = place.manager.wait([1, 2], 20)
+    until(lambda: len(sent) == 2)
+    time.sleep(0.2)
+    assert place.manager.wait([1, 2], 0.0) == [first]
+    assert place.manager.leaves.held == 200_000
+    assert len(place.manager.take(first)) == 200_000
+    assert place.manager.wait([3 - first], 20) == [3 - first]
+    place.manager.take(3 - first)
+    until(lambda: place.manager.leaves.held == 0)
+
+
+def test_who_owes_nothing_is_given_no_leave_and_who_is_gone_has_none(place: Place) -> None:
+    end = place.come("Kiel")
+    until(place.manager.arrivals)
+    place.manager.limit = 1000
+    for _ in range(3):
+        end._run(end._ask(end._sessions[0], {"leave": "900"})).result(20)
+    assert place.manager.leaves.held == 0
+    place.manager.post(1, b"request")
+    end.receive()
+    end._run(end._ask(end._sessions[0], {"leave": "900"})).result(20)
+    assert place.manager.leaves.held == 900
+    with pytest.raises(EOFError, match="at most 1000 are taken"):
+        end._run(end._ask(end._sessions[0], {"leave": "1001"})).result(20)
+    end.end()
+    until(lambda: place.manager.wait([1], 0.0))
+    until(lambda: place.manager.leaves.held == 0)
+
+
+def test_a_server_posts_no_more_than_there_is_room_for(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A device that takes nothing holds it up until it is gone."""
+    monkeypatch.setattr(over_nats, "ROOM", 1000)
+    monkeypatch.setattr(over_nats, "SILENCE", 1.0)
+    end = place.come("Kiel")
+    until(place.manager.arrivals)
+    place.manager.post(1, bytes(900))
+    end.receive()
+    until(lambda: place.manager._unsent == 0)
+    end._nats._subs.clear()  # from now on it says nothing
+    for _ in range(2):
+        place.manager.post(1, bytes(900))
+    assert place.manager._unsent == 1800
+    began = time.monotonic()
+    place.manager.post(1, bytes(900))
+    assert time.monotonic() - began > 0.5
+    assert place.manager.wait([1], 0.0) == [1]
+    assert place.manager._unsent == 0
+
+
+def test_a_server_says_that_its_connection_has_lost_something(place: Place) -> None:
+    place.manager.told = (said := list[str]()).append
+    place.manager._run(place.manager._note(RuntimeError("slow consumer"))).result(5)
+    assert "has lost what was under way (RuntimeError: slow consumer); devices that waited for it come again" in said[0]
 
 
 # ---- who may come, and what a device may do

@@ -46,6 +46,19 @@ def test_a_device_that_comes_later_is_a_client_that_was_not_asked_before(words: 
 
 
 @pytest.mark.slow
+def test_many_that_come_at_once_are_tried_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A run is tried for all of them, and only where one does not fit for each: 500 held a run up for half a minute."""
+    tried, of = list[Any](), DeviceChanges._of
+    monkeypatch.setattr(DeviceChanges, "_of", lambda self, registry: (tried.append(registry), of(self, registry))[1])
+    place = Place(tmp_path)
+    for k in range(3):
+        place.come(k)
+    place.run(3, {1: lambda: [place.coming(k)() for k in (7, 8, 9)]})
+    assert place.events() == [(3, "came", 3), (3, "came", 4), (3, "came", 5)]
+    assert len(tried) == 2
+
+
+@pytest.mark.slow
 def test_a_device_whose_key_is_removed_is_drawn_no_more_until_it_is_back(tmp_path: Path) -> None:
     place = Place(tmp_path, {"run.rounds": 8})
     place.wires.keys = {f"site{k}" for k in range(3)}

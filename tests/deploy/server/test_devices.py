@@ -808,3 +808,14 @@ def test_answers_are_used_in_the_order_of_clients_whoever_comes_first() -> None:
         assert used(arriving) == [2, 3, 5, 8]
     assert used((8, 2, 8, 3, 5)) == [2, 3, 5, 8]
     assert used((8, 2, 3, 5), (5, 2)) == [5, 2]
+
+
+def test_requests_are_made_as_they_are_sent() -> None:
+    """All at once they took the memory of the model for each device of a round."""
+    engine, events = DevicesInProcess(population(mlp), FedAvg(local=LOCAL), Options()), list[str]()
+    assert isinstance(engine.fleet, RankFleet)
+    message, post = engine.message, engine.fleet.manager.post
+    engine.message = lambda *a: (events.append("made"), message(*a))[1]  # type: ignore[method-assign]
+    engine.fleet.manager.post = lambda *a: (events.append("sent"), post(*a))[1]  # type: ignore[method-assign]
+    engine.round(engine.init(), range(3), 0)
+    assert events == ["made", "sent"] * 3

@@ -47,7 +47,7 @@ def test_answers_wait_until_they_are_taken(tmp_path: Path) -> None:
     assert asking.requests.free() == {1, 3, 4, 5}
     asking.ours.wires.answers[3].append(asking.ours.wires.held.pop(2))
     fleet.admit_those_there()
-    assert [answer for _, answer in fleet.ask({names[2]: b"x"}, 0.0)] == [
+    assert [answer for _, answer in fleet.ask({names[2]: b"x"}.items(), 0.0)] == [
         NoResponse("it is still busy with an earlier request")
     ]
     client, (request, _, answer) = asking.take()

@@ -136,7 +136,8 @@ class NatsServer:
         seed = _new_seed()
         self.key, self._public = seed.decode("ascii"), str(nkeys.from_seed(bytearray(seed)).public_key.decode())
         self.folder, self.host, self.port, self.keys, self.certificate = folder, host, port, keys, certificate
-        self._text, self._refusals = "", RefusalLog(folder / _LOG, of_nats, self._note)
+        self._configured: dict[str, str] = {}  # keys that nats-server knows
+        self._refusals = RefusalLog(folder / _LOG, of_nats, self._note)
         self._refused, self._tell, self._tell_of_end = refused, Once(tell), Once(tell)
         self._shut_out: dict[str, float] = {}  # until when, by name
         self._ending, self._woken = threading.Event(), threading.Event()
@@ -216,10 +217,10 @@ class NatsServer:
         now = time.monotonic()
         keys = {name: key for name, key in self.keys().items() if now >= self._shut_out.get(name, 0.0)}
         keys[SERVER] = self._public  # whatever the list of devices holds
+        if keys == self._configured:
+            return False
         self._refusals.register(keys)
         text = configuration(self.host, self.port, keys, self.certificate)
-        if text == self._text:
-            return False
         files.make(self.folder)
         files.write(self.folder, _TRIED, text.encode())
         tried = subprocess.run(
@@ -230,7 +231,7 @@ class NatsServer:
             said = (tried.stderr or tried.stdout).decode(errors="replace").strip()
             raise RankError(f"nats-server does not take its configuration: {said[-300:]}")
         (self.folder / _TRIED).replace(self.folder / _CONFIGURATION)
-        self._text = text
+        self._configured = keys
         return True
 
 

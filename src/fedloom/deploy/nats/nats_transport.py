@@ -11,12 +11,13 @@ from fedloom.core.errors import EngineWarning, RankError, SettingError, warn
 from fedloom.deploy import certificates
 from fedloom.deploy.device_names import INVITED, SERVER, check_name
 from fedloom.deploy.invitations import Enrolment
+from fedloom.deploy.nats.door import Door
 from fedloom.deploy.nats.nats_server import NatsServer, make_key
-from fedloom.deploy.nats.over_nats import Door, NatsManager
+from fedloom.deploy.nats.over_nats import NatsManager
 from fedloom.deploy.participation import JoinsAnew, take_part
 from fedloom.deploy.reachable import address_of, authority_of, sigterm_interrupts, wait_for_server
 from fedloom.deploy.transport import DevicePlace, Member, ServerPlace, Transport
-from fedloom.deploy.watched_keys import WatchedKeys
+from fedloom.deploy.watched_keys import Once, WatchedKeys
 
 _PAUSE = 2.0  # seconds between two tries to connect
 
@@ -54,7 +55,7 @@ class OverNats(Transport):
             certified = certificates.name_of_server(place.certs)
             connections = NatsManager(Door(f"tls://{here}:{place.port}", SERVER, server.key, authority, certified))
             stack.callback(connections.end)
-            connections.registered, connections.flooded = its, server.shut_out
+            connections.registered, connections.flooded, connections.told = its, server.shut_out, Once(place.say)
             place.say(
                 f"waiting for {place.least or 1} devices at {place.host}:{place.port}, {place.wait:g} s at most "
                 "(--wait)"

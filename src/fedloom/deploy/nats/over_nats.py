@@ -13,89 +13,51 @@ from __future__ import annotations
 import asyncio
 import atexit
 import contextlib
-import logging
+import math
 import re
 import secrets
-import ssl
 import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Collection, Coroutine
 from concurrent.futures import Future
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 from fedloom.core.errors import RankError, SettingError
-from fedloom.deploy.device_names import INVITED, SERVER, check_name
+from fedloom.deploy.device_names import SERVER
+from fedloom.deploy.nats.door import OTHER_NAME, TROUBLED, Door, words
+from fedloom.deploy.nats.leaves import SMALL, Leaves
 from fedloom.ranks.communication import PATIENCE, UNLISTED, ThreadedManager
-from fedloom.wording import install
 
 PIECE = 4 << 20  # bytes of a request; `max_payload` of nats-server has to be above it
 PENDING = 64 * PIECE  # bytes that wait at either end: a device that floods is shut out before they are reached
-BEAT = 2.0  # seconds between two looks whether the other end is there
+ROOM = 16 * PIECE  # bytes of requests that wait to be sent, and of answers that come or wait to be taken
+BEAT = 2.0  # seconds without a word, after which an end looks whether the other one is there
+LOOKS = 100  # of a server in a second, at most: with more than 200 devices it looks at each less often
 KEPT = 2  # sessions of a key that are over and still known, as whoever counts on them may not have noticed yet
+_LEAVE = 86_400.0  # seconds that a device waits for leave to send; meanwhile it looks whether the server is there
 SILENCE = 30.0  # seconds without an acknowledgement, after which the other end is gone
 UP, DOWN = "fedloom.up", "fedloom.down"
 UNASKED, UNASKED_RATE = 100.0, 10.0  # messages that nobody asked for: so many at once, and so many a second after that
 FULL = 25.0  # of these, for which one of `PIECE` bytes counts
 
 
-@dataclass(frozen=True)
-class Door:
-    """The way to a nats-server, and who knocks.
-
-    `url`: tls://HOST:PORT, or nats://HOST:PORT without encryption. `name`: of the device, or `SERVER`. `key`: its nkey
-    seed, or the file of it. `authority`: file with the certificate that has signed nats-server's; None: those of the
-    system. `certified`: the name in that certificate, if it is not HOST.
-    """
-
-    url: str
-    name: str
-    key: Path | str | None = field(default=None, repr=False)
-    authority: Path | None = None
-    certified: str | None = None
-
-    def __post_init__(self) -> None:
-        if self.name != SERVER:
-            check_name(self.name.removeprefix(INVITED))
-
-    async def connect(self, note: Callable[[Exception], Coroutine[Any, Any, None]]) -> Any:
-        """Return a connection of nats-py, which calls `note` with each error that ends nothing."""
-        try:
-            from nats.aio.client import Client
-        except ImportError as error:
-            raise SettingError(f"transport = 'nats' needs nats-py ({error}): {install('nats')}") from None
-        more: dict[str, Any] = {}
-        if self.url.startswith("tls://"):
-            more["tls"] = ssl.create_default_context(cafile=self.authority)
-            logging.getLogger("asyncio").setLevel(logging.ERROR)  # it warns of each end of a TLS connection
-            more |= {"tls_hostname": self.certified, "tls_handshake_first": True}
-        if self.key is not None:
-            key = self.key if isinstance(self.key, str) else self.key.read_text(encoding="ascii")
-            more["nkeys_seed_str"] = key.strip()
-        connection: Any = Client()
-        try:
-            await connection.connect(
-                self.url, name=self.name, inbox_prefix=f"_INBOX.{self.name}".encode(), connect_timeout=int(PATIENCE),
-                allow_reconnect=self.name == SERVER, max_reconnect_attempts=-1 if self.name == SERVER else 1,
-                reconnect_time_wait=0.1, error_cb=note, **more,
-            )  # fmt: skip
-        except BaseException:
-            with contextlib.suppress(Exception):  # after a failed handshake of TLS it would wait for ever
-                await asyncio.wait_for(connection.close(), 1.0)
-            raise
-        return connection
-
-
 @dataclass
 class _Session:
-    """A device's time at the server; `data`: the pieces of a message that have come so far, of `size` bytes."""
+    """A device's time at the server.
+
+    `data`: the pieces of a message that have come so far, of `size` bytes. `unsent`: bytes that wait to be sent.
+    `heard`: when the other end was heard last. `every`: seconds after that in which it is looked for.
+    """
 
     subject: str
     id: str
     data: bytearray = field(default_factory=bytearray)
     size: int = -1
+    unsent: int = 0
+    heard: float = field(default_factory=time.monotonic)
+    every: float = field(default_factory=lambda: BEAT)
 
 
 class NatsManager(ThreadedManager):
@@ -114,7 +76,10 @@ class NatsManager(ThreadedManager):
         self._denied = asyncio.Event()  # set once nats-server has said that a subject is another device's
         self._due = Counter[int]()  # answers that a rank owes: more than these are not taken
         self._queues: dict[int, asyncio.Queue[bytes | None]] = {}
-        self._tasks: list[Future[None]] = []
+        self._tasks: set[Future[None]] = set()
+        self._unsent = 0  # bytes of all sessions
+        self.leaves = Leaves(ROOM, SILENCE)
+        self.told: Callable[[str], object] = lambda text: None  # called with what the connection has lost
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
         self._thread.start()
@@ -126,10 +91,7 @@ class NatsManager(ThreadedManager):
             raise
         except Exception as error:  # what nats-py raises has no common class
             self.end()
-            text = _UNREACHED
-            if _KEY_REFUSED in str(error).lower():
-                text = _OTHER_SERVER if self.rank == 0 else _UNINVITED if door.name.startswith(INVITED) else _UNKNOWN
-            raise RankError(text.format(url=door.url, name=door.name, why=_words(error))) from None
+            raise RankError(door.why_shut(error)) from None
 
     def _run(self, work: Coroutine[Any, Any, None]) -> Future[None]:
         return asyncio.run_coroutine_threadsafe(work, self._loop)
@@ -153,13 +115,30 @@ class NatsManager(ThreadedManager):
         return super().reason(rank)
 
     def post(self, rank: int, message: bytes) -> None:
+        """Send a message later; wait first while more than `ROOM` bytes wait for that."""
+        with self._news:
+            self._news.wait_for(lambda: self._unsent <= ROOM or rank not in self._queues)
         if rank in self._queues:
             self._due[rank] += 1
             self._send_later(rank, message)
 
     def _send_later(self, rank: int, message: bytes) -> None:
-        if (queue := self._queues.get(rank)) is not None:  # else its session is over
-            self._loop.call_soon_threadsafe(queue.put_nowait, bytes(message))
+        with self._news:
+            if (queue := self._queues.get(rank)) is None:  # its session is over
+                return
+            self._count_unsent(self._sessions[rank], len(message))
+        self._loop.call_soon_threadsafe(queue.put_nowait, bytes(message))
+
+    def _count_unsent(self, session: _Session, more: int) -> None:
+        with self._news:
+            session.unsent, self._unsent = session.unsent + more, self._unsent + more
+            self._news.notify_all()
+
+    def take(self, rank: int) -> memoryview:
+        message = super().take(rank)
+        if len(message) > SMALL:
+            self._loop.call_soon_threadsafe(self.leaves.free, rank)
+        return message
 
     def end(self) -> None:
         """Send all posted messages, then leave."""
@@ -168,7 +147,7 @@ class NatsManager(ThreadedManager):
             return
         for queue in list(self._queues.values()):
             self._loop.call_soon_threadsafe(queue.put_nowait, None)
-        for task in self._tasks:
+        for task in [*self._tasks]:
             with contextlib.suppress(Exception):
                 task.result(PATIENCE)
         with contextlib.suppress(Exception):
@@ -184,8 +163,10 @@ class NatsManager(ThreadedManager):
         if rank not in self._inbox:  # forgotten
             return
         super()._mark_gone(rank)
+        self.leaves.free(rank)
         if (session := self._sessions.get(rank)) is not None:
             session.data = bytearray()  # of a message that will not be whole
+            self._count_unsent(session, -session.unsent)
         if (queue := self._queues.pop(rank, None)) is not None:
             self._loop.call_soon_threadsafe(queue.put_nowait, None)
 
@@ -195,6 +176,8 @@ class NatsManager(ThreadedManager):
             raise error
         if _DENIED in str(error).lower():
             self._denied.set()
+        else:
+            self.told(TROUBLED.format(why=words(error)))
 
     async def _open(self) -> None:
         self._nats = await self.door.connect(self._note)
@@ -207,7 +190,7 @@ class NatsManager(ThreadedManager):
             await asyncio.wait((greeting, denied), return_when=asyncio.FIRST_COMPLETED)
             if self._denied.is_set():
                 greeting.cancel()
-                raise SettingError(_OTHER_NAME.format(name=self.door.name))
+                raise SettingError(OTHER_NAME.format(name=self.door.name))
             denied.cancel()
             await greeting
             self._begin(0, session)
@@ -225,8 +208,9 @@ class NatsManager(ThreadedManager):
     def _begin(self, rank: int, session: _Session) -> None:
         self._sessions[rank], self._queues[rank] = session, asyncio.Queue()
         self._add_rank(rank)
-        self._tasks = [task for task in self._tasks if not task.done()]
-        self._tasks.append(asyncio.run_coroutine_threadsafe(self._send_all(rank, session), self._loop))
+        task = asyncio.run_coroutine_threadsafe(self._send_all(rank, session), self._loop)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
         asyncio.run_coroutine_threadsafe(self._watch(rank, session), self._loop)
 
     async def _close(self) -> None:
@@ -240,57 +224,79 @@ class NatsManager(ThreadedManager):
         queue = self._queues[rank]
         try:
             while not self._is_over(rank) and (message := await queue.get()) is not None:
+                if self.rank and len(message) > SMALL:
+                    await self._ask(session, {"leave": str(len(message))}, within=_LEAVE)
                 for start in range(0, max(1, len(message)), PIECE):
                     head = {"size": str(len(message)), "start": str(start)}
                     await self._ask(session, head, message[start : start + PIECE])
+                self._count_unsent(session, -min(len(message), session.unsent))
         except EOFError:
             self._mark_gone(rank)
 
     async def _watch(self, rank: int, session: _Session) -> None:
-        """Look now and then whether the other end still has the session."""
+        """Look whether the other end still has the session, where nothing was heard of it for a while."""
         with contextlib.suppress(EOFError):
             while not self._is_over(rank):
-                await asyncio.sleep(BEAT)
-                await self._ask(session, {})
+                if self.rank == 0:
+                    session.every = self._pause
+                    self.leaves.look()
+                if (silent := time.monotonic() - session.heard) < session.every:
+                    await asyncio.sleep(session.every - silent)
+                else:
+                    await self._ask(session, {})
         self._mark_gone(rank)
 
-    async def _ask(self, session: _Session, head: dict[str, str], piece: bytes = b"") -> None:
-        """Send a request, and wait for its acknowledgement.
+    @property
+    def _pause(self) -> float:
+        """Seconds without a word of a device, after which a server looks for it."""
+        return min(SILENCE, max(BEAT, len(self._queues) / LOOKS))
+
+    async def _ask(
+        self, session: _Session, head: dict[str, str], piece: bytes = b"", within: float | None = None
+    ) -> None:
+        """Send a request, and wait for its acknowledgement, `within` so many seconds (None: `SILENCE`).
 
         Raises:
             EOFError: the other end is gone, or the session is over there.
         """
         from nats.errors import Error, NoRespondersError
 
+        head = {"session": session.id, **head}
         try:
-            reply = await self._nats.request(
-                session.subject, piece, timeout=SILENCE, headers={"session": session.id, **head}
-            )
+            reply = await self._nats.request(session.subject, piece, timeout=within or SILENCE, headers=head)
         except NoRespondersError:
             raise EOFError(_NOBODY) from None
         except (Error, OSError) as error:
-            raise EOFError(_words(error)) from error
+            raise EOFError(words(error)) from error
         if reply.data:
             raise EOFError(bytes(reply.data[:200]).decode(errors="replace"))
+        session.heard = time.monotonic()
+        if self.rank and "every" in (its := reply.headers or {}):
+            session.every = min(SILENCE, max(BEAT, _number(its["every"])))
 
     async def _take_piece(self, message: Any) -> None:
-        """Take a request of the other end, and acknowledge it, by the reason where its session is over."""
-        name = message.subject.split(".")[2]
+        """Take a request of the other end, and acknowledge it, by the reason where its session is over.
+
+        A server says to a device that looks for it how often it looks itself, which is often enough for both.
+        """
+        name, head, why = message.subject.split(".")[2], message.headers or {}, b""
         try:
-            was_asked = self._accept(name, message.headers or {}, message.data)
-            why = b""
+            if "leave" in head and self._waits(name, head, message):
+                return
+            was_asked = self._accept(name, head, message.data)
         except EOFError as error:
             was_asked, why = False, str(error).encode()
         if self.rank == 0 and not was_asked:
             self._count_unasked(name, len(message.data))
+        looks = self.rank == 0 and "size" not in head
+        await self._acknowledge(message, why, {"every": f"{math.ceil(self._pause)}"} if looks else None)
+
+    async def _acknowledge(self, message: Any, why: bytes = b"", head: dict[str, str] | None = None) -> None:
         with contextlib.suppress(Exception):  # whoever asked need not be there any more
-            await message.respond(why)
+            await self._nats.publish(message.reply, why, headers=head)
 
     def _count_unasked(self, name: str, size: int) -> None:
-        """Call `flooded` with a device once it has sent more than it may unasked.
-
-        Honest devices look whether the server is there every `BEAT` seconds, and greet it when they come.
-        """
+        """Call `flooded` with a device once it has sent more than honest ones do, which look and greet now and then."""
         now = time.monotonic()
         left, before = self._unasked.get(name, (UNASKED, now))
         left = min(UNASKED, left + UNASKED_RATE * (now - before)) - 1.0 - FULL * size / PIECE
@@ -310,10 +316,8 @@ class NatsManager(ThreadedManager):
         if self.rank == 0 and "greeting" in head:
             self._welcome(name, id)
             return False
-        rank = self._ranks.get(name, [-1])[-1] if self.rank == 0 else 0
-        session = self._sessions.get(rank)
-        if session is None or self._is_over(rank) or not secrets.compare_digest(session.id.encode(), id.encode()):
-            raise EOFError("the session is over")
+        rank, session = self._session_of(name, id)
+        session.heard = time.monotonic()
         if "size" not in head:
             return False
         try:
@@ -322,6 +326,30 @@ class NatsManager(ThreadedManager):
             self._mark_gone(rank)
             raise
         return len(piece) == PIECE or not session.data  # else it sends a message in crumbs
+
+    def _session_of(self, name: str, id: str) -> tuple[int, _Session]:
+        """Return the rank and the session to which a request belongs.
+
+        Raises:
+            EOFError: it is over.
+        """
+        rank = self._ranks.get(name, [-1])[-1] if self.rank == 0 else 0
+        session = self._sessions.get(rank)
+        if session is None or self._is_over(rank) or not secrets.compare_digest(session.id.encode(), id.encode()):
+            raise EOFError("the session is over")
+        return rank, session
+
+    def _waits(self, name: str, head: dict[str, str], message: Any) -> bool:
+        """Acknowledge a device's question once it may send so much; return False if it owes nothing or has asked.
+
+        Raises:
+            EOFError: it belongs to no session, or would send too much.
+        """
+        rank, session = self._session_of(name, head.get("session", ""))
+        if not self._due[rank]:
+            return False
+        size, session.heard = self._allowed(rank, _number(head["leave"])), time.monotonic()
+        return self.leaves.ask(rank, size, lambda: asyncio.ensure_future(self._acknowledge(message)))
 
     def _welcome(self, name: str, id: str) -> None:
         """Begin a session of a device; its earlier one is over, and the oldest is forgotten."""
@@ -356,6 +384,7 @@ class NatsManager(ThreadedManager):
         if len(session.data) == size:
             whole, session.data, session.size = session.data, bytearray(), -1
             self._due[rank] -= self.rank == 0
+            self.leaves.arrived(rank)
             self._deliver(rank, whole)
 
 
@@ -365,26 +394,5 @@ def _number(text: str) -> int:
     return int(text)
 
 
-def _words(error: BaseException) -> str:
-    return f"{type(error).__name__}: {error}"[:300] if str(error) else type(error).__name__
-
-
 _NOBODY = "nobody listens"
-_KEY_REFUSED, _DENIED = "authorization violation", "permissions violation"  # as nats-server says it, in small letters
-_UNREACHED = (
-    "nats-server at {url} was not reached ({why}): check host, port and firewall, and that it shows a certificate of "
-    "its authority for this name"
-)
-_UNKNOWN = (
-    "the server at {url} does not know the key of {name}: it was removed or never registered; ask the server's owner "
-    "to register it (fedloom devices add DIR {name} KEY)"
-)
-_UNINVITED = (
-    "the server at {url} does not know the key of {name}: the invitation has ended or was removed; ask the server's "
-    "owner for another (fedloom invite)"
-)
-_OTHER_SERVER = "the nats-server at {url} is not the one that was started here: choose another port (--port)"
-_OTHER_NAME = (
-    "this key belongs to another name than {name!r}: join with the --name by which the server's owner has registered "
-    "it (fedloom devices list)"
-)
+_DENIED = "permissions violation"  # as nats-server says it, in small letters

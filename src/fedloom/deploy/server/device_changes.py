@@ -117,18 +117,12 @@ class DeviceChanges:
         done = max(files.checkpoints.rounds(), default=0) if files.begun else 0
         drop_gone(fleet)
         waiting, fleet.waiting, fleet.is_due = dict(fleet.waiting), {}, False
-        taken = dict[int, str]()
-        for rank, device in sorted(waiting.items(), key=lambda item: item[1].id):
-            said = json.dumps({"id": device.id, "name": device.name}).encode()
-            try:
-                self._take(device, done, files)
-                taken[rank] = device.id
-            except RefusedError as error:
-                fleet.refuse(rank, str(error), said)
-            except FedloomError as error:  # with paths of the server
-                fleet.note_refusal(rank, str(error), said)
-                words = "this run does not go on with this device: the audit log of its server says why"
-                fleet.send_notice(rank, json.dumps({"refused": words}).encode())
+        waiting = dict(sorted(waiting.items(), key=lambda item: item[1].id))
+        try:  # thousands may come at once, and to try a run takes long
+            self._take([*waiting.values()], done, files)
+            taken = {rank: device.id for rank, device in waiting.items()}
+        except FedloomError:
+            taken = {rank: device.id for rank, device in waiting.items() if self._takes(rank, device, done, files)}
         registry = self.admission.registry
         for id in sorted(fleet.keys_changed()):
             kind = BACK if id in fleet.gone else REMOVED
@@ -148,13 +142,48 @@ class DeviceChanges:
         self._note_gone()
         return self.job
 
-    def _take(self, device: Registration, done: int, files: RunDirectory) -> None:
-        """Add an event of a device to the registry, if the run can go on with it.
+    def _takes(self, rank: int, device: Registration, done: int, files: RunDirectory) -> bool:
+        """Take one device, or refuse it; return whether the run can go on with it."""
+        fleet, said = self.fleet, json.dumps({"id": device.id, "name": device.name}).encode()
+        try:
+            self._take([device], done, files)
+            return True
+        except RefusedError as error:
+            fleet.refuse(rank, str(error), said)
+        except FedloomError as error:  # with paths of the server
+            fleet.note_refusal(rank, str(error), said)
+            words = "this run does not go on with this device: the audit log of its server says why"
+            fleet.send_notice(rank, json.dumps({"refused": words}).encode())
+        return False
+
+    def _take(self, devices: Sequence[Registration], done: int, files: RunDirectory) -> None:
+        """Add an event of each of some devices to the registry, if the run can go on with all of them.
 
         Raises:
-            RefusedError: it cannot; says why.
+            FedloomError: it cannot; a RefusedError says why to the device.
         """
-        registry, rounds = self.admission.registry, self.job.settings.rounds
+        if not devices:
+            return
+        made, events = self.admission.registry, list[Event]()
+        for device in devices:
+            events.append(self._event(made, device, done))
+            made = made.with_event(events[-1])
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # the run says them
+            job = self._of(made)
+            before, after = (Coordinator(each, trains=False).engine for each in (self.job, job))
+            self._check_states(events, before, after)
+            if files.begun and files.checkpoints.rounds():
+                job.restore(self._out)
+        self.admission.registry, self.job = made, job
+
+    def _event(self, registry: Registry, device: Registration, done: int) -> Event:
+        """Return the event of a device that waits.
+
+        Raises:
+            RefusedError: there can be none.
+        """
+        rounds = self.job.settings.rounds
         if self.admission.closed:
             raise RefusedError(self.admission.closed)
         if done >= rounds:
@@ -162,33 +191,22 @@ class DeviceChanges:
         if len(registry.events) >= MOST:
             raise RefusedError(f"the devices of a run change at most {MOST:,} times: begin a new run")
         entry = registry.admit(device)
-        if entry.id in registry.names:
-            event = Event(done + 1, RENEWED_DATA, registry.names.index(entry.id), entry)
-        else:
-            event = Event(done + 1, CAME, len(registry.names), registry.newcomer(entry, self._models))
-        made = registry.with_event(event)
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # the run says them
-            job = self._of(made)
-            before, after = (Coordinator(each, trains=False).engine for each in (self.job, job))
-            self._check_states(event, before, after)
-            if files.begun and files.checkpoints.rounds():
-                job.restore(self._out)
-        self.admission.registry, self.job = made, job
+        if entry.id in registry.numbers:
+            return Event(done + 1, RENEWED_DATA, registry.numbers[entry.id], entry)
+        return Event(done + 1, CAME, len(registry.names), registry.newcomer(entry, self._models))
 
     def _of(self, registry: Registry) -> Job:
         return dataclasses.replace(self._make(registry), fleet=self.fleet)
 
-    def _check_states(self, event: Event, before: Engine, after: Engine) -> None:
-        """Refuse a change after which states would be others; `before` and `after` it."""
-        method, run, device = type(self.job.algorithm).__name__, self.job.settings, event.device
-        assert device is not None
+    def _check_states(self, events: Sequence[Event], before: Engine, after: Engine) -> None:
+        """Refuse changes after which states would be others; `before` and `after` them."""
+        method, run = type(self.job.algorithm).__name__, self.job.settings
         if run.privacy.partition(":")[0] not in _OF_EACH:
             raise RefusedError(
                 f"no device comes later to this run or brings other examples, since privacy = {run.privacy} counts on "
                 "those with which it began: begin a new run with it"
             )
-        if event.kind == CAME and (kept := [*before.keys.rows, *before.keys.pools]):
+        if any(event.kind == CAME for event in events) and (kept := [*before.keys.rows, *before.keys.pools]):
             raise RefusedError(
                 f"no device comes later to this run, since {method} keeps {', '.join(kept)} at the server, with places "
                 "for those with which it began: begin a new run with it"
@@ -198,8 +216,9 @@ class DeviceChanges:
                 f"no device comes later to this run, since the server's state of {method} has places for those with "
                 f"which it began ({tree.unlike(theirs, ours)}): begin a new run with it"
             )
-        clients = [0, event.client] if event.kind == RENEWED_DATA else [0]
-        for k in clients:
+        renewed = {event.client: event.device for event in events if event.kind == RENEWED_DATA}
+        for k, device in {0: events[0].device, **renewed}.items():
+            assert device is not None
             if not tree.same_structure(ours := before.runtime.fresh(k), theirs := after.runtime.fresh(k)):
                 raise RefusedError(
                     f"{device.label} brings {sum(device.train):,} examples to train on, and a state of {method} has "

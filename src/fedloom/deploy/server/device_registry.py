@@ -6,6 +6,7 @@ import hashlib
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -168,10 +169,24 @@ class Registry:
         names = tuple(made.get_feature_names_out())
         return replace(registration, shape=(len(names),), columns=names)
 
-    @property
+    @cached_property
     def names(self) -> tuple[str, ...]:
         """Ids of the devices."""
         return tuple(device.id for device in self.devices)
+
+    @cached_property
+    def numbers(self) -> dict[str, int]:
+        """Number of each device by its id."""
+        return {device.id: k for k, device in enumerate(self.devices)}
+
+    @cached_property
+    def largest(self) -> int:
+        """The most training examples of a device."""
+        return max(sum(device.train) for device in self.devices)
+
+    def has(self, entry: Registration) -> bool:
+        """Return whether a device is of the run, with these examples."""
+        return (k := self.numbers.get(entry.id)) is not None and self.devices[k] == entry
 
     @property
     def client_names(self) -> tuple[str, ...]:
@@ -188,13 +203,13 @@ class Registry:
             RefusedError: it differs from the others or from itself; says in what.
         """
         now = self._with_features(registration)
-        entry = next((device for device in self.devices if device.id == registration.id), None)
-        if entry is None:
+        if (k := self.numbers.get(registration.id)) is None:
             if (told := now.schema().differs_from(self.devices[0].schema())) is not None:
                 raise RefusedError(
                     f"device {now.label} comes later, and the run goes on with what it began with: {told}"
                 )
             return now
+        entry = self.devices[k]
         now = replace(now, model=entry.model, name=entry.name)
         if replace(now, **{name: getattr(entry, name) for name in RENEWED}) != entry:
             raise RefusedError(

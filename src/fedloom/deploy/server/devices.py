@@ -268,15 +268,16 @@ class Devices(Engine):
         """Send each client its request, and yield (client, answer or NoResponse)."""
         if self._final is None:
             self._fleet.admit_arrivals()
-        fleet, packed, clients = self._fleet, None if broadcast is None else part(broadcast), dict[str, int]()
+        fleet, packed = self._fleet, None if broadcast is None else part(broadcast)
         deadline = self.options.deadline if self._final is None else PATIENCE
         if broadcast is not None and self._final is None:
             fleet.expect(max(map(self.size, requests.values()), default=0))
         self._request_numbers = dict(zip(requests, self._fleet.numbers, strict=False))
-        messages = {}
-        for k, request in requests.items():
-            clients[name := fleet.names[k]] = k
-            messages[name] = self.message(request, self._request_numbers[k], packed, more.get(k, {}))
+        clients = {fleet.names[k]: k for k in requests}
+        messages = (
+            (name, self.message(requests[k], self._request_numbers[k], packed, more.get(k, {})))
+            for name, k in clients.items()
+        )
         for name, answer in fleet.ask(messages, deadline):
             yield clients[name], answer
 

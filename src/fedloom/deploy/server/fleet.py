@@ -8,7 +8,7 @@ import json
 import time
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from fedloom.core.errors import RankError, RefusedError, SettingError
@@ -71,11 +71,12 @@ class Fleet(ABC):
 
     @abstractmethod
     def ask(
-        self, requests: Mapping[str, bytes], deadline: float | None
+        self, requests: Iterable[tuple[str, bytes]], deadline: float | None
     ) -> Iterator[tuple[str, memoryview | NoResponse]]:
         """Send each device its request, and yield the answers as they come, one for each device.
 
-        An answer that comes after `deadline` seconds is dropped, now or at a later call.
+        Requests are read as they are sent, so that they need not be in memory together. An answer that comes after
+        `deadline` seconds is dropped, now or at a later call.
         """
 
 
@@ -301,13 +302,13 @@ class RankFleet(Fleet):
         self._late[rank] = self.started.pop(rank)
 
     def ask(
-        self, requests: Mapping[str, bytes], deadline: float | None
+        self, requests: Iterable[tuple[str, bytes]], deadline: float | None
     ) -> Iterator[tuple[str, memoryview | NoResponse]]:
         end = None if deadline is None else time.monotonic() + deadline
         self._drop_stale()
         waited: dict[int, str] = {}
         removed = self.removed()
-        for name, message in requests.items():
+        for name, message in requests:
             rank = self.ranks.get(name)
             if rank is None:
                 yield name, NoResponse(UNLISTED if name in removed else "it is not there")
@@ -351,7 +352,10 @@ class RankFleet(Fleet):
     def _drop_stale(self) -> None:
         """Drop messages that came before a request is sent, since they cannot answer it; a few for each device."""
         for _ in range(_STALE):
-            for rank in self.manager.wait([rank for rank in self.ranks.values() if rank not in self.started], 0.0):
+            waiting = self.manager.wait([rank for rank in self.ranks.values() if rank not in self.started], 0.0)
+            if not waiting:
+                return
+            for rank in waiting:
                 if self.take_receipt(rank):
                     continue
                 name = next(name for name, its in self.ranks.items() if its == rank)

@@ -85,13 +85,13 @@ def register_devices(
             return len(answers) + len(refused_at_once) >= expected
         return len({ids[rank] for rank in answers}) >= (min_devices or 1)  # others come when they like, or never
 
-    answers = fleet.handshake(hello, wait, enough)
+    answers, taken = fleet.handshake(hello, wait, enough), set[str]()
     for rank, data in sorted(answers.items()):
         try:
-            taken = [each.id for each in registrations.values()]
             registrations[rank], first = _read_new_registration(
                 data, taken, start, moments, fleet.manager.name_of(rank)
             )
+            taken.add(registrations[rank].id)
             if first is not None:
                 statistics[rank] = first
         except RefusedError as error:
@@ -107,7 +107,7 @@ def register_devices(
             registrations[rank] = _with_cap(fleet, registration, max_examples)
             if previous is not None:
                 entry = _admitted(previous, fleet, rank, registrations[rank], statistics.get(rank))
-                if entry not in previous.devices:  # which the run goes on with
+                if not previous.has(entry):  # which the run goes on with
                     fleet.waiting[rank] = registrations.pop(rank)
         except RefusedError as error:
             del registrations[rank]
@@ -183,7 +183,7 @@ class Admission:
         except RefusedError as error:
             fleet.refuse(rank, str(error), data)
             return
-        if entry in self.registry.devices:
+        if self.registry.has(entry):
             self.welcome(rank, entry.id)
         elif self.closed:
             fleet.refuse(rank, self.closed, data)
@@ -249,7 +249,7 @@ def _admitted(
     _check_columns(registry, registration, statistics)
     entry, key_of = registry.admit(registration), fleet.manager.name_of(rank)
     owner = next((each for each in registry.devices if key_of and each.name == key_of), None)
-    if entry.id not in registry.names:
+    if entry.id not in registry.numbers:
         if owner is not None:
             raise RefusedError(
                 f"the key of {key_of!r} is that of device {owner.id} in this run, and this one is {entry.id}: bring "
@@ -297,12 +297,12 @@ def _with_cap(fleet: RankFleet, device: Registration, cap: int) -> Registration:
 
 def _send_welcome(fleet: RankFleet, registry: Registry, rank: int, id: str, public: bool, start: bool) -> None:
     """Send a device its number, its architecture and its token; from now on it can take requests."""
-    client = fleet.names.index(id)
+    client = registry.numbers[id]
     fleet.ranks[id] = rank
     registration = registry.devices[client]
     welcome = {
         "client": client, "model": registration.model, "token": fleet.tokens[id], "public": public, "start": start,
-        "largest": max(sum(device.train) for device in registry.devices),
+        "largest": registry.largest,
     }  # fmt: skip
     welcome |= {n: of for n in ("preparation", "moments") if (of := getattr(registry, n)) is not None}
     fleet.send_notice(rank, json.dumps(welcome).encode())
