@@ -43,6 +43,7 @@ from fedloom.engines.engine_options import Options
 from fedloom.engines.loop import Loop
 from fedloom.engines.population import Population
 from fedloom.engines.stacked import Stacked
+from fedloom.engines.stacks import Stacks
 from fedloom.engines.workers import Workers
 from fedloom.models import build
 
@@ -143,7 +144,7 @@ def made(model: str, shape: tuple[int, ...]) -> nn.Module:
 
 FEW = ("loop, none", "loop, trace", "stacked, none", "stacked, trace")
 IMAGES = ("loop, trace", "stacked, trace", "workers, none", "workers, trace")
-KINDS = {kind.name: kind for kind in (Loop, Stacked, Workers)}
+KINDS = {kind.name: kind for kind in (Loop, Stacked, Workers, Stacks)}
 
 
 def cases() -> list[Case]:
@@ -152,7 +153,8 @@ def cases() -> list[Case]:
     mnist = [max(1, 9 * int(n) // 10) for n in lognormal(labels, 1000, 0, sigma=1.5).sizes]
     return [
         Case("logistic, 10 clients of 600", "logistic", [600] * 10, rounds=(200, 10_000), plain=3),
-        Case("logistic, 100 clients of 600", "logistic", [600] * 100, rounds=(50, 2000), cohort=100, plain=7),
+        Case("logistic, 100 clients of 600", "logistic", [600] * 100, rounds=(50, 2000), cohort=100, plain=7,
+             forms=(*Case.forms, "stacks, trace", "stacks, compile")),
         Case("logistic, MNIST-1000 sizes", "logistic", mnist, plain=1, forms=FEW),
         Case("MLP, 10 clients of 200", "mlp", [200] * 10, plain=1),
         Case("LSTM, 10 clients of 200", "lstm", [200] * 10, forms=("loop, none", "stacked, none", "workers, none")),

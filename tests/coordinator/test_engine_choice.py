@@ -499,6 +499,35 @@ def test_each_length_is_a_graph() -> None:
     assert [compiled(True, rounds) for rounds in (26, 27)] == ["none", "trace"]  # of 8 and 12 places
 
 
+@pytest.mark.parametrize(
+    ("clients", "cohort", "steps", "width", "engine"),
+    [
+        (20, 16, 8, 10_000, "stacks"),  # 8 clients a stack, at least
+        (20, 15, 8, 10_000, "stacked"),
+        (20, 16, 7, 10_000, "stacked"),
+        (300, 247, 8, 400, "stacked"),  # 124
+        (300, 248, 8, 400, "stacks"),
+    ],
+)
+def test_stacks_are_shared_out_where_there_are_two_and_work(
+    clients: int, cohort: int, steps: int, width: int, engine: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    people = Population(federation=of_sizes([4] * clients), models={"net": Model(lambda: mlp(width))})
+    local = Local(epochs=steps, batch_size=4)
+    assert choose("auto", people, local, cohort) == (engine_named(engine), f"about {cohort} clients in parallel")
+    monkeypatch.setattr(chooser, "why_no_fork", lambda: "there is no fork here")
+    assert choose("auto", people, local, cohort)[0] is Stacked
+    with pytest.raises(SettingError, match="engine = 'stacks' forks processes, and there is no fork here"):
+        choose("stacks", people, local, cohort)
+
+
+def test_stacks_take_no_model_that_a_stack_does_not_take() -> None:
+    with pytest.warns(EngineWarning, match="cannot be stacked"):
+        assert choose("stacks", population(Item), LOCAL, 6)[0] is Loop
+    with pytest.raises(SettingError, match="engine = 'stacks' computes clients side by side"):
+        choose("stacks", population(lambda: Between(lambda self, h: h * h.softmax(0))), LOCAL, 6)
+
+
 def test_unequal_sequences_are_not_stacked_on_a_cpu() -> None:
     whole = sequences(64)
     x = whole.train.x.clone()

@@ -221,8 +221,8 @@ def test_algorithms_that_need_every_upload() -> None:
     ("kind", "settings", "words"),
     [
         (Devices, {}, "partial_sums = 2 cannot be, because devices answer each for itself: leave one of them out"),
-        (Loop, {"counts_states": True}, "partial_sums = 2 cannot be, because stateless clients are asked for their"),
-        (Gloo, {"chunk": 2}, "needs clients that are computed one by one: leave out partial_sums or chunk"),
+        (Loop, {"counts_states": True}, "stateless clients are asked for their states, and partial_sums = 2 sends"),
+        (Gloo, {"chunk": 2}, "needs clients that are computed one by one: leave out partial_sums, and chunk or"),
     ],
 )
 def test_what_does_not_go_together(kind: Any, settings: dict[str, Any], words: str) -> None:

@@ -106,7 +106,7 @@ def test_a_damaged_answer_is_asked_for_again() -> None:
 @pytest.mark.slow
 def test_a_damaged_answer_of_a_stack_is_asked_for_again() -> None:
     engine = tampering_engine(Here, once({(1, 2): "corrupted"}))(population(mlp), PFedSD(local=LOCAL))
-    engine.clients_per_request, engine.runtime.stacked = 2, True
+    engine.clients_per_request, engine.runtime.stacked = lambda architecture: 2, True
     stack = Stacked(engine.population, engine.algorithm, Options(chunk=2))
     first = engine.round(engine.init(), (0, 3, 4), 0)  # so that some have a state and some have none
     same(stack.round(stack.init(), (0, 3, 4), 0), first, "the bits of a stack")
@@ -119,7 +119,7 @@ def test_a_damaged_answer_of_a_stack_is_asked_for_again() -> None:
 def test_a_stack_that_is_late_is_lost_whole() -> None:
     plan = lambda t, e, k: "lost" if k == 2 else None  # noqa: E731
     engine = tampering_engine(Here, plan)(population(mlp), PFedSD(local=LOCAL), Options(deadline=0.2))
-    engine.clients_per_request, engine.runtime.stacked = 2, True
+    engine.clients_per_request, engine.runtime.stacked = lambda architecture: 2, True
     engine.round(engine.init(), range(6), 0)
     assert {2, 3} <= {f.client for f in engine.traffic.failed}
     assert len(engine.traffic.failed) % 2 == 0

@@ -27,6 +27,7 @@ from fedloom.core.task import Task, notes_of
 from fedloom.core.types import Params, Weights
 from fedloom.engines.by_name import EngineName, check_alone, engine_named, why_no_fork
 from fedloom.engines.engine import Engine
+from fedloom.engines.engine_options import best_chunk
 from fedloom.engines.population import Population, Stacking
 
 CompilationName = Literal["auto", "none", "trace", "compile"]
@@ -35,6 +36,7 @@ MAX_WASTED = 1.25  # times as many places of sequences, up to which a stack pays
 MAX_FLOPS = 3e8  # of a client's step with an operation that `vmap` computes client by client, up to which a stack pays
 _TRIED = 64  # examples of which some are taken to try a stack
 MIN_SHARED_OUT = 4  # clients of a cohort from which workers pay: of three, one core in two has one to wait for
+STEPS_TO_SHARE_OUT = 8  # of a client on average, from which stacks pay in processes, where they travel as messages
 # Measured on two cores with small networks (docs/benchmarks.md); their order of magnitude matters.
 STEPS_TO_TRACE = 100  # lock-steps that one graph must run to save the time of tracing it
 STEPS_TO_COMPILE = 25_000  # the same of compiling it, the start of the compiler included
@@ -59,20 +61,22 @@ def choose(name: EngineName, population: Population, local: Local, cohort_size: 
     5. sequences that are cut to their lengths, of which a stack, whose clients are as long as the longest, would
        compute more than 1.25 times as many places as clients one by one: by the rule of recurrent layers;
     6. no more than 2 clients in parallel per lock-step, by the sizes of the clients: loop;
-    7. else stacked.
+    7. at least two stacks of the size that pays (`best_chunk`), of clients that take 8 steps on average, on a CPU where
+       processes can be forked: stacks;
+    8. else stacked.
 
     Raises:
-        SettingError: "workers" was asked for, and cannot be; "stacked" was, for a model that looks across its batch; or
-            this is one of several ranks, and "auto" is neither "gloo" nor "mpi".
+        SettingError: "workers" or "stacks" was asked for, and cannot be; "stacked" or "stacks" was, for a model that
+            looks across its batch; or this is one of several ranks, and "auto" is neither "gloo" nor "mpi".
     """
     check_alone(name)
-    if name not in ("auto", "stacked", "workers"):
+    if name not in ("auto", "stacked", "workers", "stacks"):
         return engine_named(name), "asked for"
     on_cpu = population.device.type == "cpu"
     hindrance = why_no_fork() if on_cpu else f"the device is {population.device}, which processes cannot share"
+    if name in ("workers", "stacks") and hindrance is not None:
+        raise SettingError(f"engine = {name!r} forks processes, and {hindrance}: use engine = 'auto'")
     if name == "workers":
-        if hindrance is not None:
-            raise SettingError(f"engine = 'workers' forks processes, and {hindrance}: use engine = 'auto'")
         return engine_named(name), "asked for"
     layers = "convolutions" if _convolutional(population) else "recurrent layers" if _recurrent(population) else None
     if name == "auto" and on_cpu and layers is not None:
@@ -81,19 +85,19 @@ def choose(name: EngineName, population: Population, local: Local, cohort_size: 
         tried = stacking(model, population)
         if tried.problem or tried.differs:
             reason = f"model {label!r} cannot be stacked ({tried.problem or tried.differs})"
-            if name == "stacked" and tried.differs:
+            if name != "auto" and tried.differs:
                 raise SettingError(
-                    "engine = 'stacked' computes clients side by side and pads the smaller ones' batches, which may "
+                    f"engine = {name!r} computes clients side by side and pads the smaller ones' batches, which may "
                     f"change no answer, and {tried.differs} of model {label!r}, which looks beyond one example: use "
                     "engine = 'auto' or 'loop', where a batch has no padding"
                 )
-            if name == "stacked":
+            if name != "auto":
                 warn(f"{reason}: using the loop engine instead", EngineWarning)
             elif on_cpu and population.federation.train.has_tokens:
                 return _one_by_one(f"token ids on a CPU, and {reason}", cohort_size, hindrance)
             return engine_named("loop"), reason
-    if name == "stacked":
-        return engine_named("stacked"), "asked for"
+    if name != "auto":
+        return engine_named(name), "asked for"
     if not on_cpu:
         return engine_named("stacked"), "a GPU"
     if any(model.arguments and model.arguments.mask != "tokens" for model in population.models.values()):
@@ -110,7 +114,10 @@ def choose(name: EngineName, population: Population, local: Local, cohort_size: 
     parallel = taken.clients / len(population.models)
     if parallel <= MAX_LOOPED:
         return engine_named("loop"), f"about {parallel:.1f} clients in parallel"
-    return engine_named("stacked"), f"about {parallel:.0f} clients in parallel"
+    each = cohort_size / len(population.models)
+    several = each >= 2 * max(best_chunk(model.num_params) for model in population.models.values())
+    pays = several and hindrance is None and taken.steps * parallel >= STEPS_TO_SHARE_OUT * each
+    return engine_named("stacks" if pays else "stacked"), f"about {parallel:.0f} clients in parallel"
 
 
 def _one_by_one(what: str, cohort_size: int, hindrance: str | None) -> tuple[type[Engine], str]:

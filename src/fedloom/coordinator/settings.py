@@ -99,7 +99,7 @@ class RunSettings(StrictSettings):
     engine: EngineName = setting("auto", "--engine", "engine", may_differ=("recipe",))
     """Engine that computes the clients: [engines](guide.md#engines), [ranks](ranks.md), [devices](devices.md)."""
     workers: Processes | None = setting(None, "--workers N", "engine", may_differ=EVERYWHERE)
-    """Processes of the engine `workers`; none: one for each core. Results do not depend on it."""
+    """Processes of the engines `workers` and `stacks`; none: one for each core. Results do not depend on it."""
     deadline: Positive | None = setting(None, "--deadline S", "engine", may_differ=("resumed",))
     """Seconds that clients in other processes have for an exchange; a client that is later [is left out of the
     round](ranks.md#deadline) and named in its record; none: no limit."""
@@ -107,7 +107,8 @@ class RunSettings(StrictSettings):
     """Form of the training step: step by step, from a traced or from a compiled graph ([the rule of
     auto](design.md#the-fold))."""
     chunk: Count | None = setting(None, "--chunk K", "engine", may_differ=("method", "recipe"))
-    """Clients stacked at a time; none: by memory. With it, ranks [stack as well](ranks.md)."""
+    """Clients stacked at a time; none: by memory, of `stacks` by the network too. With it, ranks [stack as
+    well](ranks.md)."""
     front: Literal["auto", "off"] = setting("auto", "--front", "engine", may_differ=EVERYWHERE)
     """Frozen layers at the front of a network are [computed once for each example](frozen.md#the-front-once) (`auto`:
     where results are the same bits), or in every pass (`off`)."""

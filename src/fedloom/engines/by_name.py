@@ -13,11 +13,12 @@ import torch
 from fedloom.core.errors import SettingError
 from fedloom.engines.engine import Engine
 
-EngineName = Literal["auto", "loop", "stacked", "workers", "gloo", "mpi", "devices"]
+EngineName = Literal["auto", "loop", "stacked", "workers", "stacks", "gloo", "mpi", "devices"]
 ENGINES = {
     "loop": "fedloom.engines.loop:Loop",
     "stacked": "fedloom.engines.stacked:Stacked",
     "workers": "fedloom.engines.workers:Workers",
+    "stacks": "fedloom.engines.stacks:Stacks",
     "gloo": "fedloom.ranks.rank_engine:Gloo",
     "mpi": "fedloom.ranks.rank_engine:MPI",
     "devices": "fedloom.deploy.server.devices:Devices",

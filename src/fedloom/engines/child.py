@@ -14,7 +14,7 @@ import warnings
 import weakref
 from collections.abc import Callable
 from multiprocessing.connection import Connection
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import torch
 
@@ -118,10 +118,16 @@ def _serve(pipe: Connection, shared: mmap.mmap, answer: Callable[[memoryview], b
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     for sibling in list(_children):
         sibling.pipe.close()
-    ours = pipe.fileno()
-    os.closerange(3, ours)
-    os.closerange(ours + 1, os.sysconf("SC_OPEN_MAX"))
+    nothing = os.open(os.devnull, os.O_RDWR)  # a file that is closed twice closes another one of the same number
+    for number in map(int, os.listdir("/dev/fd")):
+        if number > 2 and number not in (nothing, pipe.fileno()):
+            with contextlib.suppress(OSError):
+                os.dup2(nothing, number)
     torch.set_num_threads(1)
+    os.environ["TORCHINDUCTOR_COMPILE_THREADS"] = "1"  # the compiler's pool of processes is the parent's
+    compiler: Any = sys.modules.get("torch._inductor.config")
+    if compiler is not None:
+        compiler.compile_threads = 1
     sys.stdin = _NoTerminal()
     if os.environ.get("PYTHONBREAKPOINT") != "0":  # which turns breakpoints off
         sys.breakpointhook = _NoTerminal.refuse

@@ -63,31 +63,24 @@ class Options:
             count = getattr(self, name)
             if count is not None and count < 1:
                 raise SettingError(f"{name} must be >= 1 or None (chosen for you), got {count}")
-        if self.partial_sums is not None and self.counts_states:
-            raise SettingError(
-                f"partial_sums = {self.partial_sums} cannot be, because stateless clients are asked for their states: "
-                "leave one of them out"
-            )
-        if self.partial_sums is not None and (self.links or self.encoders):
-            raise SettingError(
-                f"{type((*self.links, *self.encoders)[0]).__name__} looks at each upload, and partial_sums = "
-                f"{self.partial_sums} sends sums: leave one of them out"
-            )
-        if self.partial_sums is not None and "median" in self.bound:
-            raise SettingError(
-                f"bound = {self.bound!r} compares uploads, and partial_sums = {self.partial_sums} sends sums: leave "
-                "one of them out, or bound by a number or by what was sent"
-            )
-        if self.partial_sums is not None and self.aggregator != "mean":
-            raise SettingError(
-                f"aggregator = {self.aggregator!r} needs each upload, and partial_sums = {self.partial_sums} sends "
-                "sums: leave one of them out"
-            )
-        if self.partial_sums is not None and self.attack is not None:
-            raise SettingError(
-                f"attackers lie in their uploads, and partial_sums = {self.partial_sums} sends sums: leave one of them "
-                "out"
-            )
+        kind = type((*self.links, *self.encoders, None)[0]).__name__
+        for needed, what in (
+            (self.counts_states, "stateless clients are asked for their states"),
+            (self.links or self.encoders, f"{kind} looks at each upload"),
+            ("median" in self.bound, f"bound = {self.bound!r} compares uploads"),
+            (self.aggregator != "mean", f"aggregator = {self.aggregator!r} needs each upload"),
+            (self.attack is not None, "attackers lie in their uploads"),
+        ):
+            if needed and self.partial_sums is not None:
+                raise SettingError(f"{what}, and partial_sums = {self.partial_sums} sends sums: leave one of them out")
 
 
 DEFAULTS = Options()
+
+
+def best_chunk(parameters: int) -> int:
+    """Return how many clients of a network with so many parameters pay as a stack of their own (docs/benchmarks.md).
+
+    Calls cost little beside what so many compute, and with fewer there are more stacks to share out.
+    """
+    return max(8, 400_000 // max(1, parameters))

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from fedloom.core.errors import ClientError, CodecError, EngineWarning, warn
+from fedloom.core.errors import ClientError, CodecError, EngineWarning, SettingError, warn
 from fedloom.core.fold.execution import threads
 from fedloom.engines.engine import Engine
 from fedloom.engines.faults import NOT_WITHIN
@@ -30,18 +30,22 @@ class Processes(Engine):
     """`loop` on one thread, in several processes; their number does not change a bit.
 
     A client's state travels with its request and its answer, so any process can compute any client. The largest clients
-    go first, each to a free process. With `clients_per_request`, several clients of one architecture go as a stack. If
-    a process dies or an answer is damaged, its clients are requested again. Answers bear the numbers of their requests:
-    one that comes late or twice is dropped.
+    go first, each to a free process. Where these are stacked, `clients_per_request` of one architecture go as a stack.
+    If a process dies or an answer is damaged, its clients are requested again. Answers bear the numbers of their
+    requests: one that comes late or twice is dropped.
     """
 
     uses = frozenset({"deadline"})
     on_one_thread = True
-    clients_per_request = 1
     requests_ahead = 0  # requests that wait at a process while it works on another
 
     def __init__(self, *args: Any, **more: Any) -> None:
         super().__init__(*args, **more)
+        if self.stacked and self.options.partial_sums is not None:
+            raise SettingError(
+                "partial_sums needs clients that are computed one by one: leave out partial_sums, and chunk or the "
+                "engine stacks"
+            )
         self._calls, self._numbers = itertools.count(), itertools.count()
         self._newest_broadcast: dict[int, int] = {}  # the number of the newest broadcast that a process has
         # Unanswered requests of each process by number, the oldest first; None: the answer will be dropped.
@@ -64,10 +68,13 @@ class Processes(Engine):
     def abandon(self, process: int) -> bool:
         """Give up the answer of a process; return whether it will still come and must be dropped."""
 
+    def clients_per_request(self, architecture: str) -> int:
+        """Return how many clients of an architecture are asked by one request."""
+        return 1
+
     def answers(self, call: Call, clients: Sequence[int], send: Send) -> Iterator[Response]:
-        local_shares = [
-            tuple(clients[i : i + self.clients_per_request]) for i in range(0, len(clients), self.clients_per_request)
-        ]
+        size = self.clients_per_request(self.population.assignment[clients[0]])
+        local_shares = [tuple(clients[i : i + size]) for i in range(0, len(clients), size)]
         shares = call.sums or local_shares
         processes = None if self.watch is not None else self.idle_processes(len(shares))  # replays stay here
         if processes is None:

@@ -296,6 +296,8 @@ class Runtime:
         return replace(upload.result, scores=scores_of(task, upload.outputs, upload.y, upload.mask))
 
     def _alone(self, request: Request, stacked: Client[Any]) -> tuple[Any, Any, dict[str, Tensor]]:
+        if len(request.clients) > 1:
+            raise StackingError(f"clients {list(request.clients)} were asked at once where each is computed alone")
         call, mine = request.call, tree.take(self._arguments(request), 0)
         out = self._noting(call.method, _only(stacked), *call.broadcast, *mine)
         state, upload, notes = tree.map_tree(lambda t: t[None], out)

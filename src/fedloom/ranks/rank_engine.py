@@ -47,11 +47,7 @@ class Ranks(Processes):
     def __init__(
         self, population: Population, algorithm: Algorithm[Any, Any], options: Options = DEFAULTS, **more: Any
     ) -> None:
-        self.stacked, self.clients_per_request = options.chunk is not None, options.chunk or 1
-        if self.stacked and options.partial_sums is not None:
-            raise SettingError(
-                "partial_sums needs clients that are computed one by one: leave out partial_sums or chunk"
-            )
+        self.stacked = options.chunk is not None
         super().__init__(population, algorithm, options, **more)
         self.ranks: list[int] | None = None  # the connected ranks, while the engine is open
         self._job = ""  # digest of this job, while the engine is open
@@ -61,6 +57,9 @@ class Ranks(Processes):
     @classmethod
     def only_computes(cls) -> bool:
         return rank_here(cls.transport) > 0
+
+    def clients_per_request(self, architecture: str) -> int:
+        return self.options.chunk or 1
 
     @property
     def wires(self) -> CommunicationManager:
