@@ -27,7 +27,7 @@ LAYERS = [  # top first; those on one line may not import each other
     {"report"},
     {"experiments"},
     {"virtual_time"},
-    {"compression", "privacy"},
+    {"compression", "mirror", "privacy"},
     {"coordinator", "ranks"},
     {"engines"},
     {"algorithms"},

@@ -50,6 +50,7 @@ def _resume(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("directory", type=directory, help="the directory of --out")
     parser.add_argument("--rounds", type=int, metavar="N", help="a larger number of rounds")
     parser.add_argument("--at", type=int, metavar="ROUND", help="from this checkpoint instead of the newest")
+    parser.add_argument("--mirror", metavar="ADDRESS", help="another address for the mirror; none: go on without one")
     allow_code(parser)
 
 

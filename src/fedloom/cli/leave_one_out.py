@@ -18,6 +18,7 @@ from fedloom.display.terminal import Terminal, table
 from fedloom.experiments.catalogue import label
 from fedloom.experiments.experiment import Experiment
 from fedloom.experiments.federations import Federations
+from fedloom.experiments.mirrors import mirrored_below
 from fedloom.report.number_table import with_unit
 from fedloom.report.printable import client_names
 from fedloom.storage.output import as_csv, publish
@@ -55,7 +56,7 @@ def without_each_site(runs: Mapping[str, Experiment], federations: Federations) 
         for site, folder in enumerate(_folders(partition)):
             clients = dataclasses.replace(c, new=f"list:{site}")
             below = folder if place == "." else f"{place}/{folder}"
-            out[below] = dataclasses.replace(experiment, clients=clients)
+            out[below] = mirrored_below(dataclasses.replace(experiment, clients=clients), folder)
     return out
 
 

@@ -13,7 +13,7 @@ from fedloom.cli.argument_parser import Parser
 from fedloom.core.entry_points import COMMANDS, offers
 from fedloom.display.command import Command
 
-ROOMS = ("cli", "experiments", "report", "analyses", "deploy")
+ROOMS = ("cli", "experiments", "mirror", "report", "analyses", "deploy")
 """Rooms with a file `commands.py`, in the order of the list of commands."""
 _ELSEWHERE = dict.fromkeys(("reproduce", "claims", "figures"), "fedloom-papers")  # the packages of known commands
 _EXAMPLES = """\
@@ -27,6 +27,7 @@ examples:
   fedloom sweep fedntd --over local.lr=0.01,0.1 --val-fraction 0.2 --out runs/lr
   fedloom resume runs/two
   fedloom branch runs/fedntd --at 100 --set fedntd.beta=0.3 --out runs/less
+  fedloom fetch s3://bucket/two runs/two
   fedloom verify runs/two
   fedloom report runs/two
   fedloom summary runs/two --name fedavg=FedAvg --out paper

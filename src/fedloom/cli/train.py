@@ -24,10 +24,12 @@ from fedloom.engines.by_name import only_computes
 from fedloom.experiments.catalogue import label
 from fedloom.experiments.experiment import Experiment
 from fedloom.experiments.federations import Federations
+from fedloom.experiments.mirrors import mirrored_below
 from fedloom.experiments.shown_runs import print_setup, train
 from fedloom.experiments.stored_experiments import open_experiment
 from fedloom.experiments.trackers import tracker
 from fedloom.experiments.trials import Train
+from fedloom.mirror.fetch import fetched
 from fedloom.report import comparison_table, readings_table, summary
 from fedloom.report.console import fit_terminal
 from fedloom.report.grouping import group_by_problem, methods_of, with_titles
@@ -59,6 +61,8 @@ def compare(args: argparse.Namespace, console: Terminal) -> int:
     if args.out is not None and not args.resume and not computes:
         for place in runs:
             check_free(Path(args.out, place))
+            if (address := runs[place].run.mirror) is not None:
+                fetched(address, Path(args.out, place), resume=False)
     for text in args.track:
         tracker(text)  # a wrong name fails before any work
     jobs = {place: federations.job(experiment) for place, experiment in runs.items()}
@@ -90,6 +94,7 @@ def compare(args: argparse.Namespace, console: Terminal) -> int:
     tuning: dict[str, Any] = {}
     if sweeps := {name: sweep for name, sweep in sweeps.items() if any(Path(p).parts[0] == name for p in jobs)}:
         tuned, tuning = tune(sweeps, args, console, _trials(console))
+        tuned = {name: e.changed("run.mirror", selected[0].run.mirror) for name, e in tuned.items()}
         jobs |= {place: federations.job(e) for place, e in _runs(args, [*tuned.items()], several=True).items()}
         order = [folder for name in sweeps for folder in (name, name + SUFFIX)]
         jobs = dict(sorted(jobs.items(), key=lambda item: order.index(Path(item[0]).parts[0])))
@@ -140,6 +145,10 @@ def resume(args: argparse.Namespace, console: Terminal) -> int:
         for place, experiment in experiments.items():
             if args.rounds is not None:
                 experiment = experiment.changed("run.rounds", args.rounds)
+            if args.mirror is not None:
+                address = None if args.mirror == "none" else args.mirror
+                experiment = experiment.changed("run.mirror", address)
+                experiment = mirrored_below(experiment, place.relative_to(args.directory).as_posix())
             name = (
                 label(experiment.algorithm) if place == Path(args.directory) else str(place.relative_to(args.directory))
             )
@@ -186,6 +195,9 @@ def branch(args: argparse.Namespace, console: Terminal) -> int:
     experiment = experiment.with_all(settings_of_method(args.set, method, [method]))
     if args.rounds is not None:
         experiment = experiment.changed("run.rounds", args.rounds)
+    if experiment.run.mirror is not None and not any(pair.startswith("run.mirror=") for pair in args.set):
+        experiment = experiment.changed("run.mirror", None)
+        console.print("the branch has no mirror: --set run.mirror=ADDRESS gives it one")
     job, name = Federations().job(experiment), label(experiment.algorithm)
     job.branch(args.directory, args.out, at=args.at)
     _show([(name, train(name, job, console, args.out, resume=True))], args.out, console)
@@ -218,7 +230,8 @@ def _runs(args: argparse.Namespace, methods: Sequence[tuple[str, Experiment]], s
         seeds = seeds_of(args.seeds, experiment)
         for seed in seeds:
             parts = [name] * several + [f"seed-{seed}"] * (len(seeds) > 1)
-            out["/".join(parts) or "."] = with_seed(experiment, seed)
+            place = "/".join(parts) or "."
+            out[place] = mirrored_below(with_seed(experiment, seed), place)
     return out
 
 

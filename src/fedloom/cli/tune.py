@@ -13,6 +13,7 @@ from fedloom.core.errors import SettingError
 from fedloom.display.terminal import Terminal
 from fedloom.experiments.catalogue import label
 from fedloom.experiments.experiment import Experiment
+from fedloom.experiments.mirrors import mirrored_below
 from fedloom.experiments.trials import Sweep, Train
 from fedloom.experiments.tuning import FOLDER, Tuned, sweep_of
 from fedloom.report.order import tuning_of, write_order
@@ -37,7 +38,9 @@ def planned(args: argparse.Namespace, selected: Sequence[Experiment]) -> dict[st
             "--tuned chooses on validation examples, and data.val_fraction is 0: hold some out with --val-fraction 0.2"
         )
     return {
-        label(e.algorithm): sweep_of(with_seed(e, seeds_of(args.seeds, e)[0]), args.tuned, args.tune_with)
+        (name := label(e.algorithm)): sweep_of(
+            mirrored_below(with_seed(e, seeds_of(args.seeds, e)[0]), f"{FOLDER}/{name}"), args.tuned, args.tune_with
+        )
         for e in selected
     }
 

@@ -186,6 +186,9 @@ class Part:
         """
         return None
 
+    def saved(self, run: Running) -> None:
+        """Look at the run once its folder has a new checkpoint, before the next round."""
+
     def keep(self, run: Running) -> int | None:
         """Return the round whose checkpoint is to be kept beside those of `keep_every`, if there is one."""
         return None

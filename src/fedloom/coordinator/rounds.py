@@ -223,6 +223,8 @@ class Coordinator:
         if self.engine.clients_change() or last or run.done % self.settings.checkpoint_every == 0 or run.done == kept:
             beside = self._beside
             run.files.save(run.done, (run.server, beside) if beside else run.server, self.engine, kept)
+            for part in self.parts.all:
+                part.saved(run)
 
     def _record(self, metrics: Record, clock: Clock) -> None:
         """Log a round."""

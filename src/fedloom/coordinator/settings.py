@@ -89,6 +89,10 @@ class RunSettings(StrictSettings):
     """Keep the [checkpoint of the best round](runs.md#the-best-round) so far too: that with the best headline on
     validation examples, such as the highest `val_accuracy`, the first of equals. It needs validation examples
     (`data.val_fraction`)."""
+    mirror: str | None = setting(None, "--mirror ADDRESS", "results", EVERYWHERE, "fedloom.mirror.mirroring:Mirroring")
+    """Address to which the run's folder is [copied after each checkpoint](clusters.md#a-mirror), so that it can go on
+    where this machine is lost: `s3://bucket/run`, `sftp://host/folder`, `file:///mnt/other/run` or any other of fsspec;
+    several runs get a folder each below it."""
     state_memory_mib: Annotated[float, Ge(1)] | None = setting(
         None, "--state-memory MIB", "engine", may_differ=EVERYWHERE
     )

@@ -14,6 +14,7 @@ from fedloom.data import Examples, Federation, Inputs
 from fedloom.display.progress import RunSequence, progress
 from fedloom.display.terminal import Terminal
 from fedloom.experiments.trackers import track, tracker
+from fedloom.mirror.fetch import fetched
 
 
 def train(
@@ -39,6 +40,9 @@ def train(
         for network, said in history.manifest.get("front", {}).items():
             console.print(f"frozen front of {network}: {said}")
 
+    if (address := job.settings.mirror) is not None and directory is not None:
+        said = fetched(address, directory, resume=resume)
+        console.print(f"{name}: mirror {address}" + f", {said}" * bool(said), highlight=False)
     with ExitStack() as stack:
         watchers = [showing(stack.enter_context(progress(console, name, job.settings.rounds, sequence=sequence)))]
         watchers += [] if on_round is None else [on_round]

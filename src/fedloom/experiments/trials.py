@@ -26,6 +26,7 @@ from fedloom.experiments import catalogue
 from fedloom.experiments.catalogue import label
 from fedloom.experiments.experiment import Experiment
 from fedloom.experiments.federations import Federations
+from fedloom.experiments.mirrors import mirrored_below
 from fedloom.experiments.problem import of_problem
 from fedloom.experiments.search import RANGES, Search, ends, is_range
 from fedloom.experiments.settings_file import flat
@@ -285,7 +286,8 @@ class Sweep:
 
     def _runs(self, trial: Trial) -> dict[str, Experiment]:
         """Return the experiment for each seed, by the place of its run."""
-        return {f"{trial.name}/seed-{s}": trial.experiment.changed("run.seed", s) for s in self.seeds or ()}
+        seeded = {f"{trial.name}/seed-{s}": trial.experiment.changed("run.seed", s) for s in self.seeds or ()}
+        return {place: mirrored_below(experiment, place) for place, experiment in seeded.items()}
 
     def _check(self, trial: Trial, federations: Federations) -> None:
         """Raise SettingError if a trial cannot be run, or not be evaluated. Warnings come when it is run."""
