@@ -127,7 +127,7 @@ MANY = {f"c{k}": [0, 0.0, None, None] for k in range(MAX_COLUMNS + 1)}
     [
         ("rows", 6, "statistics are over all 5 training examples that a device registers, got 6: register the same"),
         ("rows", True, "got True: register"),
-        ("more", 1, "entries rows, least, least_clients, numbers, words, targets, text, got 'more': leave it out"),
+        ("more", 1, "least, least_clients, columns, numbers, words, targets, text, got 'more': leave it out"),
         ("least", 0, "least is an integer >= 1, got 0: write least=5"),
         ("least_clients", True, "least_clients is an integer >= 1, got True: write least_clients=2"),
         ("numbers", [], r"totals of columns are an object of JSON, got \[\]: send one"),

@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from fedloom import SettingError, read_csv
+from fedloom import SettingError, read_csv, read_sites
 from fedloom.experiments.prediction_tables import RunTable, TableRows
 
 PLAIN = """id,height,weight,site,ill
@@ -216,3 +216,57 @@ def test_frames_hold_numbers_and_words(tmp_path: Path) -> None:
         run.of_frame(frame.assign(height=pd.Timestamp("2020-01-01")), True)
     with pytest.raises(ValueError, match="the table must have rows"):
         run.of_frame(frame[:0], True)
+
+
+UNLIKE = {"Kiel": "age,dose,ill\n30,1,no\n50,3,yes\n", "Ulm": "age,ward,ill\n20,east,no\n40,west,yes\n"}
+
+
+def unlike(folder: Path, columns: str, more: str = "") -> RunTable:
+    """The table of a run on two sites with other columns."""
+    (folder / "sites").mkdir(exist_ok=True)
+    for site, text in UNLIKE.items():
+        (folder / "sites" / f"{site}.csv").write_text(text)
+    said: dict[str, Any] = {"label": "ill", "prepare": "federated", "columns": columns}
+    said |= dict(pair.split("=") for pair in filter(None, more.split("&")))
+    train = read_sites(f"{folder}/sites/*.csv", **said, test_fraction=0.0).train
+    source = f"{folder}/sites/*.csv?label=ill&prepare=federated&columns={columns}&{more}"
+    return RunTable(train, source, train.preparation)
+
+
+def test_tables_lack_what_some_site_lacked_and_nothing_else(tmp_path: Path) -> None:
+    run = unlike(tmp_path, "union")
+    assert run.train.columns == ("age", "dose", "dose_missing", "ward_east", "ward_missing", "ward_west")
+    assert read(run, tmp_path, "age\n35\n", with_targets=False).x.tolist() == [[0, 0, 1, 0, 1, 0]]
+    of_frame = run.of_frame(pd.DataFrame({"age": [35]}), False)
+    assert of_frame.x.tolist() == [[0, 0, 1, 0, 1, 0]]
+    with pytest.raises(
+        SettingError, match=r"got no 'age' in .*new\.csv: name columns as in the table that was trained"
+    ):
+        read(run, tmp_path, "dose\n1\n", with_targets=False)
+    with pytest.raises(SettingError, match="'bmi' besides"):
+        read(run, tmp_path, "age,bmi\n35,20\n", with_targets=False)
+
+
+def test_tables_of_shared_columns_may_have_others(tmp_path: Path) -> None:
+    run = unlike(tmp_path, "shared")
+    assert read(run, tmp_path, "bmi,age,ill\n20,35,yes\n").x.tolist() == [[0]]
+
+
+def test_new_rows_are_read_by_the_runs_dictionary(tmp_path: Path) -> None:
+    lines = (
+        "[columns.age]", "unit = 'years'", "units = { months = 0.1 }",
+        "[columns.ill]", "categories = { yes = ['ja'], no = [] }",
+        "[columns.ward]", "categories = { east = ['Ost'], west = [] }",
+        "[sites.new]", "age = { column = 'Alter', unit = 'months' }", "ward = { column = 'Haus' }",
+        "[sites.Kiel]", "[sites.Ulm]",
+    )  # fmt: skip
+    (tmp_path / "d.toml").write_text("\n".join(lines))
+    with pytest.warns(UserWarning, match="got no file of new among Kiel, Ulm"):
+        run = unlike(tmp_path, "union", f"dictionary={tmp_path}/d.toml")
+    found = read(run, tmp_path, "Alter,Haus,ill\n350,Ost,ja\n")
+    assert found.y is not None
+    assert (found.x.tolist(), found.y.tolist()) == ([[0, 0, 1, 1, 0, 0]], [1])
+    assert read(run, tmp_path, "Alter\n350\n", with_targets=False).x.tolist() == [[0, 0, 1, 0, 1, 0]]
+    assert read(run, tmp_path, "age\n35\n", "site=Ulm", with_targets=False).x[0, 0] == 0
+    with pytest.raises(ValueError, match=r"words of 'ward' must be in .*, got 'Nord' in line 2"):
+        read(run, tmp_path, "Alter,Haus\n350,Nord\n", with_targets=False)

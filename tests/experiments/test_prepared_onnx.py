@@ -106,6 +106,23 @@ def test_of_two_classes_the_logit_is_the_one_that_predict_takes(
 
 
 @pytest.mark.slow
+def test_gaps_of_columns_that_a_site_lacked_are_masks(tmp_path: Path) -> None:
+    _, new, rows = tables(tmp_path)
+    (tmp_path / "sites").mkdir()
+    lacks = ("age", "diagnosis")
+    write_table(tmp_path / "sites" / "a.csv", rows[:120])
+    write_table(
+        tmp_path / "sites" / "b.csv", [{c: of for c, of in row.items() if c not in lacks} for row in rows[120:]]
+    )
+    said = "label=readmitted&drop=patient,los_days,client&prepare=federated&columns=union"
+    run = trained(tmp_path, f"{tmp_path}/sites/*.csv?{said}", model="category_mlp")
+    session = exported(run, tmp_path / "model.onnx")
+    (logits,) = session.run(["logits"], inputs(session, rows))
+    p = np.exp(logits) / np.exp(logits).sum(1, keepdims=True)
+    np.testing.assert_allclose(p, np.asarray(predict(run, new).probabilities), atol=1e-6, rtol=0)
+
+
+@pytest.mark.slow
 def test_a_table_of_numbers_alone_has_one_input(tmp_path: Path) -> None:
     whole, new, rows = tables(tmp_path)
     run = trained(tmp_path, f"{whole}?{LABEL}".replace("drop=patient,los_days", "drop=patient,los_days,sex,diagnosis"))

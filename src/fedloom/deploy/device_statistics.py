@@ -19,7 +19,7 @@ from dataclasses import dataclass, replace
 from typing import Any, get_args
 
 from fedloom.core.errors import RefusedError
-from fedloom.core.json_types import POSITIVE, one_of, whole
+from fedloom.core.json_types import NAMES, POSITIVE, one_of, whole
 from fedloom.deploy.statistics_fields import (
     check_columns,
     described_totals,
@@ -34,7 +34,7 @@ from fedloom.deploy.statistics_fields import (
     rounded_squares,
 )
 from fedloom.tables.columns import MOST_CATEGORIES
-from fedloom.tables.statistics import CommonPreparation, Scale, Spread, Summary, Total
+from fedloom.tables.statistics import CommonPreparation, Scale, Spread, Summary, Total, UnlikeColumns
 from fedloom.tables.vocabulary import TextPreparation, TokenKind, Vocabulary, tokens_of
 
 MAX_BYTES = 1 << 24  # of a message with statistics
@@ -89,6 +89,7 @@ _TYPES = {  # of single entries, and what to do about another
     "most": (whole(1, MAX_TOKENS, f"a whole number from 1 to {MAX_TOKENS:,}"), "name another"),
     "least": (POSITIVE, "write least=5"),
     "least_clients": (POSITIVE, "write least_clients=2"),
+    "columns": (one_of(get_args(UnlikeColumns)), "name one of these"),
 }
 _SAID = ("column", "tokens", "length", "most", "least", "least_clients")
 
@@ -96,6 +97,12 @@ _SAID = ("column", "tokens", "length", "most", "least", "least_clients")
 def _described_least_clients(least_clients: int) -> dict[str, int]:
     """Return the entry of a message; none where it says nothing, so that digests stay those of earlier versions."""
     return {"least_clients": least_clients} if least_clients > 1 else {}
+
+
+def _entry_of_columns(fields: Mapping[str, Any]) -> UnlikeColumns | None:
+    """Return which columns are taken where tables differ; None where nothing is said."""
+    said: UnlikeColumns | None = _entry(fields, "columns") if "columns" in fields else None
+    return said
 
 
 def _entry(fields: Mapping[str, Any], name: str, default: int | None = None) -> Any:
@@ -130,6 +137,7 @@ class FirstStatistics:
         targets: sum of each target; None where no task asks for it.
         text: how often a column of texts has each token; None: there is none whose tokens are counted.
         least_clients: how many devices must have a word of a table for it to become a column.
+        columns: which columns are taken where tables of devices differ; None: tables that differ are refused.
     """
 
     rows: int
@@ -138,6 +146,7 @@ class FirstStatistics:
     targets: tuple[float, ...] | None = None
     text: TextCounts | None = None
     least_clients: int = 1
+    columns: UnlikeColumns | None = None
 
     def described(self) -> dict[str, Any]:
         """Return the statistics as JSON has them."""
@@ -145,6 +154,7 @@ class FirstStatistics:
         if self.summary is not None:
             out |= {"least": self.least, "numbers": described_totals(self.summary.numbers)}
             out |= _described_least_clients(self.least_clients)
+            out |= {"columns": self.columns} if self.columns else {}
             out["words"] = {name: dict(counts) for name, counts in self.summary.words.items()}
         if self.text is not None:
             out["text"] = self.text.described()
@@ -162,7 +172,7 @@ class FirstStatistics:
         Raises:
             RefusedError: no such rows can have them.
         """
-        names = ("rows", "least", "least_clients", "numbers", "words", "targets", "text")
+        names = ("rows", "least", "least_clients", "columns", "numbers", "words", "targets", "text")
         fields = read_object(fields, "statistics of a device", names)
         if type(fields.get("rows")) is not int or fields["rows"] != rows:
             raise RefusedError(
@@ -182,7 +192,8 @@ class FirstStatistics:
             for name, counts in read_object(fields.get("words"), "words of columns").items()
         }
         check_columns([*numbers, *words])
-        return cls(rows, Summary(rows, numbers, words), least, sums, least_clients=_entry(fields, "least_clients", 1))
+        least_clients, columns = _entry(fields, "least_clients", 1), _entry_of_columns(fields)
+        return cls(rows, Summary(rows, numbers, words), least, sums, least_clients=least_clients, columns=columns)
 
 
 @dataclass(frozen=True)
@@ -207,7 +218,8 @@ class CommonTotals:
         numbers = read_totals(fields.get("numbers"), 1 << 62)
         ours: Mapping[str, Total] = {} if own.summary is None else own.summary.numbers
         words: Mapping[str, Any] = {} if own.summary is None else own.summary.words
-        if lacks := [name for name in numbers if name not in ours and name not in words]:
+        may_lack = own.columns == "union"
+        if lacks := [name for name in numbers if name not in ours and name not in words and not may_lack]:
             raise RefusedError(f"totals are of columns that this device has, got {lacks[0]!r:.80}: leave others out")
         for name, total in numbers.items():
             mine = ours.get(name)
@@ -275,7 +287,8 @@ def read_preparation(fields: Any) -> CommonPreparation | TextPreparation:
     """
     if isinstance(fields, dict) and "vocabulary" in fields:
         return _read_vocabulary(read_object(fields, "a preparation", (*_SAID, "size", "vocabulary")))
-    fields = read_object(fields, "a preparation", ("least", "least_clients", "numbers", "words"))
+    entries = ("least", "least_clients", "columns", "lacking", "numbers", "words")
+    fields = read_object(fields, "a preparation", entries)
     numbers = dict[str, Scale]()
     for name, scale in read_object(fields.get("numbers"), "scales of columns").items():
         names = ("fill", "mean", "deviation", "gaps")
@@ -295,7 +308,14 @@ def read_preparation(fields: Any) -> CommonPreparation | TextPreparation:
             )
         words[name] = tuple(read_text(word, "a word") for word in each)
     check_columns([*numbers, *words])
-    return CommonPreparation(_entry(fields, "least"), numbers, words, _entry(fields, "least_clients", 1))
+    lacking, columns = fields.get("lacking", []), _entry_of_columns(fields)
+    if not NAMES.fits(lacking) or not {*lacking} <= {*numbers, *words} or (lacking and columns != "union"):
+        raise RefusedError(
+            f"columns that a table may lack are a list of those of a union, got {lacking!r:.80}: send another "
+            "preparation"
+        )
+    least, least_clients = _entry(fields, "least"), _entry(fields, "least_clients", 1)
+    return CommonPreparation(least, numbers, words, least_clients, columns, tuple(lacking))
 
 
 def _read_vocabulary(fields: Mapping[str, Any]) -> TextPreparation:

@@ -55,6 +55,7 @@ class _Columns(nn.Module):
         super().__init__()
         self.network, self.widths = network, [len(words) for words in columns.words.values()]
         self.has_numbers = bool(columns.numbers)
+        self.masked = [name in columns.masks for name in columns.numbers]  # which a column of 0 and 1 follows
         for name in ("fill", "mean", "deviation"):
             values = [getattr(scale, name) for scale in columns.numbers.values()]
             self.register_buffer(name, torch.tensor(values, dtype=torch.float64))
@@ -64,6 +65,8 @@ class _Columns(nn.Module):
         if self.has_numbers:
             filled = torch.where(torch.isnan(inputs[0]), self.get_buffer("fill"), inputs[0])
             parts.append(((filled - self.get_buffer("mean")) / self.get_buffer("deviation")).float())
+        if any(self.masked):
+            parts.append(torch.isnan(inputs[0])[:, self.masked].float())
         for i, width in enumerate(self.widths):
             parts.append((inputs[-1][:, i : i + 1] == torch.arange(width)).float())
         return self.network(torch.cat(parts, 1))

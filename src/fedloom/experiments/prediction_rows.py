@@ -22,14 +22,8 @@ from fedloom.data.inputs import IGNORED, next_tokens
 from fedloom.data.schema import Schema
 from fedloom.experiments import catalogue
 from fedloom.experiments.experiment import Experiment
-from fedloom.experiments.prediction_tables import (
-    RunTable,
-    TableRows,
-    check_names,
-    class_names,
-    class_places,
-    some_names,
-)
+from fedloom.experiments.prediction_names import check_names, class_names, class_places, some_names
+from fedloom.experiments.prediction_tables import RunTable, TableRows
 from fedloom.experiments.trained_model import client_number
 from fedloom.experiments.training_rows import TrainedOn, count_trained
 from fedloom.experiments.unknown_words import warn_of_unknown

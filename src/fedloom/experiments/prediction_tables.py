@@ -13,22 +13,24 @@ import numpy.typing as npt
 from fedloom.core.errors import SettingError
 from fedloom.core.grammar import arguments
 from fedloom.data import Examples
-from fedloom.data.schema import Schema
+from fedloom.experiments.prediction_names import check_names, class_places, some_names
 from fedloom.storage.files import path_of
 from fedloom.tables.columns import DATE, Columns, NoColumnError, class_labels
 from fedloom.tables.data_frames import columns_of_frame
+from fedloom.tables.dictionary import AS_SHARED, Dictionary, SiteDictionary
 from fedloom.tables.file_checks import refuse
 from fedloom.tables.gaps import MISSING, Gaps
 from fedloom.tables.parquet import is_parquet, read_frame
 from fedloom.tables.preparation import Preparation
 from fedloom.tables.roles import Roles
 from fedloom.tables.sites import is_pattern, site_files, site_names
-from fedloom.tables.statistics import CommonPreparation
+from fedloom.tables.statistics import CommonPreparation, expected
 from fedloom.tables.text_table import TextTable, read_columns, ungrouped
-from fedloom.wording import did_you_mean, pairs, some_of
+from fedloom.wording import pairs
 
-_ROLES = ("label", "target", "client", "split", "group", "drop", "gaps", "keep")  # of columns that are no features
-_SHOWN = 12  # names in a message
+_ROLES = (  # of columns that are no features, and how the table names them
+    "label", "target", "client", "split", "group", "drop", "gaps", "keep", "dictionary", "site",
+)  # fmt: skip
 _NO_SITE = "missing"  # what rows with a gap in the column of clients are called, as gaps among words are
 
 
@@ -120,9 +122,12 @@ class RunTable:
         files = site_files(path) if several else [path_of(path)]
         sites = site_names(files)
         roles, gaps = self._roles(given)
+        said = {**self._said(), **given}
+        dictionary = Dictionary.read(said.get("dictionary"))
         keep = tuple(filter(None, given.get("keep", "").split(",")))
-        if "client" in given and several:
-            raise SettingError(f"each file of {path} is a site, got client={given['client']}: leave it out")
+        for noun in ("client", "site"):
+            if noun in given and several:
+                raise SettingError(f"each file of {path} is a site, got {noun}={given[noun]}: leave it out")
         if not self.columns:
             raise SettingError(
                 f"the run was trained on rows whose features have no names, got the table {path}: "
@@ -130,10 +135,11 @@ class RunTable:
             )
         parts = []
         for site, file in zip(sites, files, strict=True):
+            own = dictionary.site(site, None if several else said.get("site"))
             if is_parquet(file):
-                part = self._of_frame(file, read_frame(file), roles, with_targets, "client" in given, keep)
+                part = self._of_frame(file, read_frame(file), roles, with_targets, "client" in given, keep, own)
             else:
-                part = self._of_text(file, roles, gaps, with_targets, "client" in given, keep)
+                part = self._of_text(file, roles, gaps, with_targets, "client" in given, keep, own)
             parts.append(replace(part, sites=(site,) * len(part.places)) if several else part)
         if len(parts) == 1:
             return parts[0]
@@ -153,7 +159,14 @@ class RunTable:
         return self._of_frame(Path("data frame"), frame, self._roles({})[0], with_targets)
 
     def _of_text(
-        self, path: Path, roles: Roles, gaps: Gaps, with_targets: bool, named: bool, keep: tuple[str, ...]
+        self,
+        path: Path,
+        roles: Roles,
+        gaps: Gaps,
+        with_targets: bool,
+        named: bool,
+        keep: tuple[str, ...],
+        own: SiteDictionary,
     ) -> TableRows:
         if not path.is_file():
             raise SettingError(f"there is no file {str(path)!r}; give the path of a table with a header line")
@@ -163,10 +176,11 @@ class RunTable:
             text = TextTable.recognised(path, (), self.columns)
         except NoColumnError:  # `check_names` says all that is wrong
             text = TextTable.recognised(path, (), ())
-        text = replace(text, gaps=gaps)
+        text = replace(text, gaps=gaps, header=own.header(path, text.header, whole=False))
         roles = self._there(path, text.header, roles, with_targets, named, keep)
         marked = self._thousands(roles.targets)
-        words = {*roles.words, *self._words(), *marked, *keep} & {*text.header}
+        words = {*own.shared.roles(roles, text.header).categories, *roles.words, *self._words(), *marked, *keep}
+        words &= {*text.header}
         read = read_columns(text, words, set(roles.drop))
         if not len(read.lines):
             refuse(path, "the table must have rows", "a header alone", "add some")
@@ -180,6 +194,7 @@ class RunTable:
                         path, f"{name!r} must hold numbers as in the run's table ({shown})", repr(bad), "write it alike"
                     )
                 read.numbers[name] = found[0][:-1]
+        own.bring(path, read)
         return replace(self._made(path, read, roles, with_targets), kept={name: read.words[name] for name in keep})
 
     def _of_frame(
@@ -190,8 +205,10 @@ class RunTable:
         with_targets: bool,
         named: bool = False,
         keep: tuple[str, ...] = (),
+        own: SiteDictionary = AS_SHARED,
     ) -> TableRows:
-        header = [str(name) for name in frame.columns]
+        header = [*own.header(place, [str(name) for name in frame.columns], whole=False)]
+        frame = frame.set_axis(header, axis=1)
         if not self.columns:
             raise SettingError(
                 "the run was trained on rows whose features have no names, got a data frame: give an array"
@@ -201,6 +218,7 @@ class RunTable:
         kept = {name: [*of.map(str).where(of.notna(), "")] for name, of in cells.items()}
         words = tuple(name for name in self._words() if name in header)
         read, bad = columns_of_frame(place, frame, replace(roles, categories=words))
+        own.bring(place, read)
         if not len(frame):
             refuse(place, "the table must have rows", "a header alone", "add some")
         if wrong := [bad[name] for name in self.columns if name in bad]:
@@ -227,9 +245,11 @@ class RunTable:
             refuse(path, "columns to keep are there, once, and are no features", got, "name others (?keep=patient)")
         if named and roles.client not in there:
             refuse(path, f"the column {roles.client!r} must be there", some_names(tuple(header)), "name one that is")
-        if self._is_text:  # what else a table has, is left out as it was in the run's
+        if self._leaves_out:  # what else a table has, is left out as it was in the run's
             roles = replace(roles, drop=tuple(n for n in header if n not in {*roles.named, *columns}))
-        check_names(str(path), [n for n in header if n not in {*roles.named, *roles.drop, *keep}], columns)
+        lacking = () if self.preparation is None else self.preparation.lacking
+        wanted_features = expected(columns, header, lacking)
+        check_names(str(path), [n for n in header if n not in {*roles.named, *roles.drop, *keep}], wanted_features)
         unused = [] if with_targets else wanted
         unused += [name for name in (roles.split, roles.group) if name]
         return Roles(
@@ -241,6 +261,11 @@ class RunTable:
             tuple(name for name in (*roles.drop, *unused) if name in there and name not in {*columns, *keep}),
             (),
         )
+
+    @property
+    def _leaves_out(self) -> bool:
+        """True if the run left out what else its tables had: those of texts, and unlike ones of which it took some."""
+        return self._is_text or self._said().get("columns") == "shared"
 
     @property
     def _is_text(self) -> bool:
@@ -269,6 +294,8 @@ class RunTable:
         columns, words = self.columns, set(self._words())
         x: npt.NDArray[Any]
         for name in columns:
+            if name not in read.numbers and name not in read.words:  # of a union, which this table may lack
+                read.words[name] = [""] * len(read.lines)
             if name not in words:
                 _check_numbers(path, read, name)
         if (prepared := self.preparation) is not None:
@@ -331,32 +358,8 @@ def _federated(preparation: Preparation) -> dict[str, str]:
     made = preparation.transformer
     if not isinstance(made, CommonPreparation):
         return {}
-    return {"prepare": "federated", "least": str(made.least), "least_clients": str(made.least_clients)}
-
-
-def class_names(examples: Examples) -> tuple[str, ...]:
-    """Return what classes are called where that is known: of a table also where they are the numbers 0 to C-1."""
-    is_table = bool(examples.columns) or examples.preparation is not None
-    numbers = map(str, range(examples.num_classes if is_table and examples.has_classes else 0))
-    return examples.classes or tuple(numbers)
-
-
-def class_places(train: Examples, where: str, names: Sequence[str]) -> dict[str, int]:
-    """Return the number of each class of a run by its name; `names` must be among them."""
-    known = train.classes or tuple(map(str, range(train.num_classes)))
-    if unknown := [name for name in names if name not in known]:
-        raise SettingError(
-            f"classes of the run are {some_names(known)}, got {unknown[0]!r} in {where}"
-            f"{did_you_mean(unknown[0], known)}: spell classes as the run's data do"
-        )
-    return {name: k for k, name in enumerate(known)}
-
-
-def check_names(where: str, given: Sequence[str], wanted: Sequence[str]) -> None:
-    """Refuse features that a model does not know, and those that it misses, in one message."""
-    known = Schema("in the table that was trained on", tuple(wanted))
-    if (told := Schema(f"in {where}", tuple(given)).lacks_of(known)) is not None:
-        raise SettingError(told)
+    said = {"prepare": "federated", "least": str(made.least), "least_clients": str(made.least_clients)}
+    return said | ({"columns": made.columns} if made.columns else {})
 
 
 def _check_numbers(path: Path, read: Columns, name: str) -> None:
@@ -378,7 +381,3 @@ def _check_numbers(path: Path, read: Columns, name: str) -> None:
         if date
         else f"write numbers, or name words that mean a gap (?gaps={word[:20]})",
     )  # fmt: skip
-
-
-def some_names(names: Sequence[str]) -> str:
-    return some_of(map(repr, names), _SHOWN)

@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-import re
-import tomllib
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 from fedloom.core.errors import SettingError
+from fedloom.core.toml_text import DEEPEST, read_toml
 from fedloom.storage.files import path_of
 from fedloom.storage.strict_json import SETTINGS, check_depth, parse
-
-_DEEPEST = 32  # of settings within settings
-_PART = r"""(?:[\w-]++|"(?:[^"\\\n]|\\.)*+"|'[^'\n]*+')"""
-_LONG_KEY = re.compile(rf"""(?<![\w\\-]){_PART}(?:[ \t]*+\.[ \t]*+{_PART}){{{_DEEPEST}}}""")
 
 
 def read_settings(path: str | Path) -> dict[str, Any]:
@@ -43,11 +38,8 @@ def read_settings(path: str | Path) -> dict[str, Any]:
 
 
 def _toml(data: bytes) -> dict[str, Any]:
-    text = data.decode("utf-8")
-    if found := _LONG_KEY.search(text):  # whose parser keeps every beginning of a key
-        raise ValueError(f"a key has at most {_DEEPEST} parts, got {found[0][:60]}...")
-    table = tomllib.loads(text)
-    check_depth(table, _DEEPEST, "TOML")
+    table = read_toml(data)
+    check_depth(table, DEEPEST, "TOML")
     return table
 
 
@@ -57,8 +49,8 @@ def flat(table: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     Raises:
         SettingError: they are nested too deeply.
     """
-    if prefix.count(".") >= _DEEPEST:
-        raise SettingError(f"settings are nested at most {_DEEPEST} deep, got {prefix[:60]}...: no setting lies deeper")
+    if prefix.count(".") >= DEEPEST:
+        raise SettingError(f"settings are nested at most {DEEPEST} deep, got {prefix[:60]}...: no setting lies deeper")
     out: dict[str, Any] = {}
     for key, value in table.items():
         out.update(flat(value, f"{prefix}{key}.") if isinstance(value, Mapping) else {f"{prefix}{key}": value})

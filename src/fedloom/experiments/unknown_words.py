@@ -23,7 +23,7 @@ def warn_of_unknown(x: npt.NDArray[Any], prepared: Preparation) -> None:
         return
     if (known := prepared.constants) is None:  # a transformer of scikit-learn does not tell
         return
-    start, found = len(known.numbers), []
+    start, found = len(known.numbers) + len(known.masks), []
     for name, words in known.words.items():
         features = x[:, start : start + len(words)]
         start += len(words)

@@ -29,6 +29,7 @@ from fedloom.tables.columns import (
     test_rows,
     warn_of_spellings,
 )
+from fedloom.tables.dictionary import Dictionary
 from fedloom.tables.file_checks import refuse
 from fedloom.tables.gaps import MISSING, Gaps, spelt
 from fedloom.tables.preparation import Preparation, asked
@@ -77,8 +78,13 @@ def of_frame(frame: pd.DataFrame, words: TableWords, name: str) -> Dataset:
     """
     roles, how, place = Roles.of(words), asked(words), Path(words.name or name)
     refuse_gaps(words, place)
-    read, bad = columns_of_frame(place, frame, roles)
-    said = {"dropped": list(roles.dropped([str(column) for column in frame.columns]))}
+    dictionary = Dictionary.read(words.dictionary)
+    site = dictionary.site(name, words.site)
+    header = site.header(place, list(map(str, frame.columns)))
+    roles = dictionary.roles(roles, header)
+    read, bad = columns_of_frame(place, frame.set_axis([*header], axis=1) if dictionary.columns else frame, roles)
+    site.bring(place, read)
+    said = {"dropped": list(roles.dropped(header))} | dictionary.facts
     return dataset_of(place, read, roles, words, place.name, how, said, bad)
 
 

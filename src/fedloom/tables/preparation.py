@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import numpy.typing as npt
@@ -14,7 +14,7 @@ from fedloom.data import Examples, Tokens
 from fedloom.data.schema import Schema
 from fedloom.tables.client_counts import check_least_clients
 from fedloom.tables.gaps import MISSING, Gaps, spelt
-from fedloom.tables.statistics import CommonPreparation, Scale
+from fedloom.tables.statistics import GAP, CommonPreparation, Scale, UnlikeColumns, expected
 from fedloom.tables.table_words import TableWords
 from fedloom.tables.vocabulary import TextPreparation
 from fedloom.wording import install, some_of
@@ -164,6 +164,11 @@ class Preparation:
         return cls(frame, common, {}, _facts_of(common, fitted_on))
 
     @property
+    def lacking(self) -> tuple[str, ...]:
+        """The columns that a table may lack, since some of those that were trained on did."""
+        return self.transformer.lacking if isinstance(self.transformer, CommonPreparation) else ()
+
+    @property
     def text(self) -> TextPreparation | None:
         """The part that makes token ids of a column of texts; None where the columns are other features."""
         return self.transformer if isinstance(self.transformer, TextPreparation) else None
@@ -218,8 +223,8 @@ class Preparation:
 
         A trained model predicts from these features.
 
-        `frame`: a pandas DataFrame with the columns that were features, in any order; others are left out. What meant
-        a gap in the table (`gaps` of `read_csv`) means one here.
+        `frame`: a pandas DataFrame with the columns that were features, in any order; others are left out, and those
+        that some site lacked may be lacking. What meant a gap in the table (`gaps` of `read_csv`) means one here.
 
         Raises:
             ValueError: a column is not there, holds words in place of numbers, or text with marks where marks part
@@ -228,9 +233,12 @@ class Preparation:
         import pandas as pd
 
         frame = frame.rename(columns=str)  # as `from_frame` names them
-        known = Schema("in the table that was trained on", tuple(self.frame.columns))
+        wanted = expected(self.frame.columns, frame.columns, self.lacking)
+        known = Schema("in the table that was trained on", wanted)
         if (told := Schema("in the new rows", tuple(frame.columns)).lacks_of(known, may_have_more=True)) is not None:
             raise ValueError(told)
+        for name in {*self.frame.columns} - {*wanted}:
+            frame[name] = np.nan
         columns, gaps = {}, Gaps(frozenset(MISSING | {*self.read.get("gaps", ())}))
         for name, seen in self.frame.items():
             given = frame[name].reset_index(drop=True)
@@ -262,15 +270,21 @@ def preparation_of(examples: Examples) -> Preparation | None:
     return made
 
 
-def asked(words: TableWords) -> Any:
+def asked(words: TableWords, several: bool = False) -> Any:
     """Return what prepares a table: None, "standard", a transformer, a `CommonPreparation` for "federated".
 
     Of a column of texts it is a `TextPreparation`.
+
+    Args:
+        words: what is said of the table.
+        several: whether it is the tables of several sites.
 
     Raises:
         ValueError: `least` or `least_clients` is no count, or what was said belongs to another preparation.
     """
     prepare, least, least_clients = words.prepare, words.least, words.least_clients
+    federated = isinstance(prepare, str) and prepare == "federated"
+    _check_columns(words, federated, several)
     how: dict[str, Any] = {"tokens": words.tokens, "length": words.length, "most": words.most}
     said = {name: value for name, value in how.items() if value is not None}
     if (text := words.text) is not None:
@@ -286,8 +300,8 @@ def asked(words: TableWords) -> Any:
     if type(least) is not int or least < 1:
         raise ValueError(f"least must be a whole number from 1, got {least!r}: 5 withholds words of fewer rows")
     check_least_clients(least_clients)
-    if isinstance(prepare, str) and prepare == "federated":
-        return CommonPreparation(least, least_clients=least_clients)
+    if federated:
+        return CommonPreparation(least, least_clients=least_clients, columns=words.columns)
     if least_clients > 1:
         raise ValueError(
             f"least_clients={least_clients} leaves out words where prepare='federated' or text=NAME, got {prepare!r}: "
@@ -296,6 +310,27 @@ def asked(words: TableWords) -> Any:
     if least > 1:
         raise ValueError(f"least={least} withholds rare words where prepare='federated', got {prepare!r}: leave it out")
     return prepare
+
+
+def _check_columns(words: TableWords, federated: bool, several: bool) -> None:
+    """Refuse a word for columns that differ which does not belong to this table."""
+    if (said := words.columns) is None:
+        return
+    if said not in get_args(UnlikeColumns):
+        raise ValueError(f"columns is {' or '.join(get_args(UnlikeColumns))}, got {said!r}: name one of these")
+    if words.text is not None:
+        raise ValueError(f"a text is the one column of features, got columns={said} beside text={words.text}: leave "
+                         "one of both out")  # fmt: skip
+    if said == "union" and not federated:
+        raise ValueError(
+            f"columns=union counts at each site what it has, which takes prepare=federated, got {words.prepare!r}: "
+            "name it, or take columns=shared"
+        )
+    if not (several or federated):
+        raise ValueError(
+            "columns=shared compares the tables of sites, got one table: leave it out, or name the files of several "
+            "sites; devices compare theirs with prepare=federated"
+        )
 
 
 def _is_standard(made: Any) -> bool:
@@ -313,7 +348,8 @@ def _told(common: CommonPreparation) -> dict[str, str]:
     """Describe what became of each column by the statistics of all clients."""
     out = {}
     for name, scale in common.numbers.items():
-        filled = f"; {scale.gaps} missing as the median {scale.fill:.4g}" if scale.gaps else ""
+        how = f"0, and 1 in {name}_{GAP}" if name in common.lacking else f"the median {scale.fill:.4g}"
+        filled = f"; {scale.gaps} missing as {how}" if scale.gaps else ""
         out[name] = f"standardised: mean {scale.mean:.4g}, deviation {scale.deviation:.4g}{filled}"
     none = f"left out: no word that at least {common.least_clients} clients have"
     return out | {

@@ -12,9 +12,9 @@ import hashlib
 import json
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -24,6 +24,7 @@ from fedloom.tables.client_counts import add_counts, check_least_clients
 
 BINS = 1024
 GAP = "missing"  # the word that a gap among words is
+UnlikeColumns = Literal["shared", "union"]  # which columns tables have in common, where these differ
 
 Numbers = npt.NDArray[np.float64]
 
@@ -151,12 +152,19 @@ class Scale:
     gaps: int = 0  # that were filled
 
     @classmethod
-    def of(cls, rows: int, common: Total, spread: Spread) -> Scale:
-        """Return the scale of `rows` rows whose gaps are filled with the median."""
-        fill, gaps = spread.quantile(0.5, common), rows - common.count
+    def of(cls, rows: int, common: Total, spread: Spread, masked: bool = False) -> Scale:
+        """Return the scale of `rows` rows whose gaps are filled with the median.
+
+        `masked`: a feature of its own says where gaps are; they become 0 then, and move neither mean nor deviation.
+        """
+        varies = common.count > 0 and common.smallest < common.largest  # rounding alone makes no deviation
+        gaps = rows - common.count
+        if masked:
+            deviation = math.sqrt(spread.squares / common.count) or 1.0 if varies else 1.0
+            return cls(common.mean, common.mean, deviation, gaps)
+        fill = spread.quantile(0.5, common)
         mean = (common.sum + gaps * fill) / rows if rows else 0.0
         squares = spread.squares + common.count * (common.mean - mean) ** 2 + gaps * (fill - mean) ** 2
-        varies = common.count > 0 and common.smallest < common.largest  # rounding alone makes no deviation
         return cls(fill, mean, math.sqrt(squares / rows) or 1.0 if varies else 1.0, gaps)
 
 
@@ -169,6 +177,9 @@ class CommonPreparation:
         numbers: by column; none before `fit`.
         words: those that become a column each, by column and in order; others are 0 in all of them.
         least_clients: how many clients must have a word for it to become a column.
+        columns: which columns are prepared where tables differ in them; None: tables that differ are refused.
+        lacking: of "union", the columns that some tables lack. A table may come without them, and a gap in one of
+            numbers is 1 in a feature of its own, its mask; among words that is the word "missing".
 
     Raises:
         ValueError: `least_clients` is no count.
@@ -178,6 +189,8 @@ class CommonPreparation:
     numbers: Mapping[str, Scale] = field(default_factory=dict)
     words: Mapping[str, Sequence[str]] = field(default_factory=dict)
     least_clients: int = 1
+    columns: UnlikeColumns | None = None
+    lacking: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         check_least_clients(self.least_clients)
@@ -191,27 +204,48 @@ class CommonPreparation:
 
     def of(self, common: Summary, spreads: Mapping[str, Spread]) -> CommonPreparation:
         """Return the preparation that follows from the statistics of all clients."""
-        numbers = {name: Scale.of(common.rows, total, spreads[name]) for name, total in common.numbers.items()}
-        return replace(self, numbers=numbers, words={name: tuple(counts) for name, counts in common.words.items()})
+        numbers = {
+            name: Scale.of(common.rows, total, spreads[name], name in self.lacking)
+            for name, total in common.numbers.items()
+        }
+        words = {name: tuple(counts) for name, counts in common.words.items()}
+        lacking = tuple(name for name in (*numbers, *words) if name in self.lacking)  # in one order, for the digest
+        return replace(self, numbers=numbers, words=words, lacking=lacking)
+
+    @property
+    def masks(self) -> tuple[str, ...]:
+        """The columns of numbers whose gaps have a feature of their own."""
+        return tuple(name for name in self.numbers if name in self.lacking)
+
+    def differs_from(self, table: Schema, where: str) -> str | None:
+        """Return what a table lacks, has besides or holds of another kind; None if it fits.
+
+        Args:
+            table: its columns.
+            where: whose columns these are, in words.
+        """
+        kinds = dict.fromkeys(self.numbers, ("numbers", "")) | dict.fromkeys(self.words, ("words", ""))
+        known = Schema(where, expected([*kinds], table.columns, self.lacking), holds=kinds)
+        return table.lacks_of(known, may_have_more=self.columns == "shared")
 
     def conform(self, frame: Any) -> Any:
         """Return a data frame with the columns of this preparation; a column of gaps alone is of either kind.
 
+        Columns that may be lacking are gaps then.
+
         Raises:
             ValueError: it has other columns, or words where these are numbers.
         """
-        names = [*self.numbers, *self.words]
-        kinds = dict.fromkeys(self.numbers, ("numbers", "")) | dict.fromkeys(self.words, ("words", ""))
         given = {
             str(name): ("numbers" if values.dtype.kind == "f" else "words", "")
             for name, values in frame.items()
             if not values.isna().all()
         }
-        all_clients = Schema("at all clients together", tuple(names), holds=kinds)
         table = Schema("in this table", tuple(map(str, frame.columns)), holds=given)
-        if (told := table.lacks_of(all_clients)) is not None:
+        if (told := self.differs_from(table, "at all clients together")) is not None:
             raise ValueError(told)
-        return frame[names].astype({name: float if name in self.numbers else object for name in names})
+        kinds = dict.fromkeys(self.numbers, float) | dict.fromkeys(self.words, object)
+        return frame.reindex(columns=[*kinds]).astype(kinds)
 
     def transform(self, frame: Any) -> npt.NDArray[np.float32]:
         """Return features (N, D) of the rows of a data frame."""
@@ -219,7 +253,9 @@ class CommonPreparation:
         for i, (name, scale) in enumerate(self.numbers.items()):
             values = frame[name].to_numpy(np.float64)
             x[:, i] = (np.where(np.isnan(values), scale.fill, values) - scale.mean) / scale.deviation
-        start, cells = len(self.numbers), _words(frame)
+        for i, name in enumerate(self.masks, len(self.numbers)):
+            x[:, i] = frame[name].isna()
+        start, cells = len(self.numbers) + len(self.masks), _words(frame)
         for name, words in self.words.items():
             place = {word: start + i for i, word in enumerate(words)}
             known = [(row, place[word]) for row, word in enumerate(cells[name]) if word in place]
@@ -230,24 +266,40 @@ class CommonPreparation:
 
     def get_feature_names_out(self) -> list[str]:
         """Return the names of the features, as scikit-learn has them."""
-        return [*self.numbers, *(f"{name}_{word}" for name, words in self.words.items() for word in words)]
+        masks = (f"{name}_{GAP}" for name in self.masks)
+        return [*self.numbers, *masks, *(f"{name}_{word}" for name, words in self.words.items() for word in words)]
 
     def described(self) -> dict[str, Any]:
         """Return the preparation as JSON has it; `read` makes it again, with the same bits."""
         words = {name: list(words) for name, words in self.words.items()}
         out = {"least": self.least, "numbers": {n: asdict(scale) for n, scale in self.numbers.items()}, "words": words}
-        return out | ({"least_clients": self.least_clients} if self.least_clients > 1 else {})
+        out |= {"least_clients": self.least_clients} if self.least_clients > 1 else {}
+        out |= {"columns": self.columns} if self.columns else {}
+        return out | ({"lacking": list(self.lacking)} if self.lacking else {})
 
     @classmethod
     def read(cls, said: Mapping[str, Any]) -> CommonPreparation:
         """Return the preparation that `described` has described."""
         numbers = {name: Scale(**scale) for name, scale in said["numbers"].items()}
         words = {name: tuple(words) for name, words in said["words"].items()}
-        return cls(said["least"], numbers, words, said.get("least_clients", 1))
+        lacking = tuple(said.get("lacking", ()))
+        return cls(said["least"], numbers, words, said.get("least_clients", 1), said.get("columns"), lacking)
 
     def digest(self) -> str:
         """Return 16 hexadecimal digits of a SHA-256 over all of it."""
         return hashlib.sha256(json.dumps(self.described()).encode()).hexdigest()[:16]
+
+
+def expected(names: Sequence[str], there: Collection[str], lacking: Collection[str]) -> tuple[str, ...]:
+    """Return the columns that a table is to have: it may lack some.
+
+    Args:
+        names: of the columns of all tables.
+        there: those of the table.
+        lacking: those that it may lack.
+    """
+    known = {*there}
+    return tuple(name for name in names if name in known or name not in lacking)
 
 
 def _numbers(frame: Any) -> dict[str, Numbers]:

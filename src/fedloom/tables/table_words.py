@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, fields
 from textwrap import fill, indent
@@ -18,6 +19,7 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from fedloom.core.setting import sentences
 from fedloom.data import Dataset
+from fedloom.tables.statistics import UnlikeColumns
 from fedloom.tables.vocabulary import Tokeniser, TokenKind
 from fedloom.wording import whole
 
@@ -73,6 +75,15 @@ class TableWords:
     least_clients: int = word(1, whole)
     """Of `federated`, how many clients must have a word for it to be a feature; of a text, how many must have a token
     for it to be in the vocabulary. What fewer clients claim is left out once `federate` knows them."""
+    columns: UnlikeColumns | None = word()
+    """Of sites whose tables differ in their columns, which are refused unless said: `shared` takes those that all have,
+    `union`, with `prepare=federated`, those that any has. A gap in a column of numbers that some site lacks is 0 then,
+    and 1 in a feature of its own (`dose_missing`)."""
+    dictionary: str | os.PathLike[str] | None = word()
+    """File that says how sites call columns, in which units and by which words they write them
+    (`fedloom.tables.dictionary`); all other words name columns as the dictionary does."""
+    site: str | None = word()
+    """Of one file, the site of the dictionary that it is; as the file is called unless said."""
     text: str | None = word()
     """Column of texts, which become token ids (N, length), padded at their end with 0; the other columns without a role
     are left out. The vocabulary is what clients count (`fedloom.tables.vocabulary`)."""

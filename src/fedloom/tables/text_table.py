@@ -19,6 +19,7 @@ from fedloom.data import Dataset
 from fedloom.tables import file_checks
 from fedloom.tables.columns import Columns, check_header
 from fedloom.tables.data_frames import dataset_of
+from fedloom.tables.dictionary import Dictionary
 from fedloom.tables.file_checks import FormatError, refuse, refuse_other_kinds
 from fedloom.tables.gaps import MISSING, Gaps
 from fedloom.tables.preparation import asked
@@ -241,11 +242,19 @@ def read_csv(path: str | os.PathLike[str], words: TableWords) -> Dataset:
     path = local_path(path)
     if not path.is_file():
         raise FormatError(f"there is no file {str(path)!r}; give the path of a .csv file with a header line")
-    roles, how = Roles.of(words), asked(words)
-    table = replace(TextTable.recognised(path, roles.others, roles.features), gaps=Gaps.of(words.gaps))
+    roles, how, dictionary = Roles.of(words), asked(words), Dictionary.read(words.dictionary)
+    site = dictionary.site(path.stem, words.site)
+    known = ((), ()) if dictionary.columns else (roles.others, roles.features)  # names are those of the site
+    table = replace(TextTable.recognised(path, *known), gaps=Gaps.of(words.gaps))
+    if dictionary.columns:
+        table = replace(table, header=site.header(path, table.header))
+        check_header(path, table.header, roles.others, roles.features)
+        roles = dictionary.roles(roles, table.header)
     dropped = roles.dropped(table.header)
     read = read_columns(table, {*roles.words, *roles.categories}, set(dropped))
+    site.bring(path, read)
     said: dict[str, Any] = {"separator": table.separator, "encoding": table.encoding, "dropped": list(dropped)}
+    said |= dictionary.facts
     if table.gaps.words:
         said["gaps"] = sorted(table.gaps.words)
         table.gaps.warn_of_unmet(path, table.met)

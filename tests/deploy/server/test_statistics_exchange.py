@@ -326,7 +326,7 @@ def test_columns_are_in_the_order_of_the_first_and_gaps_are_of_any_kind() -> Non
         (firsts(summary(a=[1.0]), summary(a=[1.0]), least=(1, 5)), "least=1 on device0 and least=5 on device1"),
         (
             firsts(summary(a=[1.0]), summary(a=[1.0]), clients=(2, 1)),
-            "leave out words by the same rule, got least_clients=2 on device0 and least_clients=1 on device1: name the",
+            "by the same rule, got least_clients=2 on device0 and least_clients=1 on device1: name the",
         ),
     ],
 )  # fmt: skip

@@ -77,16 +77,16 @@ class DataManager:
         f = self.federation
         rows = f.partition.rows(0)
         sums = tuple(map(float, self._targets[rows].sum(0))) if moments else None
-        summary, least, text, least_clients = None, 1, None, 1
+        summary, least, text, least_clients, columns = None, 1, None, 1, None
         if self.is_prepared_by_all:
             how = self._preparation.common
             if isinstance(how, TextPreparation):
                 text = TextCounts(replace(how, vocabulary=None), how.counts(self._frame))
             elif how is not None:
-                least, least_clients = how.least, how.least_clients
+                least, least_clients, columns = how.least, how.least_clients, how.columns
                 summary = Summary.of(self._frame, least)
         if summary is not None or sums is not None or text is not None:
-            self._statistics = FirstStatistics(len(rows), summary, least, sums, text, least_clients)
+            self._statistics = FirstStatistics(len(rows), summary, least, sums, text, least_clients, columns)
         return self._statistics
 
     def second_statistics(self, fields: Any) -> SecondStatistics:
@@ -101,6 +101,8 @@ class DataManager:
         spreads = dict[str, Spread]()
         if self._statistics.summary is not None:
             frame = self._frame
+            lacks = [n for n in common.numbers if n not in frame]  # of a union
+            frame = frame.reindex(columns=[*frame.columns, *lacks]) if lacks else frame
             if wrong := [n for n in common.numbers if frame[n].dtype.kind != "f" and not frame[n].isna().all()]:
                 raise RefusedError(
                     f"column {wrong[0]!r:.80} holds words on this device, and numbers were asked for: mend the column"
@@ -120,12 +122,14 @@ class DataManager:
         made = self._preparation
         asked = made.common
         alike = type(asked) is type(common) and made.least_clients == common.least_clients
+        if isinstance(asked, CommonPreparation) and isinstance(common, CommonPreparation):
+            alike = alike and asked.columns == common.columns
         if isinstance(asked, TextPreparation) and isinstance(common, TextPreparation):
             alike = replace(asked, vocabulary=None) == replace(common, vocabulary=None)
         if not alike:
             raise RefusedError(
-                "the server's preparation is of another kind than this table's: name the same text=, prepare= and "
-                "least_clients= on all devices"
+                "the server's preparation is of another kind than this table's: name the same text=, prepare=, "
+                "columns= and least_clients= on all devices"
             )
         if (count := len(made.frame) * len(common.get_feature_names_out())) > _MOST_VALUES:
             raise RefusedError(

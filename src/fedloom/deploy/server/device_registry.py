@@ -332,6 +332,12 @@ class Registry:
                 f"least_clients is the same with --test and on all devices, got {wanted} with {test.name} and "
                 f"{common.least_clients} on the devices: name the same"
             )
+        tables = [how.columns for how in (ours, theirs) if isinstance(how, CommonPreparation)]
+        if tables and tables[0] not in (None, tables[1]):
+            raise SettingError(
+                f"columns is the same with --test and on all devices, got {tables[0]} with {test.name} and "
+                f"{tables[1]} on the devices: name the same"
+            )
         try:
             own = replace(own, frame=common.transformer.conform(own.frame), transformer=common.transformer)
         except ValueError as error:

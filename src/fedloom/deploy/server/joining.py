@@ -271,7 +271,7 @@ def _check_columns(registry: Registry, device: Registration, statistics: FirstSt
         return
     own = Summary(0, {}, {}) if statistics is None or statistics.summary is None else statistics.summary
     table = Schema(f"on {device.label}", (*own.numbers, *own.words))
-    if (told := table.lacks_of(Schema("when the run began", (*made.numbers, *made.words)))) is not None:
+    if (told := made.differs_from(table, "when the run began")) is not None:
         raise RefusedError(f"a table has the columns with which the run began: {told}")
 
 

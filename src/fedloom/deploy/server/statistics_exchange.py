@@ -14,10 +14,11 @@ from fedloom.data.schema import Schema, not_alike
 from fedloom.deploy.device_statistics import MAX_BYTES, CommonTotals, FirstStatistics, SecondStatistics, to_bytes
 from fedloom.deploy.registration import Registration
 from fedloom.deploy.server.fleet import RankFleet
+from fedloom.deploy.statistics_fields import check_columns
 from fedloom.storage.strict_json import parse
 from fedloom.tables.client_counts import check_least_clients
 from fedloom.tables.columns import most_words
-from fedloom.tables.statistics import GAP, CommonPreparation, Spread, Summary, Total
+from fedloom.tables.statistics import GAP, CommonPreparation, Spread, Summary, Total, UnlikeColumns
 from fedloom.tasks.regression import mean_in_order
 
 _TRIES = 4  # exchanges, where devices are lost in the middle of one
@@ -52,7 +53,8 @@ def exchange_statistics(
         ranks = sorted(firsts.keys() - out.keys(), key=lambda rank: firsts[rank][0].id)
         if not ranks:
             return CommonStatistics(), out
-        own = aligned([(device.label, first) for device, first in map(firsts.__getitem__, ranks)])
+        said = [(device.label, first) for device, first in map(firsts.__getitem__, ranks)]
+        own = aligned(said)
         rows = sum(each.rows for each in own)
         means = _means([each.targets for each in own], rows)
         summaries = [each.summary for each in own if each.summary is not None]
@@ -75,7 +77,7 @@ def exchange_statistics(
                 out[rank] = str(error)
                 fleet.audit("refused", firsts[rank][0].id, out[rank])
         if len(seconds) == len(ranks):
-            return _followed(own, common, [*seconds.values()], means), out
+            return _followed(own, common, [*seconds.values()], means, _lacking(said, common)), out
     raise SettingError(
         f"statistics are of the same devices in both exchanges, got another device lost in each of {_TRIES}: start "
         "the devices again; the audit log has the reasons"
@@ -92,6 +94,7 @@ def _followed(
     common: Summary,
     seconds: Sequence[SecondStatistics],
     means: tuple[float, ...] | None,
+    lacking: tuple[str, ...],
 ) -> CommonStatistics:
     """Return what follows from the statistics of both exchanges, in the order of clients."""
     preparation = moments = None
@@ -102,7 +105,8 @@ def _followed(
             raise SettingError(str(error)) from None
     if firsts[0].summary is not None:
         spreads = {name: Spread.added([each.numbers[name] for each in seconds]) for name in common.numbers}
-        how = CommonPreparation(firsts[0].least, least_clients=firsts[0].least_clients)
+        least_clients, columns = firsts[0].least_clients, firsts[0].columns
+        how = CommonPreparation(firsts[0].least, least_clients=least_clients, columns=columns, lacking=lacking)
         preparation = how.of(common, spreads).described()
     if preparation is not None:
         try:
@@ -119,7 +123,8 @@ def _followed(
 def aligned(firsts: Sequence[tuple[str, FirstStatistics]]) -> list[FirstStatistics]:
     """Return the statistics of devices, by id and name, with their columns in the order of the first device.
 
-    A column without a value on a device is there of numbers or of words as on the others.
+    A column without a value on a device is there of numbers or of words as on the others, and so is one of a union that
+    a device lacks.
 
     Raises:
         SettingError: tables are not prepared alike, or differ in their columns or in what these hold.
@@ -135,26 +140,58 @@ def aligned(firsts: Sequence[tuple[str, FirstStatistics]]) -> list[FirstStatisti
         )
     first_id = firsts[0][0]
     for id, first in firsts:
-        for rule in ("least", "least_clients"):
+        for rule in ("least", "least_clients", "columns"):
             if (theirs := getattr(first, rule)) != (ours := getattr(firsts[0][1], rule)):
                 raise SettingError(
-                    f"all devices leave out words by the same rule, got {rule}={ours} on {first_id} and "
+                    f"all devices leave out words and columns by the same rule, got {rule}={ours} on {first_id} and "
                     f"{rule}={theirs} on {id}: name the same"
                 )
     schemas = [_schema(id, summary) for id, summary in of.items()]
-    for schema in schemas[1:]:
-        if (told := schema.lacks_of(schemas[0])) is not None:
-            raise SettingError(told)
-    if (told := not_alike(schemas, schemas[0].columns)) is not None:
+    columns = _columns_of(schemas, firsts[0][1].columns)
+    if (told := not_alike(schemas, [*columns])) is not None:
         raise SettingError(told)
-    one = of[first_id]
-    kinds = {name: "numbers" if name in one.numbers else "words" for name in schemas[0].columns}
+    kinds = {name: "numbers" if name in one.numbers else "words"
+             for one in reversed(of.values()) for name in (*one.numbers, *one.words)}  # fmt: skip
     kinds |= {name: kind for schema in schemas for name, (kind, _) in schema.holds.items()}
-    numbers = [name for name in [*one.numbers, *one.words] if kinds[name] == "numbers"]
-    words = [name for name in [*one.words, *one.numbers] if kinds[name] == "words"]
+    numbers_first = dict.fromkeys(name for one in of.values() for name in (*one.numbers, *one.words))
+    words_first = dict.fromkeys(name for one in of.values() for name in (*one.words, *one.numbers))
+    numbers = [name for name in numbers_first if name in columns and kinds[name] == "numbers"]
+    words = [name for name in words_first if name in columns and kinds[name] == "words"]
     return [
         dataclasses.replace(first, summary=_with_columns(of[id], numbers, words, first.least)) for id, first in firsts
     ]
+
+
+def _columns_of(schemas: Sequence[Schema], unlike: UnlikeColumns | None) -> dict[str, None]:
+    """Return the columns that are prepared, in the order of devices, of tables that may differ in them.
+
+    Raises:
+        SettingError: they differ where they may not, have none in common, or too many together.
+    """
+    if unlike is None:
+        for schema in schemas[1:]:
+            if (told := schema.lacks_of(schemas[0])) is not None:
+                raise SettingError(told)
+    together = dict.fromkeys(name for schema in schemas for name in schema.columns)
+    if unlike == "union":
+        try:
+            check_columns([*together])
+        except RefusedError as error:
+            raise SettingError(f"columns=union takes the columns of all devices, and {error}") from None
+        return together
+    all_have = set.intersection(*({*schema.columns} for schema in schemas))
+    if unlike == "shared" and not all_have:
+        raise SettingError(
+            f"columns=shared takes the columns that all devices have, got none of {len(together)}: call them alike on "
+            "all devices (dictionary=FILE), or name columns=union on them"
+        )
+    return {name: None for name in together if name in all_have}
+
+
+def _lacking(firsts: Sequence[tuple[str, FirstStatistics]], common: Summary) -> tuple[str, ...]:
+    """Return the columns of a union that some devices lack."""
+    each = [{*own.summary.numbers, *own.summary.words} for _, own in firsts if own.summary and own.columns == "union"]
+    return tuple(name for name in (*common.numbers, *common.words) if not all(name in names for names in each))
 
 
 def _check_texts(firsts: Sequence[tuple[str, FirstStatistics]]) -> None:
