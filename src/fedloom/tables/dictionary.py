@@ -56,7 +56,7 @@ _SECTION = JsonType(mapped(dict[str, Any]), "a table of tables")
 
 @dataclass(frozen=True)
 class _Column:
-    """What is said of a column, of all sites or of one.
+    """Names, unit and words of a column, at all sites or at one.
 
     `units`: factor and offset to the shared unit, by unit. `categories`: the shared word of each word.
     """
@@ -117,7 +117,7 @@ class Dictionary:
 
     @property
     def facts(self) -> dict[str, str]:
-        """What the manifest says of it, by which a resumed run is compared; nothing of one that changes nothing."""
+        """Digest for the manifest, by which a resumed run is compared; nothing of one that changes nothing."""
         return {"dictionary": self.digest} if self.digest else {}
 
     def warn_of_unmet(self, names: Sequence[str]) -> None:
