@@ -18,6 +18,7 @@ from fedloom import Centralised, FedAvg, KTpFL, LocalOnly, PFedSD, RunSettings, 
 from fedloom.coordinator import FixedList, History, Job, verify
 from fedloom.core.errors import SettingError
 from fedloom.data import by_lists
+from fedloom.engines.engine import Engine
 from tiny import LOCAL, examples, federation, linear, mlp
 
 ASKED = FixedList(((0, 1, 2), (1, 2, 3), (1, 4, 5)))
@@ -241,3 +242,19 @@ def test_who_has_a_model_of_its_own_is_counted_without_records() -> None:
     assert [m["without_personal"] for m in found.metrics] == [6, 3, 2, 0]
     assert "without_personal" not in fl.run(LocalOnly(local=LOCAL), federation(), linear, settings).metrics[-1]
     assert torch.equal(LocalOnly().has_personal(()), torch.tensor(True))
+
+
+def test_the_panel_is_asked_once_for_all_who_look(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[tuple[int, Any]] = []
+    evaluate = Engine._evaluate
+
+    def noted(self: Engine, server: Any, clients: Any, round: int, split: Any, method: str = "personal") -> Any:
+        if len(clients) == 6 and method == "personal":  # all, and not who takes part
+            asked.append((round, split))
+        return evaluate(self, server, clients, round, split, method)
+
+    monkeypatch.setattr(Engine, "_evaluate", noted)
+    settings = RunSettings(rounds=2, cohort_size=3, engine="loop", threads=1, per_client=True, evaluate_training=True)
+    found = fl.run(PFedSD(local=LOCAL), federation(), linear, settings)
+    assert asked == [(0, "all"), (0, "all"), (1, "all")]  # before the first round, and after each
+    assert len({record["personal_train_loss"] for record in found.metrics}) == 3

@@ -109,11 +109,11 @@ def assemble(job: Plan, stored: Mapping[str, Any], *, trains: bool = True) -> As
         trained = poisoned(trained, options.attack)
     engine: Engine = kind(trained, algorithm, options)
     engine.fleet = job.fleet
-    never = parts.held_out & parts.absent(_AT_NO_TIME)
+    never, whole = parts.held_out & parts.absent(_AT_NO_TIME), settings.per_client or settings.evaluate_training
     return Assembly(
         job=job, algorithm=algorithm, trained=trained, engine=engine, reason=stored.get("engine_reason", reason),
         num_threads=num_threads, fronts=fronts, parts=parts,
-        evaluation=Evaluation(algorithm, examples, engine, panel, never),
+        evaluation=Evaluation(algorithm, examples, engine, panel, never, whole),
         sampler=parts.sampler or job.sampler or Uniform(settings.seed),
         schedule=copy.deepcopy(job.schedule) or parts.schedule or Schedule(),
     )  # fmt: skip

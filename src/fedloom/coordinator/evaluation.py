@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -50,12 +51,12 @@ class Evaluation:
     """Evaluation of models on data: what the parts of a run that judge models share.
 
     `panel`: clients whose personal models are evaluated. `never`: clients that no round asks, whose networks nobody
-    trains.
+    trains. `whole`: whether losses and training examples of the panel will be asked for too.
     """
 
     def __init__(
         self, algorithm: Algorithm[Any, Any], population: Population, engine: Engine, panel: Sequence[int],
-        never: Collection[int] = (),
+        never: Collection[int] = (), whole: bool = False,
     ) -> None:  # fmt: skip
         self.algorithm, self.population, self.engine, self.panel = algorithm, population, engine, list(panel)
         members = Counter(engine.population.members)
@@ -69,6 +70,8 @@ class Evaluation:
         self.valued: Task = task  # by whose measures values are taken of sums
         self._held: dict[tuple[str, HeldOutSplit], tuple[Examples | None, Spans]] = {}
         self._kept: tuple[tuple[Any, int, HeldOutSplit], dict[int, ClientMeasures]] = ((None, 0, "val"), {})
+        self._whole = whole
+        self._results: tuple[Any, int, dict[int, EvaluationResult]] = None, 0, {}
 
     def mean_over(self, name: str, clients: Collection[ClientMeasures]) -> float | None:
         """Return the mean of a measure over the clients that have it; None where the model of one says nothing.
@@ -129,27 +132,31 @@ class Evaluation:
             self._kept = (server, round, kind), found
         return found
 
+    def results(self, server: dict[str, Any], round: int) -> dict[int, EvaluationResult]:
+        """Return how good each client's personal model is on all that it holds; who asks next has the same."""
+        if self._results[0] is not server or self._results[1] != round:
+            self._results = server, round, self.engine.evaluate(server, self.panel, round, "all")
+        return self._results[2]
+
     def _measured(self, server: dict[str, Any], round: int, kind: HeldOutSplit) -> dict[int, ClientMeasures]:
         p, weights = self.population, self.global_models(server)
         partition = p.federation.local_val if kind == "val" else p.federation.local_test
         if partition is None:
             return {}
         if self.algorithm.personalises or not weights or self.engine.elsewhere:
-            results = self.engine.evaluate(server, self.panel, round, kind)
+            whole = self._whole and kind == "test"
+            results = self.results(server, round) if whole else self.engine.evaluate(server, self.panel, round, kind)
             return {k: self.measured_of(of) for k, of in results.items() if of.examples}
         out: dict[int, ClientMeasures] = {}  # one model for all of them: each row once
         for name, w in weights.items():
             held_out, spans = self._held_out(name, kind, partition, round)
             if held_out is None:
                 continue
+            judge = functools.partial(evaluate_rows, p.models[name], w, p.task, self.names)
             if p.models[name].by_batch:  # an answer must not depend on another client's examples
-                found = {
-                    k: evaluate_rows(p.models[name], w, p.task, self.names, held_out.select(np.arange(a, b)))
-                    for k, a, b in spans
-                    if b > a
-                }
+                found = {k: judge(held_out.select(np.arange(a, b))) for k, a, b in spans if b > a}
             else:
-                rows = evaluate_rows(p.models[name], w, p.task, self.names, held_out)
+                rows = judge(held_out)
                 found = {k: rows.part(a, b) for k, a, b in spans if b > a}
             if found:
                 values = measured(list(found.values()), self.valued)

@@ -144,7 +144,7 @@ class PerClient(Part):
         weights = of.global_models(run.server)
         whole = of.all_have(weights)
         personal = run.algorithm.personalises or not whole
-        own = run.engine.evaluate(run.server, panel, run.round, "all") if personal else {}
+        own = of.results(run.server, run.round) if personal else {}
         shared = run.engine.evaluate_models(weights, panel, run.round, "all") if whole else {}
         first = own or shared
         panel = [k for k in panel if k in first]

@@ -152,7 +152,9 @@ class TrainingLoss(Part):
         )  # fmt: skip
 
     def due(self, run: Running) -> Record:
-        holders = run.engine.population.holders(run.evaluation.panel)
-        results = run.engine.evaluate(run.server, holders, run.round, "all").values()
+        of, engine = run.evaluation, run.engine
+        pooled = (holders := engine.population.holders(of.panel)) is not of.panel
+        found = engine.evaluate(run.server, holders, run.round, "all") if pooled else of.results(run.server, run.round)
+        results = found.values()
         rows, total = sum(int(of.trained) for of in results), sum(float(of.train_loss) for of in results)
         return {"personal_train_loss": per_row(total, rows)}
