@@ -26,7 +26,7 @@ def test_bash_completes_commands_names_flags_and_values(capsys: pytest.CaptureFi
     assert completed(script, "fedloom re") == ["resume", "replay", "report", "reproduce"]
     assert completed(script, "fedloom compare fedavg fednt") == ["fedntd", "fedntd_mse"]
     assert completed(script, "fedloom run fedavg --round") == ["--rounds"]
-    assert completed(script, "fedloom run fedavg --engine st") == ["stacked"]
+    assert completed(script, "fedloom run fedavg --engine st") == ["stacked", "stacks"]
     assert completed(script, "fedloom run fedavg -h") == []
     assert completed(script, "fedloom run fedavg --model resnet1") == [
         *("resnet10", "resnet18", "resnet18_gn", "resnet18_cosine")

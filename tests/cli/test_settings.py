@@ -164,7 +164,7 @@ def test_a_file_serves_algorithms_of_ones_own(capsys: pytest.CaptureFixture[str]
         ("[run]\nrounds = 0", "rounds must be >= 1, got 0"),
         (
             '[run]\nengine = "ray"',
-            "run.engine must be one of auto, loop, stacked, workers, gloo, mpi, devices, got 'ray'",
+            "run.engine must be one of auto, loop, stacked, workers, stacks, gloo, mpi, devices, got 'ray'",
         ),
         ("[local]\nlr = nan", "local.lr must be finite, got nan"),
         ("[dta]\nclients = 3", "there is no setting 'dta.clients' (did you mean 'data.clients'?); settings are "),

@@ -408,7 +408,7 @@ def nested(directory: Path) -> None:
         (bent(setting("fixed", "compilation", to=None)), r"fixed\.compilation must be a text"),
         (
             bent(setting("engine", to="quick")),
-            "engine must be one of loop, stacked, workers, gloo, mpi, devices, got 'quick'",
+            "engine must be one of loop, stacked, workers, stacks, gloo, mpi, devices, got 'quick'",
         ),
         (bent(setting("engine_reason", to=7)), "engine_reason must be a text, got 7"),
         (bent(setting("run", to="x")), "run must be a mapping, got 'x'"),

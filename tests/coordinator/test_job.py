@@ -561,7 +561,7 @@ def test_threads_are_set_for_the_run_alone() -> None:
 
 def test_an_unknown_engine() -> None:
     with pytest.raises(
-        SettingError, match="engine must be one of auto, loop, stacked, workers, gloo, mpi, devices, got 'ray'"
+        SettingError, match="engine must be one of auto, loop, stacked, workers, stacks, gloo, mpi, devices, got 'ray'"
     ):
         run(FedAvg(local=LOCAL), federation(), linear, RunSettings(cohort_size=2, engine="ray"))  # type: ignore[arg-type]
 

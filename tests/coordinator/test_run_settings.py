@@ -147,7 +147,7 @@ def test_where_runs_may_differ() -> None:
     free = {where: may_differ(RunSettings, where) for where in get_args(Where)}
     assert free["method"] == {
         "seed", "checkpoint_every", "keep_every", "keep_best", "state_memory_mib", "workers", "chunk", "threads",
-        "front",
+        "front", "mirror",
     }  # fmt: skip
     assert free["resumed"] - free["method"] == {
         "rounds", "monitor", "target", "patience", "deadline", "evaluate_training",

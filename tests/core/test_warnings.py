@@ -53,9 +53,9 @@ def test_warnings_name_the_line_that_led_to_them(led_to: Callable[[], object]) -
 
 
 OF_DATA = {
-    "data": ("partition",),
+    "data": ("drawing", "partition"),
     "sources": ("adapters", "folders"),
-    "tables": ("columns", "file_checks", "gaps", "sites", "targets"),
+    "tables": ("columns", "dictionary", "file_checks", "gaps", "sites", "targets"),
 }
 
 

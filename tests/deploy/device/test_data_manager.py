@@ -84,7 +84,7 @@ def test_a_device_sends_words_that_others_may_have(tmp_path: Path) -> None:
     assert found is not None
     assert found.summary is not None
     assert (found.summary.words, found.least_clients) == ({"ward": {"a": 1, "b": 2}}, 3)
-    for asked, message in ((3, None), (1, "name the same text=, prepare= and least_clients= on all devices")):
+    for asked, message in ((3, None), (1, "name the same text=, prepare=, columns= and least_clients= on all devices")):
         made = CommonPreparation(1, {"age": Scale(0.0, 0.0, 1.0)}, {"ward": ("b",)}, asked)
         if message is None:
             own.prepare(made)
