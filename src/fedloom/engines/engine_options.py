@@ -64,6 +64,7 @@ class Options:
             if count is not None and count < 1:
                 raise SettingError(f"{name} must be >= 1 or None (chosen for you), got {count}")
         kind = type((*self.links, *self.encoders, None)[0]).__name__
+        other = ", or bound by a number or by what was sent" * ("median" in self.bound)
         for needed, what in (
             (self.counts_states, "stateless clients are asked for their states"),
             (self.links or self.encoders, f"{kind} looks at each upload"),
@@ -72,7 +73,8 @@ class Options:
             (self.attack is not None, "attackers lie in their uploads"),
         ):
             if needed and self.partial_sums is not None:
-                raise SettingError(f"{what}, and partial_sums = {self.partial_sums} sends sums: leave one of them out")
+                count = self.partial_sums
+                raise SettingError(f"{what}, and partial_sums = {count} sends sums: leave one of them out{other}")
 
 
 DEFAULTS = Options()
