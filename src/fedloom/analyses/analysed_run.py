@@ -346,6 +346,9 @@ class AnalysedRun:
         remarks = [f"Mean over the models {', '.join(names)}, weighted by their clients."] if len(names) > 1 else []
         remarks += [f"Unproved: {self.history.unproved}."] if self.history.unproved else []
         rounds = kept[:until]
+        if len(rounds) < rounds[-1]:
+            remarks.append(f"The global model was evaluated in {len(rounds)} of {rounds[-1]} rounds: what is said of")
+            remarks[-1] += " earlier rounds is of these."
         return LoggedAccuracy(
             rounds, self.history.per_class[:until], np.array([t in asked for t in rounds]), len(kept), remarks
         )

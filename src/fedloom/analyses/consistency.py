@@ -26,6 +26,11 @@ def measure(run: AnalysedRun) -> AnalysisResult:
     log = run.logged_accuracy()
     if log.total == 1:
         raise SettingError("consistency compares rounds with the one before, and this run has one round only")
+    if (np.diff(log.rounds) > 1).any():
+        raise SettingError(
+            "consistency compares rounds with the one before, and this run has evaluated its global model in rounds "
+            f"{log.rounds[0]}, {log.rounds[1]}, ... only: take a run with global_every = 1"
+        )
     if not log.shown[1:].any():
         raise SettingError(f"consistency compares rounds with the one before: name one after {log.rounds[0]}")
     cosine = consistency(log.per_class)[log.shown[1:]]

@@ -1,4 +1,4 @@
-"""Measure the global model after each round, and what a server wants evaluated beside it."""
+"""Measure the global model, as often as `global_every` says, and what a server wants evaluated beside it."""
 
 from __future__ import annotations
 
@@ -41,11 +41,17 @@ _BY_CLASS: tuple[Column, ...] = (
 
 
 class GlobalModel(Part):
-    """The global model's accuracy and loss on the test set, its accuracy per class, and what follows from these."""
+    """The global model's accuracy and loss on the test set, its accuracy per class, and what follows from these.
+
+    They are measured in every `every`-th round and in the last.
+    """
+
+    def __init__(self, every: int) -> None:
+        self.every = every
 
     @classmethod
     def of(cls, job: Brief) -> GlobalModel | None:
-        return None if job.federation.test is None else cls()
+        return None if job.federation.test is None else cls(job.settings.global_every)
 
     @staticmethod
     def columns_for(main: TaskMeasure, others: Sequence[TaskMeasure]) -> tuple[Column, ...]:
@@ -73,6 +79,15 @@ class GlobalModel(Part):
         return columns + _BY_CLASS * any(of.name == "accuracy" for of in (main, *others))
 
     def after(self, run: Running) -> Record:
+        return {} if run.done % self.every else self._judged(run)
+
+    def end(self, run: Running) -> Record:
+        return self._judged(run) if run.done % self.every else {}
+
+    def lacks(self, records: Sequence[Record]) -> bool:
+        return "global_loss" not in records[-1] and any("global_loss" in record for record in records)
+
+    def _judged(self, run: Running) -> Record:
         of, p = run.evaluation, run.population
         weights = of.global_models(run.server)
         if not weights:
@@ -96,13 +111,18 @@ class GlobalModel(Part):
         per_class = np.average([c.per_class for c in counts], axis=0, weights=members)
         out["class_accuracy"] = [None if np.isnan(a) else float(a) for a in per_class]
         if run.clients:
-            past = run.history.per_class
+            past = self._past(run)
             rows = np.vstack([past, per_class]) if len(past) else per_class[None]
-            out["forgetting"] = mean(forgetting(rows))  # None after the first round: nothing to forget yet
+            out["forgetting"] = mean(forgetting(rows))  # None at first: nothing to forget yet
             share = _shares(of, sorted(run.clients), run.round)  # a sum of floats depends on its order
             out["in_local_accuracy"] = mean(in_local(share, per_class))
             out["out_local_accuracy"] = mean(out_local(share, per_class))
         return out
+
+    def _past(self, run: Running) -> npt.NDArray[np.float64]:
+        """Return the accuracies by class of earlier rounds, [T, C], without one that was the last once."""
+        judged = (m["round"] for m in run.history.metrics if m["round"] and m.get("class_accuracy") is not None)
+        return run.history.per_class[[t % self.every == 0 for t in judged]]
 
 
 class Predictions(Part):

@@ -24,21 +24,32 @@ _WHOSE: tuple[tuple[str, str, str, Literal["local_val", "local_test"]], ...] = (
 
 
 class Threshold(Part):
-    """The threshold of a task's measures, chosen after each round by the clients' validation examples.
+    """The threshold of a task's measures, chosen by the clients' validation examples in rounds with evaluations.
 
     They are evaluated by the models that `PersonalModels` evaluates.
     """
 
+    def __init__(self, rhythms: Sequence[int]) -> None:
+        self.rhythms, self._chosen = rhythms, -1  # the round that it was chosen in last
+
     @classmethod
     def of(cls, job: Brief) -> Threshold | None:
-        return cls() if isinstance(job.task, ChoosesThreshold) and job.task.chosen_by is not None else None
+        if not isinstance(job.task, ChoosesThreshold) or job.task.chosen_by is None:
+            return None
+        return cls((job.settings.global_every, job.settings.eval_every))
 
     @staticmethod
     def columns_for(main: TaskMeasure, others: Sequence[TaskMeasure]) -> tuple[Column, ...]:
         return (Entry("threshold", number(0, 1)),)
 
     def after(self, run: Running) -> Record:
-        of, task = run.evaluation, run.population.task
+        return {} if all(run.done % every for every in self.rhythms) else self._choose(run)
+
+    def due(self, run: Running) -> Record:
+        return {} if self._chosen == run.done else self._choose(run)  # of a last round
+
+    def _choose(self, run: Running) -> Record:
+        of, task, self._chosen = run.evaluation, run.population.task, run.done
         assert isinstance(task, ChoosesThreshold)
         assert task.chosen_by is not None
         found = of.clients(run.server, run.round, "val", keep=True)

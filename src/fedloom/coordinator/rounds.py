@@ -124,8 +124,8 @@ class Coordinator:
         if earlier is None:
             remedy = "its record goes without, since there is no checkpoint before it to compute it again from"
         warn(
-            f"round {checkpoint.round} of the run in {files.path} was not the last when it was done, and personal "
-            f"models or new clients were not evaluated after it: {remedy}",
+            f"round {checkpoint.round} of the run in {files.path} was not the last when it was done, and the "
+            f"global, personal or new clients' models were not evaluated after it: {remedy}",
             SettingWarning,
         )
         return checkpoint if earlier is None else self.restore(files, earlier, self._state_budget)
@@ -190,11 +190,7 @@ class Coordinator:
             clock.lap("look")
         self._compute(run.clients)
         clock.lap("train")
-        record: Record = {
-            "round": run.done,
-            **of_traffic(self.engine.traffic, run.clients),
-        }
-        record |= others
+        record = {"round": run.done, **of_traffic(self.engine.traffic, run.clients), **others}
         self.parts.add("after", run, record)
         last = run.done == settings.rounds
         if run.done % settings.eval_every == 0 or last or self.parts.stop(run, record) is not None:

@@ -56,8 +56,10 @@ class RunSettings(StrictSettings):
     )
     """Measurements without an improvement after which the run stops."""
     eval_every: Count = setting(1, "--eval-every N", "results")
-    """Rounds between evaluations of the personal models; the last round always has one. The global model is evaluated
-    after every round."""
+    """Rounds between evaluations of the personal models; the last round always has one."""
+    global_every: Count = setting(1, "--global-every N", "results")
+    """Rounds between evaluations of the global model, which may take longer than the rounds; the last round always has
+    one. [What follows from it](measures.md#rounds-without-evaluations)."""
     panel: Count = 1000
     """Maximum number of clients whose personal models are evaluated."""
     evaluate_training: bool = setting(

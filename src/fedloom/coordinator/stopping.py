@@ -51,6 +51,13 @@ class StopConditions(Part):
                 f"monitor = {watched.name!r} is measured on {watched.tunable}, which this federation lacks: "
                 "hold examples out (val_fraction, test_fraction, test), or monitor something else"
             )
+        every, rounds = self.settings.global_every, self.settings.rounds
+        if self.asked and watched.tunable == "test" and 1 < every >= rounds:
+            raise SettingError(
+                f"a run stops early by a number that is measured before its last round, got global_every = {every} of "
+                f"{rounds} rounds, and {watched.name} is of the global model: set a smaller global_every, or leave "
+                "target and patience out"
+            )
 
     def stop(self, run: Running, record: Record | None) -> str | None:
         if not self.asked:
