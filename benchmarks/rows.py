@@ -50,25 +50,25 @@ def measure(part: str, out: Path, words: Sequence[str], limit: float) -> None:
         words: a Python file and its arguments.
         limit: seconds.
     """
-    child = subprocess.Popen([sys.executable, *words], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    assert child.stdout is not None
-    assert child.stderr is not None
-    last, late, errors = [""], threading.Event(), child.stderr
-    listening = threading.Thread(target=lambda: last.extend(line.strip() for line in errors if line.strip()))
-    ending = threading.Timer(limit, lambda: (late.set(), child.kill()))
-    listening.start()
-    ending.start()
-    try:
-        for line in child.stdout:
-            if line.startswith("ROW "):
-                keep(out, json.loads(line[4:]))
-        failed = child.wait() != 0
-    finally:
-        ending.cancel()
-        child.kill()
-        listening.join()
-    if failed:
-        keep(out, {"part": part, "case": "", "error": f"stopped after {limit:.0f} s" if late.is_set() else last[-1]})
+    last, late = "", threading.Event()
+    with subprocess.Popen(
+        [sys.executable, *words], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    ) as child:
+        ending = threading.Timer(limit, lambda: (late.set(), child.kill()))
+        ending.start()
+        assert child.stdout is not None
+        try:
+            for line in child.stdout:
+                if line.startswith("ROW "):
+                    keep(out, json.loads(line[4:]))
+                last = line.strip() or last
+        except BaseException:  # of this process, which is asked to stop
+            child.kill()
+            raise
+        finally:
+            ending.cancel()
+    if child.returncode:
+        keep(out, {"part": part, "case": "", "error": f"stopped after {limit:.0f} s" if late.is_set() else last})
 
 
 def keep(out: Path, row: Row) -> None:
