@@ -5,8 +5,8 @@
     python benchmarks/choices.py --out choices --report   # the table of what is there
 
 Each engine has the compilation and the threads that the rules give it in a run of 200 rounds. Whole rounds of FedAvg,
-one epoch, are timed in turn, A B C A B C ..., after one that traces. `behind`: the time of the engine that was picked by
-that of the best, the median of the ratios of neighbours.
+one epoch, are timed in turn, A B C A B C ..., after one that traces. `behind`: the time of the engine that was picked
+by that of the best, the median of the ratios of neighbours.
 """
 
 from __future__ import annotations
