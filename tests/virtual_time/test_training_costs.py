@@ -60,6 +60,35 @@ def test_costs_are_bytes_both_ways_and_gradients(algorithm: Any, costs: dict[str
     assert costs_of(job(algorithm)) == costs
 
 
+class Recurrent(nn.Module):
+    """Each example as a sequence of two steps of two numbers, three hidden units, three classes."""
+
+    def __init__(self, kind: type[nn.LSTM | nn.GRU]) -> None:
+        super().__init__()
+        self.body, self.head = kind(2, 3, batch_first=True), nn.Linear(3, 3)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.head(self.body(x.view(len(x), 2, 2))[0][:, -1])  # type: ignore[no-any-return]
+
+
+@pytest.mark.parametrize(
+    ("kind", "dtype", "gates", "missing"),
+    [
+        (nn.LSTM, "float32", 4, 0),  # one operator, which computes all gradients
+        (nn.LSTM, "float64", 4, 2 * 24 + 36),  # step by step, without gradients of inputs and of the first state
+        (nn.GRU, "float32", 3, 2 * 18 + 27),
+    ],
+)
+def test_flops_of_recurrent_layers_are_those_of_their_products(
+    kind: type[nn.LSTM | nn.GRU], dtype: Any, gates: int, missing: int
+) -> None:
+    """Two steps, with weights [gates x 3, 2] and [gates x 3, 3]: forward, by weights, by inputs and states."""
+    (cost,) = costs_of(job(fl.FedAvg(local=LOCAL), lambda: Recurrent(kind), dtype=dtype)).values()
+    products = 2 * gates * 3 * (2 + 3)
+    assert cost.gradient == 2 * (3 * products - missing) + 3 * 2 * 9
+    assert cost.trainings == 1.0
+
+
 class Public(fl.FedAvg):
     """FedAvg with a product of 4 x 3 for each of five rows that every client has beside its own."""
 

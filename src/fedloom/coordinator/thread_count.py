@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
@@ -49,13 +51,16 @@ def _flops(model: Model, population: Population) -> float:
 
 
 @own_defaults()
-def flops_of(model: Model, population: Population) -> float:
-    """Return the FLOPs of the matrix products and convolutions of one example's gradient, whatever the engine."""
+def flops_of(model: Model, population: Population, others: dict[Any, Any] | None = None) -> float:
+    """Return the FLOPs of the matrix products and convolutions of one example's gradient, whatever the engine.
+
+    `others`: those of operators that PyTorch does not count, as `FlopCounterMode` has them.
+    """
     examples = population.federation.train
     x = examples.normalise(examples.x[:2], population.dtype)  # two: a forward may treat one apart
     initial = tree.cast(model.init(0), dtype=population.dtype)
     weights = Weights(Params({n: p.detach().requires_grad_() for n, p in initial.params.items()}), initial.buffers)
-    with FlopCounterMode(display=False) as counted:
+    with FlopCounterMode(display=False, custom_mapping=others) as counted:
         logits, _ = model.train(weights, probe(x))
         torch.autograd.grad(logits.square().sum(), list(weights.params.values()), allow_unused=True)
     return float(counted.get_total_flops()) / len(x)

@@ -9,12 +9,14 @@ depend on it, such as of public examples. So a teacher, a second model or an inn
 from __future__ import annotations
 
 import itertools
+import math
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
+import torch
 from torch.utils.flop_counter import FlopCounterMode
 
 from fedloom.coordinator.job import Job
@@ -29,6 +31,22 @@ from fedloom.engines.links import Asked, Link, Question
 from fedloom.engines.loop import Loop
 from fedloom.engines.message import Answer, Request
 from fedloom.privacy.method_trial import ROWS, a_few
+
+
+def _of_lstm(inputs: Sequence[int], of_inputs: Sequence[int], of_hidden: Sequence[int], *_: Any, **__: Any) -> int:
+    """Return the FLOPs of a layer of an LSTM by shapes: inputs [T, B, D], weights [4 H, D] and [4 H, H]."""
+    return 2 * inputs[0] * inputs[1] * (math.prod(of_inputs) + math.prod(of_hidden))
+
+
+def _of_lstm_gradient(*shapes: Any, **more: Any) -> int:
+    """Return those of its gradient: as many for the weights, and for inputs and hidden states."""
+    return 2 * _of_lstm(*shapes, **more)
+
+
+_FUSED = {  # operators that PyTorch's counter does not know: it has LSTM as one for float32 on a processor
+    torch.ops.aten.mkldnn_rnn_layer: _of_lstm,
+    torch.ops.aten.mkldnn_rnn_layer_backward: _of_lstm_gradient,
+}
 
 
 @dataclass(frozen=True)
@@ -102,7 +120,7 @@ def costs_of(job: Any) -> dict[str, Cost]:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # they come with the run
             one, two = (_seen_of(job, a_few(job.federation, 2 * kinds, rows)) for rows in (ROWS, 2 * ROWS))
-            each = {name: flops_of(model, job.population) for name, model in job.population.models.items()}
+            each = {name: flops_of(model, job.population, _FUSED) for name, model in job.population.models.items()}
     except Exception as error:
         what = str(error) if isinstance(error, FedloomError) else first_line(error)
         raise SettingError(
@@ -168,7 +186,7 @@ class _Seen(Link):
 
     def answers(self, question: Question, answers: Iterator[Asked]) -> Iterator[Asked]:
         found = self.exchanges.setdefault(question.kind, _Exchange([]))
-        with FlopCounterMode(display=False) as counted:
+        with FlopCounterMode(display=False, custom_mapping=_FUSED) as counted:
             first = next(answers)
         found.flops = float(counted.get_total_flops())
         for request, states, answer in itertools.chain([first], answers):
