@@ -14,7 +14,11 @@ import torch
 from torch import nn
 
 import fedloom as fl
+from fedloom.analyses import AnalysedRun
+from fedloom.coordinator import RoundReplay
 from fedloom.core import tree
+from fedloom.core.errors import SettingError
+from fedloom.engines.loop import Loop
 from fedloom.engines.message import Answer
 from fedloom.engines.non_finite import first_bad_loss
 from fedloom.virtual_time.clock import Clock
@@ -224,12 +228,6 @@ def test_bytes_go_down_at_the_start_and_up_with_the_answer() -> None:
     assert (down.sum() - up.sum()) / model == left
 
 
-def test_a_round_of_several_models_is_not_replayed(tmp_path: Path) -> None:
-    job(rounds=1).run(tmp_path)
-    with pytest.raises(fl.SettingError, match=r"with asynchrony = 'fedbuff:size=2' they were sent several: analyse"):
-        job(rounds=1).replay(tmp_path, 1)
-
-
 # ---- what is kept of an answer
 
 
@@ -296,3 +294,46 @@ def test_gradients_are_scaled_and_not_moved() -> None:
     assert made.run().series("staleness_most").max() > 0
     with pytest.raises(fl.SettingError, match="uploads gradients, and fedasync mixes models"):
         job(fl.FedMeta(local=LOCAL), asynchrony="fedasync:alpha=0.5")
+
+
+# ---- rounds that are computed again
+
+
+@pytest.mark.some(1)
+@pytest.mark.parametrize("asynchrony", ["fedbuff:size=2", "deadline:seconds=2", "fedasync:alpha=0.6"])
+def test_a_round_is_computed_again_from_the_versions_that_its_clients_took(asynchrony: str, tmp_path: Path) -> None:
+    """The model moves by what each client trained, beside what it was sent, with the weight of its age."""
+    made = job(asynchrony=asynchrony, checkpoint_every=1, keep_every=5)
+    made.run(tmp_path)
+    past, late = RoundReplay(made, tmp_path), 0
+    for number in (12, 3, 7, 8):
+        found = past.replay(number)
+        trained, (before,), (after,) = found.trained(), found.before.values(), found.after.values()
+        assert sorted(trained) == sorted(found.clients) == sorted(found.taken)
+        moves = list[Any]()
+        for k, w in trained.items():
+            (sent,), age = found.models[found.taken[k]].values(), number - 1 - found.taken[k]
+            late += age > 0
+            whence = before if asynchrony.startswith("fedasync") else sent
+            moves.append((age + 1) ** -0.5 * (0.6 if whence is before else 1.0) * (w.params - whence.params))
+            assert float((w.params - one_training(made, sent, k, found.taken[k]).params).sq_norm()) < 1e-20
+        mean = before.params + 1 / len(moves) * sum(moves[1:], moves[0])
+        assert float((after.params - mean).sq_norm()) < 1e-20
+    assert late
+
+
+def one_training(made: fl.Job, sent: Any, client: int, version: int) -> Any:
+    """Return what a client trains from a model in a round that waits."""
+    after = Loop(made.population, made.algorithm).round({"Linear": sent}, (client,), version)
+    return after["Linear"]
+
+
+def test_analyses_of_one_model_refuse_rounds_with_several(tmp_path: Path) -> None:
+    job(rounds=2).run(tmp_path)
+    given = AnalysedRun(tmp_path)
+    given.__dict__["job"] = job(rounds=2)  # which settings of a test cannot make
+    refused = r"with asynchrony = 'fedbuff:size=2' they were sent several: analyse a run that waits, or look at one"
+    with pytest.raises(SettingError, match=refused):
+        RoundReplay(job(rounds=2), tmp_path).by_epoch(1)
+    with pytest.raises(SettingError, match=refused):
+        _ = given.past

@@ -167,8 +167,14 @@ class AnalysedRun:
 
     @cached_property
     def past(self) -> RoundReplay:
-        """The run's past rounds, computed again from its checkpoints."""
-        return RoundReplay(self.job, self.directory)
+        """The run's past rounds, computed again from its checkpoints.
+
+        Raises:
+            SettingError: its rounds do not wait.
+        """
+        found = RoundReplay(self.job, self.directory)
+        found.check_waits()
+        return found
 
     @property
     def last_round(self) -> int:

@@ -27,7 +27,11 @@ from fedloom.storage.store import ClientStore
 
 @dataclass(frozen=True)
 class Replay:
-    """A past round, computed again."""
+    """A past round, computed again.
+
+    `taken`: the version of the model that each client has trained from, from 0; `models`: the server states of these,
+    by version. A round that waits has one, `before`. Of answers that came late, exchanges have the mean losses alone.
+    """
 
     round: int
     clients: list[int]
@@ -35,6 +39,8 @@ class Replay:
     after: dict[str, Any]
     exchanges: list[Exchange]
     population: Population
+    taken: Mapping[int, int]
+    models: Mapping[int, dict[str, Any]]
 
     def trained(self) -> dict[int, Weights]:
         """Return each client's model at the end of its local training: after its last `minimise` over its own examples.
@@ -67,11 +73,6 @@ class RoundReplay:
     """
 
     def __init__(self, job: Plan, directory: str | os.PathLike[str]) -> None:
-        if job.settings.asynchrony != "none":
-            raise SettingError(
-                "a round is computed again from the one model that its clients were sent, and with asynchrony = "
-                f"{job.settings.asynchrony!r} they were sent several: analyse a run that waits"
-            )
         # all states in memory: nothing that is computed here may reach the run's files
         self.job = replace(job, settings=replace(job.settings, state_memory_mib=None))
         self.files = RunDirectory(directory)
@@ -90,20 +91,36 @@ class RoundReplay:
             raise SettingError(
                 f"the run in {self.files.path} has the rounds 1 to {len(self.records) - 1} to replay, got {round}"
             )
-        coordinator, checkpoints = self.coordinator, self.files.checkpoints.rounds()
-        at, server = coordinator.state
-        nearest = max((t for t in checkpoints if t < round), default=-1)
-        with coordinator.threads():
-            if not server or not nearest <= at < round:  # else it stands nearer already
-                coordinator.load(self.files, round - 1)
-            for done in range(coordinator.state[0] + 1, round + 1):
-                before, exchanges = coordinator.state[1], list[Exchange]()
-                coordinator.engine.watch = exchanges.append if done == round else None
-                clients, record = coordinator.run_round()
-                if done in checkpoints:
-                    self._check_checkpoint(clients)
-            self._check_record(record)
-        return Replay(round, clients, before, coordinator.state[1], exchanges, self.job.population)
+        coordinator, checkpoints, oldest, since = self.coordinator, self.files.checkpoints.rounds(), round - 1, round
+        while oldest < since:  # once more where the clients of the round started from versions before it
+            since, models = oldest, dict[int, dict[str, Any]]()
+            at, server = coordinator.state
+            nearest = max((t for t in checkpoints if t <= since), default=-1)
+            with coordinator.threads():
+                if not server or not nearest <= at <= since:  # else it stands nearer already
+                    coordinator.load(self.files, since)
+                for done in range(coordinator.state[0] + 1, round + 1):
+                    exchanges, coordinator.engine.watch = list[Exchange](), None
+                    if done > since:
+                        coordinator.engine.watch, models[done - 1] = exchanges.append, coordinator.state[1]
+                    clients, record = coordinator.run_round()
+                    if done in checkpoints:
+                        self._check_checkpoint(clients)
+                self._check_record(record)
+            taken = {k: coordinator.assembly.schedule.taken(k, round - 1) for k in clients}
+            oldest = min([round - 1, *taken.values()])
+        before, models = models[round - 1], {t: models[t] for t in {round - 1, *taken.values()}}
+        after, people = coordinator.state[1], self.job.population
+        return Replay(round, clients, before, after, exchanges, people, taken, models)
+
+    def check_waits(self) -> None:
+        """Raise SettingError where the clients of a round may have been sent several models."""
+        if (asynchrony := self.job.settings.asynchrony) != "none":
+            raise SettingError(
+                "a round is analysed by the one model that its clients were sent, and with asynchrony = "
+                f"{asynchrony!r} they were sent several: analyse a run that waits, or look at one round by fedloom "
+                "replay"
+            )
 
     def by_epoch(self, round: int) -> list[dict[int, Weights]]:
         """Return each client's model after 1, 2, ... E local epochs of a past round; the last are those of `replay`.
@@ -150,6 +167,7 @@ class RoundReplay:
 
     def _again(self, round: int, changes: Sequence[Mapping[str, Any]]) -> list[dict[int, Weights]]:
         """Return what clients trained in a past round, with each of some changes to the algorithm's settings."""
+        self.check_waits()
         engine = self.coordinator.engine
         for known in (engine.algorithm, engine.population.task):
             if isinstance(known, ScheduledLoss) and (name := known.paced_by) is not None:

@@ -48,6 +48,10 @@ class Schedule:
         """Compute a round with these clients, and return the server states after it."""
         return engine.round(server, clients, round)
 
+    def taken(self, client: int, round: int) -> int:
+        """Return the version of the model from which a client of the round asked for last has trained, from 0."""
+        return round
+
     def drawn(self, run: Running, round: int) -> list[int]:
         """Return who is asked in a round; with spares, who may be asked, in the order in which places are given."""
         people, who = run.engine.population, run.job.trainees

@@ -27,9 +27,10 @@ def replay(args: argparse.Namespace, console: Terminal) -> int:
     job = open_experiment(args.directory, args, console).job()
     round = validated_round(args.directory) if args.round == "best" else args.round
     replayed = job.replay(args.directory, round)
-    data, out = job.federation.at(round - 1), table(f"Local models of round {round}")
-    test, sizes = data.test, data.partition.sizes
-    out.add_column("client", justify="right")
+    test, out = job.federation.at(round - 1).test, table(f"Local models of round {round}")
+    late = set(replayed.taken.values()) - {round - 1}
+    for heading in ("client", *["from the model\nof round"] * bool(late)):
+        out.add_column(heading, justify="right")
     p = replayed.population
     main = measures_of(p.task)[p.measures[0]]
     whole = "all classes" if targets_of(p.task) == "classes" else "the test set"
@@ -38,12 +39,14 @@ def replay(args: argparse.Namespace, console: Terminal) -> int:
     for client, trained in replayed.trained().items():
         name = p.assignment[client] if len(p.assignment) == p.num_clients else next(iter(p.models))
         model = p.models[name]
-        start = job.algorithm.global_models(replayed.before, p.models).get(name)
+        version = replayed.taken.get(client, round - 1)
+        start = job.algorithm.global_models(replayed.models[version], p.models).get(name)
         moved = "-" if start is None else f"{float((trained.params - start.params).sq_norm()) ** 0.5:.4f}"
         found = [] if test is None else measured([evaluate_rows(model, trained, p.task, (main.name,), test)], p.task)
+        sizes = job.federation.at(version).partition.sizes
         who, size = ("all", sizes.sum()) if job.trainees.in_one_place else (str(client), sizes[client])
         told = ["undefined" if math.isnan(v := values[main.name]) else f"{v:.4f}" for values in found]
-        out.add_row(who, f"{int(size):,}", moved, *told)
+        out.add_row(who, *[str(version)] * bool(late), f"{int(size):,}", moved, *told)
         if args.save is not None:
             write_model(model, trained, Path(args.save, f"client-{client}.safetensors"))
     console.print(out)

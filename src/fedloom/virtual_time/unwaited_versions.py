@@ -186,6 +186,10 @@ class Unwaited(Schedule, ABC):
             )
         return list(self.at.arrivals), {}
 
+    def taken(self, client: int, round: int) -> int:
+        assert self.at is not None
+        return self.at.arrivals[client].version
+
     def step(self, engine: Engine, server: dict[str, Any], clients: Sequence[int], round: int) -> dict[str, Any]:
         assert self._events is not None
         assert self.at is not None

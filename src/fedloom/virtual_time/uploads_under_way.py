@@ -42,6 +42,7 @@ class UploadsUnderWay(Link):
     def __init__(self, schedule: Unwaited, weight: Weight, *, mixes: bool = False, share: float = 1.0) -> None:
         self.schedule, self.weight, self.mixes, self.share = schedule, weight, mixes, share
         self.blank: Tree = None
+        self._trained: dict[int, Any] = {}  # by client under way, where a round is replayed
         self.rows = {ROWS: self._like_one}
 
     def _like_one(self) -> Tree:
@@ -65,6 +66,8 @@ class UploadsUnderWay(Link):
                 elif k in at.left:  # else its place was given away
                     place = engine.keys.row(ROWS, at.left[k].place)
                     engine.states[place] = kept(question, one, mixes=self.mixes)
+                    if one[2].trained is not None:
+                        self._trained[k] = one[2].trained
         self._note_lost(engine)
         self.schedule.computed = True
         for k in clients:
@@ -83,7 +86,11 @@ class UploadsUnderWay(Link):
         request = Request.to(question.call, [client], engine.population.seed, engine.states.accepted)
         upload = found["upload"] if self.mixes else _moved(question, found["upload"], lambda now, change: now + change)
         losses, steps = _losses(found["losses"])
-        return request, found["states"], Answer(upload, losses, steps, after=found["after"])
+        return (
+            request,
+            found["states"],
+            Answer(upload, losses, steps, after=found["after"], trained=self._trained.pop(client, None)),
+        )
 
     def take(self, question: Question, asked: Asked, good: Sequence[int]) -> Answer:
         """Return the answer with the weight of its age: of its difference to the newest model, or its gradient."""
