@@ -264,7 +264,7 @@ def test_states_beside_rows_stay_on_disk_until_they_are_asked_for(tmp_path: Path
     run.round(run.init(), (0, 1, 2, 3), 0)
     own = run.clients
     assert (sorted(own), len(own)) == ([0, 1, 2, 3], 4)
-    assert run.states.bytes_in_memory == 0
+    assert run.states._bytes == 0
     agree(own[2], run.states[2])
     with pytest.raises(KeyError, match="5"):
         own[5]  # a row

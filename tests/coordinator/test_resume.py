@@ -120,7 +120,7 @@ def test_states_on_disk_change_nothing(tmp_path: Path) -> None:
     job = Job(algorithm=PFedSD(local=LOCAL), federation=federation(), model=lambda: mlp(40_000), settings=settings)
     spilled = job.run(tmp_path)  # 2.4 MB a state
     assert len(spilled.metrics) == len(whole.metrics)
-    assert spilled.clients.bytes_in_memory <= 1 << 20  # type: ignore[attr-defined]
+    assert spilled.clients._bytes <= 1 << 20  # type: ignore[attr-defined]
     free = dataclasses.replace(settings, state_memory_mib=None)
     assert same_end(spilled, run(PFedSD(local=LOCAL), federation(), lambda: mlp(40_000), free))
 

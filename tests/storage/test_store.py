@@ -37,13 +37,13 @@ def test_a_budget_moves_the_least_recently_used_to_disk_and_back(tmp_path: Path)
     store = ClientStore(budget=3 * SIZE, folder=tmp_path / "states")
     for k in range(10):
         store[k] = state(k, present=k % 2 == 0)
-        assert store.bytes_in_memory <= 3 * SIZE
+        assert store._bytes <= 3 * SIZE
     assert sorted(store) == list(range(10))
     assert len(store) == 10
     assert len(list((tmp_path / "states").iterdir())) == 7
     for k in (0, 9, 3, 0, 5):
         assert same(store[k], state(k, present=k % 2 == 0))
-        assert store.bytes_in_memory <= 3 * SIZE
+        assert store._bytes <= 3 * SIZE
     stacked = store.stack([1, 8, 2], never)
     assert same(tree.take(stacked, 1), state(8))
     store.offer([4, 5, 6], tree.stack([state(40), state(50), state(60)]), (3, 0))
@@ -63,7 +63,7 @@ def test_a_budget_smaller_than_one_state_still_works() -> None:
     store = ClientStore(budget=1)
     for k in range(3):
         store[k] = state(k)
-    assert store.bytes_in_memory == 0
+    assert store._bytes == 0
     assert all(same(store[k], state(k)) for k in range(3))
 
 

@@ -135,17 +135,11 @@ class History:
             return str(manifest.get(name) or settings.get(name) or "")
 
         return cls(
-            algorithm=fact("algorithm"),
-            engine=fact("engine"),
-            engine_reason=fact("engine_reason"),
-            metrics=metrics,
-            timing=timing,
-            per_client=per_client,
-            settings=settings,
-            manifest=manifest,
+            algorithm=fact("algorithm"), engine=fact("engine"), engine_reason=fact("engine_reason"),
+            metrics=metrics, timing=timing, per_client=per_client, settings=settings, manifest=manifest,
             federation=reading.federation(folder / "federation.json"),
             unproved=unproved(folder, manifest, metrics) if of_a_run else nothing,
-        )
+        )  # fmt: skip
 
     def __repr__(self) -> str:
         return f"History({', '.join(self._description())})"

@@ -317,18 +317,9 @@ def run(
     if debug:
         settings, progress = settings.for_debugging(), bool(progress)
     job = Job(
-        algorithm=algorithm,
-        federation=federation,
-        model=model,
-        settings=settings,
-        task=task or Classification(),
-        sampler=sampler,
-        faults=faults,
-        attack=attack,
-        new=new,
-        parts=parts,
-        schedule=schedule,
-    )
+        algorithm=algorithm, federation=federation, model=model, settings=settings, task=task or Classification(),
+        sampler=sampler, faults=faults, attack=attack, new=new, parts=parts, schedule=schedule,
+    )  # fmt: skip
     _check_watchers(on_round=on_round)
     with optional_progress(type(algorithm).__name__, settings.rounds, progress) as shown:
 

@@ -74,11 +74,6 @@ class ClientStore(MutableMapping[int, Tree]):
     def __contains__(self, client: object) -> bool:
         return client in self._in_memory or client in self._files
 
-    @property
-    def bytes_in_memory(self) -> int:
-        """Bytes of the states that are held in memory."""
-        return self._bytes
-
     def stack(self, clients: Sequence[int], fresh: Callable[[int], Tree]) -> Tree:
         """Return the states of clients of one architecture, stacked; `fresh` makes the state of a new client.
 
