@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import dataclasses
 import json
+import shlex
 import shutil
 import struct
 from functools import partial
@@ -13,7 +14,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from commands import call, stop_after
+from commands import call, error, stop_after
 from fedloom.algorithms import ALGORITHMS
 from fedloom.coordinator import Job, run_documents as reading
 from fedloom.core.errors import SettingError
@@ -484,6 +485,10 @@ def test_the_same_command_goes_on_after_ctrl_c(
             ("fedntd-table1", "--out", "OUT", "--data", "D", "--set", "run.seed=1"),
             "run.seed is not changed by --set but",
         ),
+        (
+            ("fedntd-table1", "--out", "OUT", "--data", "D", "--set", "run.mirror=file:///m"),
+            "run.mirror is not changed by --set but by --mirror",
+        ),
         (("fedntd-table1", "--out", "OUT", "--data", "D", "--set", "run.sead=1"), "run has no setting 'sead'"),
         (
             ("fedntd-table1", "--out", "OUT", "--data", "D", "--set", "fedntd.beat=1"),
@@ -577,3 +582,97 @@ def test_a_run_whose_checkpoints_were_deleted_stays_in_the_table_and_cannot_go_o
     assert call(capsys, "reproduce", *argv)[0] == 0
     status, text, _ = call(capsys, "reproduce", *argv, "--rounds", "2")
     assert (status, "without checkpoints, which cannot go on (exported, or they were deleted)" in text) == (2, True)
+
+
+def _lines(script: str) -> list[list[str]]:
+    """The words of each cell of a script, behind those of Python."""
+    lines = [line for line in script.splitlines() if ") run " in line]
+    return [shlex.split(line.partition(") run ")[2].removesuffix(" ;;")) for line in lines]
+
+
+def test_cells_are_printed_as_a_script(data: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = str(tmp_path / "o's")
+    made(tmp_path / "o's", cell("fedntd-table1", "mnist-s2", "fedavg"), 0, 40.0, rounds=3)
+    argv = ["fedntd-table1", "--only", "mnist-s2", "--methods", "fedavg,fedntd", "--rounds", "3", "--seeds", "2"]
+    more = ["--data", data, "--out", out, "--set", "run.device=cpu", "--mirror", "file:///m"]
+    status, script, _ = call(capsys, "reproduce", *argv, *more, "--script", "slurm:cpus=2")
+    assert status == 0
+    common = [
+        "--runs-only",
+        "--data",
+        data,
+        "--out",
+        out,
+        "--rounds",
+        "3",
+        "--mirror",
+        "file:///m",
+        "--set",
+        "run.device=cpu",
+    ]
+    first = ["reproduce", "fedntd-table1", "--only", "mnist-s2", "--methods"]
+    assert _lines(script) == [  # but not what is there
+        ["fedntd-table1/mnist-s2/fedntd/seed-0", *first, "fedntd", "--seed", "0", *common],
+        ["fedntd-table1/mnist-s2/fedavg/seed-1", *first, "fedavg", "--seed", "1", *common],
+        ["fedntd-table1/mnist-s2/fedntd/seed-1", *first, "fedntd", "--seed", "1", *common],
+    ]
+    assert "without --script, reports on all" in script
+    said = error(capsys, "reproduce", *argv, *more, "--set", "model=logistic", "--script", "slurm")
+    assert "holds a run with other settings: model was" in said
+    said = error(capsys, "reproduce", *argv, *more, "--runs-only", "--report-only")
+    assert "--runs-only compares nothing and copies nothing" in said
+
+
+@pytest.mark.slow
+def test_cells_that_share_a_run_are_one_job(data: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    more = ["--data", data, "--out", str(tmp_path), "--script", "slurm"]
+    _, script, _ = call(
+        capsys,
+        "reproduce",
+        "dense-table1",
+        "--only",
+        "mnist-a0.1-m5-cnn",
+        "--methods",
+        "fed_adi,dense,ensemble,feddf",
+        *more,
+    )
+    assert [words[6] for words in _lines(script)] == ["feddf", "fed_adi,dense"]
+    _, script, _ = call(capsys, "reproduce", "apfl-epochs", "--methods", "fedmeta", "--only", "mnist", *more)
+    assert [words[4] for words in _lines(script)] == ["mnist-e1"]
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore::fedloom.core.errors.SettingWarning")  # of the upload: no BatchNorm
+def test_runs_that_begin_alike_go_on_from_their_mirrors(data: str, tmp_path: Path) -> None:
+    chosen = find("dense-table1", ["mnist-a0.1-m5-cnn"], ["dense", "fed_adi"])
+    changes = {"model": "logistic", "run.threads": "1", "local.epochs": "1", "dense.lambda1": "0", "dense.T_G": "1"}
+    changes |= {"dense.nz": "4", "dense.ngf": "4", "dense.synthesis.batch_size": "8"}
+    changes |= {"fed_adi.steps": "1", "fed_adi.alpha_f": "0", "fed_adi.synthesis.batch_size": "8"}
+    mirror = f"file://{tmp_path}/mirror"
+    once = reproduce(chosen, data, tmp_path / "once", rounds=2, changes=changes)
+    assert [o.status for o in once] == ["done"] * 2
+
+    def only_the_uploads(name: str, job: Job, directory: Path) -> None:
+        if "its beginning" not in name:
+            raise KeyboardInterrupt
+        job.run(directory, resume=True)
+
+    out = tmp_path / "out"
+    with pytest.raises(KeyboardInterrupt):
+        reproduce(chosen, data, out, rounds=2, changes=changes, mirror=mirror, train=only_the_uploads)
+    shutil.rmtree(out)  # the machine is lost
+    trained = list[str]()
+
+    def train(name: str, job: Job, directory: Path) -> None:
+        trained.append(name)
+        job.run(directory, resume=True)
+
+    reproduce(chosen, data, out, rounds=2, changes=changes, mirror=mirror, train=train)
+    assert logs(out) == logs(tmp_path / "once")
+    shutil.rmtree(out)
+    again = reproduce(chosen, data, out, rounds=2, changes=changes, mirror=mirror)
+    assert [o.status for o in again] == ["done"] * 2
+    assert logs(out) == {name: log for name, log in logs(tmp_path / "once").items() if "uploads" not in name}
+    assert sorted(p.name for p in (tmp_path / "mirror/dense-table1/mnist-a0.1-m5-cnn").iterdir()) == [
+        "dense", "fed_adi", "uploads",
+    ]  # fmt: skip

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from fedloom.cli.index import INDEX
-from fedloom.display.arguments import directory, file
+from fedloom.display.arguments import directory, file, script
 
 FLAGS: dict[str, dict[str, Any]] = INDEX["settings"]
 """Settings with a flag: the flag, its value and group in the help, default, sentence, choices."""
@@ -54,6 +54,7 @@ def add_settings(parser: argparse.ArgumentParser, with_seeds: bool = True) -> No
                 "--track", action="append", default=[], metavar="TRACKER",
                 help="tensorboard:DIR, wandb:PROJECT or mlflow:EXPERIMENT; repeatable",
             )  # fmt: skip
+            script(add)
 
 
 def _add_flag(add: Callable[..., Any], key: str, declaration: Mapping[str, Any]) -> None:

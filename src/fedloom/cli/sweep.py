@@ -13,6 +13,7 @@ from fedloom.coordinator.rounds import OnHistory
 from fedloom.core.errors import SettingError
 from fedloom.display.progress import RunSequence
 from fedloom.display.terminal import Terminal, table
+from fedloom.experiments.cluster_jobs import console_of_script, run_cells, script_of
 from fedloom.experiments.search import is_range
 from fedloom.experiments.shown_runs import print_setup, train
 from fedloom.experiments.trackers import tracker
@@ -22,7 +23,9 @@ _SHOWN = 20  # trials in the table; all of them are in sweep.csv
 
 
 def sweep(args: argparse.Namespace, console: Terminal) -> int:
-    """Run every trial with every seed, and print the best, if all are on one problem."""
+    """Run every trial with every seed, and print the best, if all are on one problem; or print a script of the runs."""
+    if args.script is not None:
+        console = console_of_script(args)
     (base,) = experiments(args, [args.algorithm] * bool(args.algorithm))
     if args.out is None:
         raise SettingError("a sweep keeps its trials in a directory; name it with --out DIR")
@@ -31,6 +34,10 @@ def sweep(args: argparse.Namespace, console: Terminal) -> int:
     )
     for text in args.track:
         tracker(text)  # a wrong name fails before any work
+    if args.script is not None:
+        cells = run_cells(plan.begin(args.out), args.out, args.track)
+        print(script_of(cells, args.script, args.out), end="")
+        return 0
     trials: list[Trial] = []
     is_started = False
     rounds = [trial.experiment.run.rounds for trial in plan.trials] or [base.run.rounds] * plan.count

@@ -15,6 +15,7 @@ from fedloom.cli.leave_one_out import show_sites, without_each_site
 from fedloom.cli.options import experiments, seeds_of, settings_of_method, with_seed
 from fedloom.cli.tune import SUFFIX, planned, tune
 from fedloom.coordinator import History, Job, check_free
+from fedloom.coordinator.directory import RunDirectory
 from fedloom.coordinator.rounds import OnHistory
 from fedloom.coordinator.trial_round import try_round
 from fedloom.core.errors import FedloomError, NonFiniteError, SettingError
@@ -22,6 +23,7 @@ from fedloom.display.progress import RunSequence
 from fedloom.display.terminal import Terminal
 from fedloom.engines.by_name import only_computes
 from fedloom.experiments.catalogue import label
+from fedloom.experiments.cluster_jobs import console_of_script, run_cells, script_of
 from fedloom.experiments.experiment import Experiment
 from fedloom.experiments.federations import Federations
 from fedloom.experiments.mirrors import mirrored_below
@@ -45,11 +47,19 @@ def compare(args: argparse.Namespace, console: Terminal) -> int:
     """Train with each algorithm and each seed.
 
     Several methods are each tried on one batch before the first run. If a run diverges, the others continue, and the
-    exit status is 1. Finished runs are shown even if another error ends the command.
+    exit status is 1. Finished runs are shown even if another error ends the command. With --script they are checked
+    alike, and printed as a script that runs them.
     """
+    if args.script is not None:
+        console = console_of_script(args)
     names = [*args.algorithms, *_reference_methods(args)]
     selected = experiments(args, names)
     tunes = args.command == "compare" and args.tuned is not None
+    if tunes and args.script is not None:
+        raise SettingError(
+            "--script writes runs that are known before any has ended, and --tuned chooses by its tries: sweep each "
+            "method with --script, or run the whole as one job (sbatch --wrap)"
+        )
     runs = _runs(args, [(label(e.algorithm), e) for e in selected], several=tunes or len(selected) > 1)
     sweeps = planned(args, selected) if tunes else {}
     federations = Federations()
@@ -57,11 +67,13 @@ def compare(args: argparse.Namespace, console: Terminal) -> int:
         runs = without_each_site(runs, federations)
     if args.resume and args.out is None:
         raise SettingError("--resume continues the runs of a directory: name it with --out DIR")
-    computes = only_computes(selected[0].run.engine)
+    computes = args.script is None and only_computes(selected[0].run.engine)
     if args.out is not None and not args.resume and not computes:
         for place in runs:
+            if args.script is not None and RunDirectory(Path(args.out, place)).begun:
+                continue  # it goes on by the script
             check_free(Path(args.out, place))
-            if (address := runs[place].run.mirror) is not None:
+            if (address := runs[place].run.mirror) is not None and args.script is None:
                 fetched(address, Path(args.out, place), resume=False)
     for text in args.track:
         tracker(text)  # a wrong name fails before any work
@@ -81,7 +93,7 @@ def compare(args: argparse.Namespace, console: Terminal) -> int:
         for job in jobs.values():
             job.run()
         return 0
-    if args.resume and len(jobs) > 1:  # one alone is checked where it begins
+    if args.script is not None or (args.resume and len(jobs) > 1):  # one alone is checked where it begins
         for place, job in jobs.items():
             job.check_resume(Path(args.out, place))
     if len(selected) > 1:
@@ -89,6 +101,10 @@ def compare(args: argparse.Namespace, console: Terminal) -> int:
             try_round(job)
     if args.out is not None and len(selected) > 1:
         write_order(args.out, list(dict.fromkeys(Path(place).parts[0] for place in jobs)))
+    if args.script is not None:
+        cells = run_cells({place: runs[place] for place in jobs}, args.out, args.track)
+        print(script_of(cells, args.script, args.out), end="")
+        return 0
     first = next(iter(jobs.values()))
     print_setup(first.federation, first.population.models, first.settings, console)
     tuning: dict[str, Any] = {}

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import argparse
 import os
+from collections.abc import Callable
+from typing import Any
 
 from fedloom.wording import local_path
 
@@ -46,4 +48,13 @@ def allow_code(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--allow-code", action="store_true",
         help="import the code that the run's settings name as module:name; without it, runs with such code are refused",
+    )  # fmt: skip
+
+
+def script(add: Callable[..., Any]) -> None:
+    """Add the flag that writes runs as a script for a cluster, by what adds flags to a parser or a group."""
+    add(
+        "--script", metavar="slurm:OPTIONS",
+        help="run nothing, and print a script that runs each cell as a job of a Slurm array, or one after another by "
+        "bash: slurm, or slurm:time=2:00:00,cpus=2,partition=short",
     )  # fmt: skip

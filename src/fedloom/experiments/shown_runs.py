@@ -47,9 +47,7 @@ def train(
         watchers = [showing(stack.enter_context(progress(console, name, job.settings.rounds, sequence=sequence)))]
         watchers += [] if on_round is None else [on_round]
         for text in trackers:
-            watchers.append(
-                stack.enter_context(track(tracker(_tracker_for_run(text, name)), dict(job.described or {})))
-            )
+            watchers.append(stack.enter_context(track(tracker(tracker_for_run(text, name)), dict(job.described or {}))))
 
         def watch(history: History) -> None:
             for watcher in watchers:
@@ -108,6 +106,6 @@ def describe_shape(examples: Examples) -> str:
     return " x ".join(map(str, examples.shape)) + what * (len(examples.shape) == 1)
 
 
-def _tracker_for_run(text: str, name: str) -> str:
+def tracker_for_run(text: str, name: str) -> str:
     """Return the tracker of a run: TensorBoard separates runs by folder, so it gets one for each."""
     return f"{text}/{name}" if text.startswith("tensorboard:") else text

@@ -196,14 +196,7 @@ class Sweep:
             StorageError: a file cannot be written, or one of a run is damaged.
         """
         folder, federations = files.path_of(directory), Federations()
-        asked = self._asked()
-        check_sweep(folder, asked, resume)
-        for trial in self._shown:  # what is wrong with any of them shows before the first is run
-            self._check(trial, federations)
-        for trial in () if resume else self._shown:
-            self._try(trial, federations)
-        files.make(folder)
-        files.write(folder, "sweep.json", document(asked))
+        self._begin(folder, federations, resume)
         search, trials, tried = self._search(), list(self.trials), dict[str, Trial]()
         for number in range(self.count):
             if search is not None:
@@ -223,6 +216,35 @@ class Sweep:
         if (best := self.ranked(trials)) and not self.problems:
             files.write(folder, "best.json", document(plain(best[0].experiment.described())))
         return trials
+
+    def begin(self, directory: str | os.PathLike[str]) -> dict[str, Experiment]:
+        """Write sweep.json, as `run` does, and return the run of every trial and seed by its folder; none is run.
+
+        A sweep that is there goes on.
+
+        Raises:
+            SettingError: as of `run`; or it is a search, which picks a trial by the results of those before.
+            StorageError: a file cannot be written.
+        """
+        if self.search is not None:
+            raise SettingError(
+                f"a search picks each trial by the results of earlier ones, got search = {self.search}: list the "
+                "values (--over KEY=V1,V2,...), whose runs are known before"
+            )
+        folder = files.path_of(directory)
+        self._begin(folder, Federations(), resume=(folder / "sweep.json").exists())
+        return {place: experiment for trial in self.trials for place, experiment in self._runs(trial).items()}
+
+    def _begin(self, folder: Path, federations: Federations, resume: bool) -> None:
+        """Check every trial, before the first is run, and write sweep.json."""
+        asked = self._asked()
+        check_sweep(folder, asked, resume)
+        for trial in self._shown:
+            self._check(trial, federations)
+        for trial in () if resume else self._shown:
+            self._try(trial, federations)
+        files.make(folder)
+        files.write(folder, "sweep.json", document(asked))
 
     def ranked(self, trials: Sequence[Trial]) -> list[Trial]:
         """Return the trials that have a score, best first; of equals, the one tried first comes first.

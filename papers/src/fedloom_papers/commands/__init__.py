@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from fedloom.display.arguments import directory
+from fedloom.display.arguments import directory, script
 from fedloom.display.command import Command
 from fedloom_papers import STUDIES
 
@@ -46,7 +46,10 @@ def _reproduce(parser: argparse.ArgumentParser) -> None:
         "--known", action="append", default=[], type=directory, metavar="DIR",
         help="other results, also exported ones, whose runs with the same settings count as done, or go on; repeatable",
     )  # fmt: skip
+    add("--mirror", metavar="ADDRESS", help="each run is copied below it after each checkpoint, and fetched from there")
     add("--report-only", action="store_true", help="run nothing, only compare existing runs")
+    add("--runs-only", action="store_true", help="only run, compare nothing: for several calls at once")
+    script(add)
     add(
         "--export", type=directory, metavar="DIR",
         help="copy settings and logs of finished runs there, and of unfinished ones the newest checkpoint",

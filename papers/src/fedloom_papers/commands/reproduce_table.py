@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Sequence
 from pathlib import Path
 
 from rich.text import Text
@@ -12,6 +13,7 @@ from fedloom.cli.options import parse_pairs, seed_list
 from fedloom.coordinator import Job
 from fedloom.core.errors import SettingError
 from fedloom.display.terminal import Terminal, table
+from fedloom.experiments.cluster_jobs import Cell, console_of_script, script_of
 from fedloom.experiments.coercion import coerce
 from fedloom.experiments.settings_sections import DataSettings
 from fedloom.experiments.shown_runs import print_setup, train
@@ -22,7 +24,7 @@ from fedloom_papers.reproduction.hours import said
 from fedloom_papers.reproduction.recipe import Recipe
 from fedloom_papers.reproduction.results import Result
 from fedloom_papers.reproduction.results_page import order_lines, summary, told, write
-from fedloom_papers.reproduction.running import NO_DATA, Outcome, reproduce, standing, with_changes
+from fedloom_papers.reproduction.running import NO_DATA, Outcome, reproduce, standing, unsettled, with_changes
 from fedloom_papers.reproduction.unfinished_runs import export_unfinished
 
 _COLUMNS = ("method", "published", "ours", "diff.", "F publ.", "F ours", "rounds x seeds", "verdict")  # what fits
@@ -50,7 +52,15 @@ def run(args: argparse.Namespace, console: Terminal) -> int:
         raise SettingError(f"--known {missing[0]} is no folder; name one with results")
     rounds = None if args.rounds is None else int(coerce(args.rounds, int, "--rounds"))
     seeds = _parse_seeds(args)
+    if args.runs_only and (args.report_only or args.export is not None):
+        raise SettingError("--runs-only compares nothing and copies nothing: leave out --report-only and --export")
     cells = with_changes(cells, _changes(args))
+    if args.script is not None:
+        console_of_script(args)
+        groups = unsettled(cells, args.data, folders[0], seeds=seeds, rounds=rounds, known=folders[1:])
+        todo = [_cell(args, seed, group) for seed, group in groups]
+        print(script_of(todo, args.script, args.out, "without --script"), end="")
+        return 0
     by_cell = {(r.row, r.column): r for r in cells}
     all_cells = [by_cell.get((r.row, r.column), r) for r in recipes(args.table)]
     outcomes: list[Outcome] = []
@@ -58,9 +68,9 @@ def run(args: argparse.Namespace, console: Terminal) -> int:
         if args.report_only:
             outcomes += standing(cells, folders[0], seeds=seeds, rounds=rounds, known=folders[1:])
         else:
-            _run(args.data, cells, folders, seeds, rounds, outcomes, console)
+            _run(args, cells, folders, seeds, rounds, outcomes, console)
     finally:  # also show the results of an interrupted call
-        if outcomes:
+        if outcomes and not args.runs_only:
             results = write(_title(args.table), all_cells, folders, rounds, study(args.table).remarks)
             _show([r for r in results if r.recipe in cells and r.runs], study(args.table), console)
             console.print(f"{summary(results)} Results: {folders[0] / args.table / 'results.md'}")
@@ -83,8 +93,18 @@ def run(args: argparse.Namespace, console: Terminal) -> int:
     return 0 if all(outcome.good for outcome in outcomes) else 1
 
 
+def _cell(args: argparse.Namespace, seed: int, group: Sequence[Recipe]) -> Cell:
+    """Return the command that runs a group of cells with a seed, in the words that were given."""
+    columns, rows = (",".join(dict.fromkeys(names)) for names in ([r.column for r in group], [r.row for r in group]))
+    words = ["reproduce", args.table, "--only", columns, "--methods", rows, "--seed", str(seed), "--runs-only"]
+    for flag in ("data", "out", "rounds", "threads", "mirror"):
+        words += [] if (value := getattr(args, flag)) is None else [f"--{flag}", value]
+    words += [word for flag in ("set", "known") for value in getattr(args, flag) for word in (f"--{flag}", value)]
+    return Cell(f"{group[0].place}/seed-{seed}", tuple(words))
+
+
 def _run(
-    data: str | None,
+    args: argparse.Namespace,
     cells: list[Recipe],
     folders: list[Path],
     seeds: list[int],
@@ -120,11 +140,12 @@ def _run(
 
     reproduce(
         cells,
-        data,
+        args.data,
         folders[0],
         seeds=seeds,
         rounds=rounds,
         known=folders[1:],
+        mirror=args.mirror,
         train=with_progress,
         tell=report_outcome,
     )

@@ -13,6 +13,8 @@ from fedloom.core.errors import ClientError, FedloomError, SettingError, Setting
 from fedloom.experiments.experiment import Experiment
 from fedloom.experiments.federations import Federations
 from fedloom.experiments.settings_sections import DataSettings
+from fedloom.mirror.fetch import fetched
+from fedloom.mirror.object_store import below
 from fedloom.storage import files
 from fedloom_papers.reproduction import kept
 from fedloom_papers.reproduction.recipe import Recipe
@@ -20,7 +22,10 @@ from fedloom_papers.reproduction.results import FAILED, Run, runs
 from fedloom_papers.reproduction.unfinished_runs import import_unfinished
 
 NO_DATA = "skipped: data cannot be made: "  # how the status of a run begins whose data are not there
-_ELSEWHERE = {"run.rounds": "--rounds", "run.seed": "--seed", "data.source": "--data", "algorithm": "--methods"}
+_ELSEWHERE = {
+    "run.rounds": "--rounds", "run.seed": "--seed", "data.source": "--data", "algorithm": "--methods",
+    "run.mirror": "--mirror",
+}  # fmt: skip
 
 
 class Train(Protocol):
@@ -62,6 +67,7 @@ def reproduce(
     rounds: int | None = None,
     changes: Mapping[str, str] | None = None,
     known: Sequence[Path] = (),
+    mirror: str | None = None,
     train: Train | None = None,
     tell: Callable[[Outcome], None] | None = None,
 ) -> list[Outcome]:
@@ -79,6 +85,7 @@ def reproduce(
         changes: settings other than the recipes', by their names in a settings file.
         known: other folders of results, whose runs with the settings that are asked for count as done, and whose
             archives of unfinished ones go on in `out`.
+        mirror: the address below which each run has its mirror; a run that is there and not in `out` is fetched first.
         train: what runs a job in a directory, from where the run there stands.
         tell: called with what became of each run.
 
@@ -86,19 +93,13 @@ def reproduce(
         SettingError: a change is no setting, there are more rounds than published, a seed is out of range, one of
             `known` holds no results, a run must be made without data, or a run in `out` has other settings than are
             asked for.
-        StorageError: a file cannot be written, or one of a run is damaged.
+        StorageError: a file cannot be written, one of a run is damaged, or a mirror does not answer.
     """
     outcomes: list[Outcome] = []
     _check(recipes, seeds, rounds, known)
     recipes = with_changes(recipes, changes or {})
     if data is None:  # refused before hours of work
-        for seed in seeds:
-            for recipe in recipes:
-                if _settled(recipe, seed, out, rounds, known) is None:
-                    raise SettingError(
-                        f"{recipe.column}/{recipe.row}/seed-{seed} must be run, and the data are needed; name the "
-                        "folder of the original files with --data FOLDER"
-                    )
+        unsettled(recipes, None, out, seeds=seeds, rounds=rounds, known=known)
     for source in dict.fromkeys(r.experiment.data.source for r in recipes):
         federations = Federations()  # of one data set at a time
         unmade: dict[DataSettings, str] = {}
@@ -108,7 +109,7 @@ def reproduce(
                 if status is None and import_unfinished(recipe, seed, out, known):
                     status = _settled(recipe, seed, out, rounds, known)
                 if status is None:
-                    steps = _steps(recipe, data or "", seed, out, recipe.wanted(rounds))
+                    steps = _steps(recipe, data or "", seed, out, recipe.wanted(rounds), mirror)
                     status = _run(steps, federations, train or _train)
                     if status.startswith(NO_DATA):
                         unmade[recipe.asked.data] = status
@@ -116,6 +117,37 @@ def reproduce(
                 if tell is not None:
                     tell(outcomes[-1])
     return outcomes
+
+
+def unsettled(
+    recipes: Sequence[Recipe],
+    data: str | None,
+    out: Path,
+    *,
+    seeds: Sequence[int] = (0,),
+    rounds: int | None = None,
+    known: Sequence[Path] = (),
+) -> list[tuple[int, list[Recipe]]]:
+    """Return the cells that `reproduce` would run, with their seed, in groups that several processes may run at once.
+
+    Cells that begin with one run are a group, and of those that share a run the first alone is there.
+
+    Raises:
+        SettingError: as of `reproduce`.
+    """
+    _check(recipes, seeds, rounds, known)
+    groups: dict[tuple[str, int], dict[str, Recipe]] = {}
+    for seed in seeds:
+        for recipe in recipes:
+            if _settled(recipe, seed, out, rounds, known) is None:
+                if data is None:
+                    raise SettingError(
+                        f"{recipe.column}/{recipe.row}/seed-{seed} must be run, and the data are needed; name the "
+                        "folder of the original files with --data FOLDER"
+                    )
+                first = recipe.beginning or recipe
+                groups.setdefault((first.place, seed), {}).setdefault(recipe.place, recipe)
+    return [(seed, list(group.values())) for (_, seed), group in groups.items()]
 
 
 def standing(
@@ -197,14 +229,26 @@ class _Step(NamedTuple):
     experiment: Experiment
 
 
-def _steps(recipe: Recipe, data: str, seed: int, out: Path, rounds: int) -> list[_Step]:
-    """Return the run of a recipe, after that with which it begins, if there is one and it has not begun."""
+def _steps(recipe: Recipe, data: str, seed: int, out: Path, rounds: int, mirror: str | None) -> list[_Step]:
+    """Return the run of a recipe, after that with which it begins, if there is one and it has not begun.
+
+    Each is brought from its mirror where it is there alone.
+    """
+
+    def step(name: str, recipe: Recipe, experiment: Experiment) -> _Step:
+        place = recipe.folder(out, seed)
+        if mirror is not None:
+            address = below(mirror, place.relative_to(out).as_posix())
+            experiment = experiment.changed("run.mirror", address)
+            fetched(address, place, resume=True)
+        return _Step(name, place, experiment)
+
     name = f"{recipe.column}/{recipe.row}/seed-{seed}"
-    whole = _Step(name, recipe.folder(out, seed), recipe.with_data(data, seed).changed("run.rounds", rounds))
+    whole = step(name, recipe, recipe.with_data(data, seed).changed("run.rounds", rounds))
     first = recipe.beginning
     if first is None or RunDirectory(whole.place).begun:
         return [whole]
-    return [_Step(f"{name}, its beginning", first.folder(out, seed), first.with_data(data, seed)), whole]
+    return [step(f"{name}, its beginning", first, first.with_data(data, seed)), whole]
 
 
 def _run(steps: Sequence[_Step], federations: Federations, train: Train) -> str:
