@@ -180,19 +180,6 @@ def test_the_settings_of_a_cell_are_those_of_its_run(tmp_path: Path) -> None:
 # ---- commands
 
 QUICK = ["--model", "logistic", "--clients", "6", "--cohort", "3", "--epochs", "1", "--partition", "iid"]
-    "--model",
-    "logistic",
-    "--clients",
-    "6",
-    "--cohort",
-    "3",
-    "--epochs",
-    "1",
-    "--partition",
-    "iid",
-    "--threads",
-    "1",
-]
 
 
 @pytest.fixture
