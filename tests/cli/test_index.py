@@ -44,7 +44,17 @@ def test_every_flag_is_that_of_a_setting() -> None:
     flags = {action.dest: action.option_strings[-1] for action in parser._actions}
     declared = {key: one.flag for key, one in MADE["DECLARED"].items() if one.flag}
     assert declared.items() <= flags.items()
-    assert set(flags) - set(declared) == {"help", "settings", "set", "seeds", "out", "resume", "track", "debug"}
+    assert set(flags) - set(declared) == {
+        "help",
+        "settings",
+        "set",
+        "seeds",
+        "out",
+        "resume",
+        "track",
+        "debug",
+        "script",
+    }
     assert "0.9 is 90 %." in " ".join(parser.format_help().split())
 
 
