@@ -20,9 +20,10 @@ from fedloom.coordinator.data_advice import check_plausible
 from fedloom.core.batch import Batch
 from fedloom.core.errors import SettingError, SettingWarning
 from fedloom.core.task import Task
-from fedloom.data import Examples, Federation, Normalise, by_lists, from_arrays, iid
+from fedloom.data import Examples, Federation, Normalise, by_lists, federate, from_arrays, iid, natural
 from fedloom.sources import fashion_mnist_small
-from fedloom.tables import read_csv
+from fedloom.tables import read_csv, read_sites
+from fedloom.tables.preparation import Preparation
 from fedloom.tasks import Classification
 
 RNG = np.random.default_rng(0)
@@ -266,6 +267,27 @@ def test_words_of_many_columns_and_numbers_of_rows_are_warned_of(tmp_path: Path)
     check(federation(x, columns=("id", "other")))
     with pytest.warns(SettingWarning, match="drop=ID"):
         check(federation(np.stack([np.arange(60), np.zeros(60)], 1) - 30, columns=("ID", "other")))
+
+
+def test_masks_of_a_union_are_no_columns_of_words(tmp_path: Path) -> None:
+    """Where each site lacks other columns; and on devices, whose rows are not here, words are counted all the same."""
+    rng = np.random.default_rng(0)
+    for k in range(3):
+        columns = {f"n{k}{i}": rng.normal(size=30).round(2).tolist() for i in range(10)}
+        columns |= {"place": ["abc"[i % 3] for i in range(30)], "label": [i % 2 for i in range(30)]}
+        rows = [",".join(map(str, row)) for row in zip(*columns.values(), strict=True)]
+        (tmp_path / f"s{k}.csv").write_text("\n".join([",".join(columns), *rows]))
+    data = read_sites(f"{tmp_path}/*.csv", label="label", prepare="federated", columns="union")
+    whole = federate(data.train, natural(data.owners, data.train.owners), test=data.test)
+    assert whole.train.shape == (30 + 30 + 3,)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        check(whole)
+    kept = {"place": tuple(f"{i}w" for i in range(60))}
+    common = replace(whole.train.preparation.common, words=kept)  # type: ignore[union-attr, type-var]
+    away = Preparation.without_rows(common, 57)  # type: ignore[arg-type]
+    with pytest.warns(SettingWarning, match=r"got 60 for 57 rows that train, most of them from 'place' \(60 words\)"):
+        check(replace(whole, train=replace(whole.train, preparation=away)))
 
 
 # ---- where it is called

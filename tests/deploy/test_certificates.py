@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import ssl
 import stat
 import subprocess
@@ -55,6 +56,27 @@ def test_a_server_has_a_certificate_for_its_names_and_addresses(tmp_path: Path) 
     context.load_cert_chain(server, key)  # they belong together
     ends = certificate.not_valid_after_utc - datetime.now(UTC)
     assert timedelta(days=89) < ends <= timedelta(days=90)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="files are given away by root alone")
+def test_what_root_writes_belongs_to_whom_the_folder_belongs(tmp_path: Path) -> None:
+    """So a service that runs as a user of its own reads what its owner has changed; nothing else is given away."""
+    certs, outside = tmp_path / "certs", tmp_path / "outside"
+    certs.mkdir()
+    os.chown(certs, 4321, 4322)
+    add_device(made(certs), "Kiel", device_key(tmp_path / "state")[1])
+    for path in certs.iterdir():
+        assert (path.stat().st_uid, path.stat().st_gid) == (4321, 4322), path
+    assert (tmp_path / "state" / "key").stat().st_uid == 0
+    outside.write_text("of root")
+    (certs / "devices.lock").unlink()
+    (certs / "devices.lock").symlink_to(outside)  # by the user whose folder it is
+    with pytest.raises(OSError, match="symbolic links"):
+        remove_device(certs, "Kiel")
+    (certs / "devices.lock").unlink()
+    os.link(outside, certs / "devices.lock")
+    remove_device(certs, "Kiel")
+    assert outside.stat().st_uid == 0
 
 
 def test_what_is_secret_is_its_users_alone(tmp_path: Path) -> None:

@@ -60,6 +60,7 @@ def test_the_services_name_commands_and_options_that_exist() -> None:
     for each in (server, device):
         assert each["DynamicUser"] == each["NoNewPrivileges"] == ["yes"]
         assert each["ProtectSystem"] == ["strict"]
+    assert server["KillMode"] == ["mixed"]  # or nats-server ends before the server, which then says that it lost it
 
 
 def test_the_container_names_what_exists() -> None:
@@ -70,6 +71,16 @@ def test_the_container_names_what_exists() -> None:
     assert (its["transport"], its["port"]) == ("nats", int(re.findall(r"^EXPOSE (\d+)$", text, re.M)[0]))
     extras = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["optional-dependencies"]
     assert set(re.findall(r"/src\[(\w+)\]", text)) <= set(extras) != set()
+
+
+def test_the_container_gets_what_the_wheel_is_made_of_and_no_more() -> None:
+    """Notices a file that the build reads and the image has not; what is copied stays in the image, removed or not."""
+    text = (FOLDER / "Containerfile").read_text(encoding="utf-8")
+    copied = [word for line in re.findall(r"^COPY (.*)$", text, re.M) for word in line.split()[:-1]]
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    beside = [name for name in project["license-files"] if not name.startswith("src/")]
+    assert {*copied} == {"src", "pyproject.toml", project["readme"], *beside, *re.findall(r"/src/(\S+\.txt)", text)}
+    assert all((ROOT / name).exists() for name in copied)
 
 
 @pytest.mark.slow

@@ -188,10 +188,15 @@ def _check_columns(federation: Federation) -> None:
         return
     columns = {name: train.x[:, i].cpu().numpy() for i, name in enumerate(train.columns) if _ID.fullmatch(name)}
     if train.preparation is not None:
-        frame = train.preparation.frame
-        words = {str(name): frame[name].nunique() for name in frame.columns if frame[name].dtype.kind == "O"}
+        frame, kept = train.preparation.frame, getattr(train.preparation.common, "words", {})  # rows may be elsewhere
+        words = {
+            str(name): len(kept[name]) if name in kept else frame[name].nunique()
+            for name in frame.columns
+            if frame[name].dtype.kind == "O"
+        }
         columns = {name: frame[name].to_numpy() for name in frame.columns if name not in words and _ID.fullmatch(name)}
-        if words and (made := train.shape[0] - (len(frame.columns) - len(words))) > rows / 3:
+        made = sum(words.values()) if kept else train.shape[0] - (len(frame.columns) - len(words))  # without masks
+        if words and made > rows / 3:
             most = max(words, key=lambda name: words[name])
             _warn(
                 f"columns made of words are hardly learnt where there are few rows of each, got {made} for {rows} rows "

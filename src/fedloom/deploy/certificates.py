@@ -19,7 +19,7 @@ import os
 import re
 import stat
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -317,14 +317,23 @@ def _write(folder: Path, name: str, key: Any, certificate: Any, signer: Any) -> 
 
 
 def write_file(path: Path, data: bytes, mode: int) -> None:
-    """Write a file that never has another mode, in the place of an earlier one."""
+    """Write a file that never has another mode, in the place of an earlier one; it belongs to the folder's owner."""
     part = path.with_name(f"{path.name}.part")
     part.unlink(missing_ok=True)
     with os.fdopen(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "wb") as file:
+        _give_to_owner(file.fileno(), path.parent)
         file.write(data)
         file.flush()
         os.fsync(file.fileno())
     part.replace(path)
+
+
+def _give_to_owner(descriptor: int, folder: Path) -> None:
+    """Let a file of root's belong to the owner of its folder: a service that runs as another user is to read it."""
+    its, owner = os.fstat(descriptor), folder.stat()
+    if its.st_uid == os.geteuid() == 0 != owner.st_uid and its.st_nlink == 1:
+        with suppress(OSError):  # of a user that this container has not; the service says that it may not read it
+            os.fchown(descriptor, owner.st_uid, owner.st_gid)
 
 
 @contextmanager
@@ -334,7 +343,8 @@ def changed(folder: Path, *, any_names: bool = False) -> Iterator[dict[str, dict
     `any_names`: whether they may hold names that no device may have, so that these can be removed.
     """
     files.make(folder)
-    with (folder / _LOCK).open("ab") as lock:
+    with os.fdopen(os.open(folder / _LOCK, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o644), "r+b") as lock:
+        _give_to_owner(lock.fileno(), folder)
         fcntl.flock(lock, fcntl.LOCK_EX)
         lists = _read_devices(folder, any_names=any_names)
         yield lists
