@@ -57,7 +57,7 @@ cp -r "$5"/etc/. etc/fedloom
 cp -r "$5"/srv/. srv
 pivot_root . old
 umount -l old
-exec env -i container=other PATH=/usr/sbin:/usr/bin:/sbin:/bin "$6" --unit=trial.target --log-target=journal --show-status=no
+exec env -i container=other PATH=/usr/sbin:/usr/bin:/sbin:/bin "$6" --unit=trial.target --log-target=journal
 """
 NEEDED = ("unshare", "nsenter", "pivot_root", "ip", "mknod", "systemctl", "journalctl")
 
