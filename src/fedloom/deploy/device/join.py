@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import argparse
+import errno
+import fcntl
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from fedloom.core.errors import SettingError
@@ -12,6 +16,7 @@ from fedloom.deploy.device import Limits, Membership, Reading, system_monitor
 from fedloom.deploy.device.data_manager import default_name
 from fedloom.deploy.transport import DEFAULT, DevicePlace, Joining, transport_named
 from fedloom.display.terminal import Terminal
+from fedloom.storage import files
 
 
 def join(args: argparse.Namespace, console: Terminal) -> int:
@@ -55,9 +60,32 @@ def join(args: argparse.Namespace, console: Terminal) -> int:
             watches=args.watch_data,
         )
 
-    left = transport.join(place, new_member)
+    with held(state):
+        left = transport.join(place, new_member)
     console.print("left" if left else "the run is over")
     return 0
+
+
+@contextmanager
+def held(state: Path) -> Iterator[None]:
+    """Hold a device's state folder, so that no second process is the same device: each would displace the other.
+
+    Where a file system has no locks, nothing is held.
+
+    Raises:
+        SettingError: another process holds it.
+    """
+    files.make(state)
+    with (state / ".lock").open("ab") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            if error.errno in (errno.EWOULDBLOCK, errno.EAGAIN):
+                raise SettingError(
+                    f"a state folder is of one device, and another fedloom join runs with {state}: wait for it or stop "
+                    "it, or give this device a --state of its own"
+                ) from None
+        yield
 
 
 def _check_invited(args: argparse.Namespace, joining: Joining) -> None:
