@@ -572,6 +572,14 @@ def test_the_server_takes_no_other_nats_server_and_is_no_device(place: Place, mo
     assert asked(fleet, "Kiel") == {"Kiel": b"Kiel request"}
 
 
+def test_a_server_that_is_closed_is_not_started_again(place: Place) -> None:
+    """By whoever looks after it just then; left alone, that one ended with the whole process."""
+    its = place.server._process
+    place.server.close()
+    place.server._look()
+    assert place.server._process is its
+
+
 def test_whoever_has_the_key_of_another_name_is_told_so(place: Place) -> None:
     with pytest.raises(SettingError, match=r"this key belongs to another name than 'Jena': join with the --name by"):
         until(lambda: _came(place, "Jena", "Kiel"), 60)

@@ -140,7 +140,7 @@ class NatsServer:
         self._refusals = RefusalLog(folder / _LOG, of_nats, self._note)
         self._refused, self._tell, self._tell_of_end = refused, Once(tell), Once(tell)
         self._shut_out: dict[str, float] = {}  # until when, by name
-        self._ending, self._woken = threading.Event(), threading.Event()
+        self._ending, self._woken, self._starting = threading.Event(), threading.Event(), threading.Lock()
         self._renew()
         self._process = self._start()
         end = time.monotonic() + _STARTS_WITHIN
@@ -153,7 +153,8 @@ class NatsServer:
 
     def close(self) -> None:
         """End nats-server."""
-        self._ending.set()
+        with self._starting:  # whoever looks after it meanwhile would take its end for its death
+            self._ending.set()
         self._woken.set()
         self._process.terminate()
         try:
@@ -189,9 +190,12 @@ class NatsServer:
     def _look(self) -> None:
         self._refusals.look()
         if (status := self._process.poll()) is not None:
-            if status > 0:  # else somebody has ended it
-                self._tell_of_end(f"nats-server has ended, and is started again: {self._last_words()}")
-            self._process = self._start()
+            with self._starting:
+                if self._ending.is_set():
+                    return
+                if status > 0:  # else somebody has ended it
+                    self._tell_of_end(f"nats-server has ended, and is started again: {self._last_words()}")
+                self._process = self._start()
             return
         if self._renew():
             self._process.send_signal(signal.SIGHUP)
