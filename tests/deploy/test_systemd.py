@@ -24,7 +24,24 @@ from two_folders import written
 ROOT = Path(__file__).parents[2]
 UNITS = ROOT / "examples" / "deploy"
 SECONDS = 120
-# All that systemd may write on, its /tmp before all, is in memory: lower is the machine's root, and is only read.
+# All that systemd may write on, its /tmp before all, is in memory: lower is the machine's root, and is only read. Its
+# groups of processes are below one of its own.
+GROUP = "fedloom-trial"
+OWN_GROUP = """
+set -e
+mount -t cgroup2 cgroup2 "$1"
+mkdir "$1/$0"
+echo $$ > "$1/$0/cgroup.procs"
+umount "$1"
+exec unshare -C sh -c "$BOOT" boot "$@"
+"""
+LEAVE = """
+mount -t cgroup2 cgroup2 "$1"
+for second in 1 2 3 4 5; do
+    find "$1/$0" -depth -type d -exec rmdir {} + && break
+    sleep 1  # until the last process has ended
+done
+"""
 BOOT = """
 set -e
 M=$1
@@ -129,11 +146,12 @@ def machine(tmp_path: Path) -> Iterator[Machine]:
         shutil.copy(made / f"data{k}" / "mine.npz", given / "srv" / f"device{k}.npz")
         (given / "etc" / f"device{k}.env").write_text(f"SERVER=127.0.0.1:8443\nDATA=/srv/device{k}.npz\n")
     places = [given / "root", sys.base_prefix, sysconfig.get_path("purelib"), ROOT, given, program]
-    unshare = ["unshare", "-m", "-u", "-i", "-n", "-p", "-C", "-f", "--kill-child", "--propagation", "private"]
+    group = f"{GROUP}-{os.getpid()}"
+    unshare = ["unshare", "-m", "-u", "-i", "-n", "-p", "-f", "--kill-child", "--propagation", "private"]
     with (tmp_path / "boot").open("wb") as said:
         process = subprocess.Popen(
-            [*unshare, "sh", "-c", BOOT, "boot", *map(str, places)],
-            stdin=subprocess.DEVNULL, stdout=said, stderr=said, start_new_session=True,
+            [*unshare, "sh", "-c", OWN_GROUP, group, *map(str, places)],
+            env={**os.environ, "BOOT": BOOT}, stdin=subprocess.DEVNULL, stdout=said, stderr=said, start_new_session=True,
         )  # fmt: skip
     try:
         end, state = time.monotonic() + SECONDS, ""
@@ -147,6 +165,7 @@ def machine(tmp_path: Path) -> Iterator[Machine]:
     finally:
         process.send_signal(signal.SIGKILL)  # and with it the first process inside, which is the end of all others
         process.wait()
+        subprocess.run(["unshare", "-m", "sh", "-c", LEAVE, group, str(places[0])], check=False)
 
 
 @pytest.mark.slow

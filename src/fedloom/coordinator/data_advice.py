@@ -188,7 +188,8 @@ def _check_columns(federation: Federation) -> None:
         return
     columns = {name: train.x[:, i].cpu().numpy() for i, name in enumerate(train.columns) if _ID.fullmatch(name)}
     if train.preparation is not None:
-        frame, kept = train.preparation.frame, getattr(train.preparation.common, "words", {})  # rows may be elsewhere
+        frame, common = train.preparation.frame, getattr(train.preparation, "common", None)
+        kept = getattr(common, "words", {})  # rows may be elsewhere
         words = {
             str(name): len(kept[name]) if name in kept else frame[name].nunique()
             for name in frame.columns
