@@ -151,8 +151,12 @@ def machine(tmp_path: Path) -> Iterator[Machine]:
     with (tmp_path / "boot").open("wb") as said:
         process = subprocess.Popen(
             [*unshare, "sh", "-c", OWN_GROUP, group, *map(str, places)],
-            env={**os.environ, "BOOT": BOOT}, stdin=subprocess.DEVNULL, stdout=said, stderr=said, start_new_session=True,
-        )  # fmt: skip
+            env={**os.environ, "BOOT": BOOT},
+            stdin=subprocess.DEVNULL,
+            stdout=said,
+            stderr=said,
+            start_new_session=True,
+        )
     try:
         end, state = time.monotonic() + SECONDS, ""
         while state not in ("running", "degraded"):
