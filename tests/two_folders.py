@@ -7,9 +7,12 @@ from typing import Any
 
 import numpy as np
 
+from fedloom import verify
 from fedloom.data import Federation, by_lists, from_arrays
 from fedloom.experiments.experiment import Experiment
 from fedloom.experiments.settings_file import read_settings
+from fedloom.storage.codec import digest
+from fedloom.virtual_time.arrivals_log import NAME, ArrivalsLog
 
 SETTINGS = """
 algorithm = "pfedsd"
@@ -52,6 +55,34 @@ def of_loop(folder: Path, federation: Federation) -> bytes:
     experiment = Experiment.of(read_settings(folder / "fed.toml")).with_all(alone)
     experiment.job(federation).run(folder / "loop")
     return (folder / "loop" / "metrics.jsonl").read_bytes()
+
+
+def with_run(folder: Path, **said: Any) -> None:
+    """Write more into the run's settings, and others in the place of those that are there."""
+    run = {"cohort_size": 2, "deadline": 600, **said}
+    words = ", ".join(f"{name} = {value!r}".replace("'", '"') for name, value in run.items())
+    settings = folder / "fed.toml"
+    settings.write_text(settings.read_text().replace("cohort_size = 2, deadline = 600", words))
+
+
+def unlike_its_log(folder: Path, examples: Any, rounds: int) -> list[str]:
+    """In what a run of devices differs from the simulation by its log."""
+    out = folder / "out"
+    if lines(out / "metrics.jsonl") != rounds + 1:
+        return [f"{lines(out / 'metrics.jsonl') - 1} of {rounds} rounds are there"]
+    its = Experiment.from_directory(out)
+    alone = {
+        "run.engine": "loop", "run.threads": 1, "run.deadline": None, "run.checkpoint_every": 100,
+        "run.asynchrony": f"{its.run.asynchrony},arrivals={out}",
+    }  # fmt: skip
+    try:
+        history = its.with_all(alone).job(examples).run()
+    except Exception as error:
+        return [f"the simulation by the log fails: {error}"]
+    wrong = [f"not whole: {problem}" for problem in verify(out).problems]
+    if ArrivalsLog(out / NAME).ends.get(rounds) != digest(history.server):
+        wrong.append("the server's state differs in the end")
+    return wrong
 
 
 def commands(folder: Path, order: list[int], *more: str) -> list[list[str]]:

@@ -28,11 +28,8 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from masked_kills import Forked, forkserver
 
 from federation_processes import Federation, secured
-from fedloom import verify
-from fedloom.experiments.experiment import Experiment
-from fedloom.storage.codec import digest
 from fedloom.virtual_time.arrivals_log import NAME, ArrivalsLog
-from two_folders import lines, written
+from two_folders import lines, unlike_its_log, written
 
 DEVICES = 3
 DELAYS = (0.05, 0.05, 0.5)  # seconds that a training takes longer
@@ -113,26 +110,6 @@ class Unwaited(Federation):
                 process.terminate()
                 process.wait(60)
         return [*wrong, *unlike_its_log(self.folder, self.examples, self.rounds)]
-
-
-def unlike_its_log(folder: Path, examples: Any, rounds: int) -> list[str]:
-    """In what a run of devices differs from the simulation by its log."""
-    out = folder / "out"
-    if lines(out / "metrics.jsonl") != rounds + 1:
-        return [f"{lines(out / 'metrics.jsonl') - 1} of {rounds} rounds are there"]
-    its = Experiment.from_directory(out)
-    alone = {
-        "run.engine": "loop", "run.threads": 1, "run.deadline": None, "run.checkpoint_every": 100,
-        "run.asynchrony": f"{its.run.asynchrony},arrivals={out}",
-    }  # fmt: skip
-    try:
-        history = its.with_all(alone).job(examples).run()
-    except Exception as error:
-        return [f"the simulation by the log fails: {error}"]
-    wrong = [f"not whole: {problem}" for problem in verify(out).problems]
-    if ArrivalsLog(out / NAME).ends.get(rounds) != digest(history.server):
-        wrong.append("the server's state differs in the end")
-    return wrong
 
 
 def attack(folder: Path, kills: int, rounds: int, seed: int) -> tuple[Counter[str], list[str]]:

@@ -34,7 +34,7 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 
 import launching
 import site_devices
-from two_folders import IDS, SETTINGS, arrays, commands, lines, of_loop, written
+from two_folders import IDS, SETTINGS, arrays, commands, lines, of_loop, unlike_its_log, with_run, written
 
 
 @pytest.mark.slow
@@ -217,17 +217,32 @@ def test_a_run_that_cannot_begin_is_no_server_that_is_gone(tmp_path: Path) -> No
     assert not (tmp_path / "out" / "devices.json").exists()
 
 
-@pytest.mark.slow
-def test_over_mpi(tmp_path: Path) -> None:
+def over_mpi(folder: Path, devices: int = 2) -> None:
     pytest.importorskip("mpi4py", reason="mpi4py is not installed")
-    federation = written(tmp_path, rounds=3)
-    programs = [[*program, "--transport", "mpi"] for program in commands(tmp_path, [0, 1])]
+    programs = [[*program, "--transport", "mpi"] for program in commands(folder, [*range(devices)])]
     context: list[str] = []
     for program in programs[1:]:
         context += [":", "-np", "1", sys.executable, *program]
     found = launching.ended(launching.mpi([*programs[0], *context], size=1))
     assert [status for status, _ in found] == [0], found
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("compression", ["none", "topk:0.3+bits:4"])
+def test_over_mpi(compression: str, tmp_path: Path) -> None:
+    federation = written(tmp_path, rounds=3)
+    with_run(tmp_path, compression=compression)
+    over_mpi(tmp_path)
     assert (tmp_path / "out" / "metrics.jsonl").read_bytes() == of_loop(tmp_path, federation)
+
+
+@pytest.mark.slow
+def test_over_mpi_nobody_is_waited_for(tmp_path: Path) -> None:
+    """Uploads by an encoder, too."""
+    federation = written(tmp_path, rounds=12, devices=3)
+    with_run(tmp_path, cohort_size=3, asynchrony="fedbuff:size=2", compression="bits:4", eval_every=12)
+    over_mpi(tmp_path, 3)
+    assert unlike_its_log(tmp_path, federation, 12) == []
 
 
 # ---- what is refused before anything begins

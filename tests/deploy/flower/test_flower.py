@@ -9,7 +9,7 @@ import pytest
 
 from federation_processes import Federation, events, secured
 from fedloom.cli.main import main
-from two_folders import lines, of_loop, written
+from two_folders import lines, of_loop, unlike_its_log, with_run, written
 
 pytest.importorskip("flwr", reason="Flower is not installed")
 pytestmark = pytest.mark.slow
@@ -39,6 +39,17 @@ def test_a_federation_with_tls_and_keys_has_the_bits_of_the_loop(algorithm: str,
     assert "the run is over" in federation.text("device0")
     assert federation.left() == []
     assert not [*(folder / "out").glob("*.db")]
+
+
+def test_nobody_is_waited_for_and_uploads_are_small(federation: Federation) -> None:
+    folder = federation.folder
+    simulated = written(folder, rounds=4, devices=3)
+    with_run(folder, cohort_size=3, asynchrony="fedbuff:size=2", compression="topk:0.3+bits:4", eval_every=4)
+    federation.serve(*secured(folder, "flower", [0, 1, 2]), least=3)
+    for k in range(3):
+        federation.join(k)
+    assert {*federation.ended().values()} == {0}, federation.text("server")
+    assert unlike_its_log(folder, simulated, 4) == []
 
 
 def test_three_devices_under_masks_have_the_bits_of_the_simulation(federation: Federation) -> None:
