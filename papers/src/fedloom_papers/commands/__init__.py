@@ -71,6 +71,10 @@ def _figures(parser: argparse.ArgumentParser) -> None:
         help="a folder of results; the first before the others, as of reproduce; repeatable",
     )  # fmt: skip
     parser.add_argument("--out", type=directory, metavar="DIR", help="where NAME.png, .svg, .pdf and .csv go")
+    parser.add_argument(
+        "--over", metavar="X", help="what curves, of any runs, are drawn over: rounds, bytes or virtual_time (default: "
+        "rounds)",
+    )  # fmt: skip
     parser.add_argument("--list", action="store_true", help="list what can be drawn")
 
 
