@@ -11,7 +11,7 @@ PYTEST := $(BIN)/python -m pytest -n 2 --dist loadfile --max-worker-restart 1
 # Tests start hundreds of processes: without byte code each compiles the whole library (5 s of 10).
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test test-all check mutants lint docs docs-version docs-venv release bench screenshots venv clean help
+.PHONY: demo test test-all check mutants lint docs docs-version docs-venv release bench bench-peers screenshots venv clean help
 
 .DEFAULT_GOAL := help
 
@@ -26,6 +26,7 @@ help:
 	@echo "make docs-version  these pages as those of this version, beside earlier ones, in the branch gh-pages; pushes nothing"
 	@echo "make release  sdists and wheels of HEAD in dist/, fedloom's and fedloom-papers', the wheels tried in an empty environment without network; publishes nothing"
 	@echo "make bench  speed, as ratios in one run (minutes)"
+	@echo "make bench-peers  fedloom, hand-written PyTorch and other simulators do the same work in turn: docs/peers-speed.md (12 minutes at a time, after the installation)"
 	@echo "make screenshots  the page of results in a real browser, its size and seconds; RUNS='runs/two' for your own"
 
 $(STAMP): pyproject.toml papers/pyproject.toml constraints.txt
@@ -91,9 +92,28 @@ release: $(STAMP)
 bench: $(STAMP)
 	$(BIN)/python benchmarks/run.py
 
+# An environment each, outside fedloom's own. BlazeFL 3 asks for Python 3.14; where none starts, its code runs on this
+# Python, with annotations unread and two functions without type parameters, which older ones cannot read.
+NEWER = $(shell for p in python3.14t python3.14; do $$p -c "" 2>/dev/null && { echo $$p; break; }; done)
+.peers/%/.installed: benchmarks/peers/%.txt
+	$(PYTHON) -m venv .peers/$*
+	.peers/$*/bin/python -m pip install --quiet --requirement $<
+	@touch $@
+
+.peers/blazefl/.installed: benchmarks/peers/blazefl.txt
+	$(or $(NEWER),$(PYTHON)) -m venv .peers/blazefl
+	.peers/blazefl/bin/python -m pip install --quiet --ignore-requires-python --requirement $<
+	[ -n "$(NEWER)" ] || find .peers/blazefl/lib -path '*/blazefl/*.py' -size +0 -exec sed -i '1i from __future__ import annotations' {} + -exec sed -i 's/^def \([a-z_]*\)\[T\](/def \1(/' {} +
+	@touch $@
+
+# What cannot be installed is left out, and named. PEERS_ARGS="--busy 1 --only fedloom,by_hand"
+bench-peers: $(STAMP)
+	-$(MAKE) --keep-going $(foreach peer,fedjax pfl flower blazefl,.peers/$(peer)/.installed)
+	$(BIN)/python benchmarks/peers/run_peers.py $(PEERS_ARGS)
+
 screenshots: $(STAMP)
 	$(BIN)/python $(PIP) playwright
 	$(BIN)/python scripts/screenshots.py $(RUNS)
 
 clean:
-	rm -rf $(VENV) .demo .docs build dist .pytest_cache .mypy_cache .ruff_cache
+	rm -rf $(VENV) .demo .docs .peers build dist .pytest_cache .mypy_cache .ruff_cache
