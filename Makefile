@@ -103,7 +103,7 @@ NEWER = $(shell for p in python3.14t python3.14; do $$p -c "" 2>/dev/null && { e
 .peers/blazefl/.installed: benchmarks/peers/blazefl.txt
 	$(or $(NEWER),$(PYTHON)) -m venv .peers/blazefl
 	.peers/blazefl/bin/python -m pip install --quiet --ignore-requires-python --requirement $<
-	[ -n "$(NEWER)" ] || find .peers/blazefl/lib -path '*/blazefl/*.py' -size +0 -exec sed -i '1i from __future__ import annotations' {} + -exec sed -i 's/^def \([a-z_]*\)\[T\](/def \1(/' {} +
+	[ -n "$(NEWER)" ] || find .peers/blazefl/lib -path '*/site-packages/blazefl/*.py' -size +0 -exec sed -i '1i from __future__ import annotations' {} + -exec sed -i 's/^def \([a-z_]*\)\[T\](/def \1(/' {} +
 	@touch $@
 
 # What cannot be installed is left out, and named. PEERS_ARGS="--busy 1 --only fedloom,by_hand"

@@ -1,5 +1,5 @@
-"""BlazeFL: the FedAvg that comes with it, data resident, a thread a core where Python runs without its global lock, else
-a process a core.
+"""BlazeFL: the FedAvg that comes with it, data resident. A thread a core where Python runs without its global lock,
+else a process a core.
 """
 
 from __future__ import annotations
@@ -56,15 +56,18 @@ def main() -> None:
     torch.set_num_threads(1)
     held(folder)
     selector, data = Selector(folder), Data(folder)
-    handler = FedAvgBaseServerHandler(
-        model_selector=selector, model_name="", dataset=data, global_round=rounds, num_clients=case.clients, device="cpu",
-        sample_ratio=1.0, batch_size=case.batch_size, seed=0,
-    )  # fmt: skip
+    both = {
+        "model_selector": selector,
+        "model_name": "",
+        "dataset": data,
+        "num_clients": case.clients,
+        "device": "cpu",
+        "batch_size": case.batch_size,
+        "seed": 0,
+    }
+    handler = FedAvgBaseServerHandler(global_round=rounds, sample_ratio=1.0, **both)
     load(handler.model, work.start())
-    common = dict(
-        model_selector=selector, model_name="", dataset=data, device="cpu", num_clients=case.clients, epochs=case.epochs,
-        batch_size=case.batch_size, lr=case.lr, seed=0, num_parallels=cores(),
-    )  # fmt: skip
+    common = {**both, "epochs": case.epochs, "lr": case.lr, "num_parallels": cores()}
     if PROCESSES:
         trainer = FedAvgProcessPoolClientTrainer(state_dir=Path(tempfile.mkdtemp(prefix="blazefl")), **common)
     else:

@@ -9,13 +9,13 @@ FORM = sys.argv[3] if len(sys.argv) > 3 else "jit"
 if FORM == "pmap":
     os.environ["XLA_FLAGS"] = f"--xla_force_host_platform_device_count={len(os.sched_getaffinity(0))}"
 
-import fedjax
-import haiku as hk
-import jax
-import jax.numpy as jnp
-import numpy as np
-from fedjax.algorithms import fed_avg
-from peer_work import Case, Clock, called, layers
+import fedjax  # noqa: E402
+import haiku as hk  # noqa: E402
+import jax  # noqa: E402
+import jax.numpy as jnp  # noqa: E402
+import numpy as np  # noqa: E402
+from fedjax.algorithms import fed_avg  # noqa: E402
+from peer_work import Case, Clock, called, layers  # noqa: E402
 
 
 def forward(case: Case):
@@ -46,7 +46,7 @@ def sides(case: Case) -> tuple[int, int]:
 def into(case: Case, arrays, tree):
     """Return parameters as Haiku has them: (H, W, I, O) and (I, O), the first dense layer reading (H, W, C)."""
     out, names, first = {}, list(tree), True
-    for name, weight, bias in zip(names, arrays[::2], arrays[1::2]):
+    for name, weight, bias in zip(names, arrays[::2], arrays[1::2], strict=True):
         if weight.ndim == 4:
             weight = weight.transpose(2, 3, 1, 0)
         else:
@@ -94,9 +94,7 @@ def main() -> None:
         fedjax.optimizers.sgd(1.0),
         fedjax.ShuffleRepeatBatchHParams(batch_size=case.batch_size, num_epochs=case.epochs),
     )
-    clients = [
-        fedjax.ClientDataset({"x": x[work.rows(k)], "y": y[work.rows(k)]}) for k in range(case.clients)
-    ]
+    clients = [fedjax.ClientDataset({"x": x[work.rows(k)], "y": y[work.rows(k)]}) for k in range(case.clients)]
     clock = Clock()
     state = algorithm.init(params)
     for turn in range(rounds):

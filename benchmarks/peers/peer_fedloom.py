@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import numpy as np
-import torch
 from peer_networks import load, network, parameters_of
 from peer_work import Clock, called
 

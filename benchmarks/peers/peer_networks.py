@@ -69,7 +69,11 @@ def train_stack(w: Tensor, b: Tensor, x: Tensor, y: Tensor, case: Case) -> None:
     w: (K, 10, I), b: (K, 10), x: (K, N, I), y: (K, N); w and b are changed.
     """
     clients, size, features = x.shape
-    flat, labels, offsets = x.reshape(-1, features), F.one_hot(y, 10).float().reshape(-1, 10), size * torch.arange(clients)
+    flat, labels, offsets = (
+        x.reshape(-1, features),
+        F.one_hot(y, 10).float().reshape(-1, 10),
+        size * torch.arange(clients),
+    )
     for _ in range(case.epochs):
         order = torch.rand(clients, size).argsort(1) + offsets[:, None]
         for batch in order.split(case.batch_size, 1):

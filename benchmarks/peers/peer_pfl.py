@@ -4,6 +4,7 @@ batches in the same order in every epoch.
 
 from __future__ import annotations
 
+import itertools
 import os
 import sys
 
@@ -17,16 +18,13 @@ import torch.nn.functional as F
 from peer_networks import load, network, parameters_of, resident
 from peer_work import Clock, called
 from pfl.aggregate.simulate import SimulatedBackend
-from pfl.algorithm.base import FederatedNNAlgorithm
-from pfl.algorithm.federated_averaging import FederatedAveraging
 from pfl.algorithm.base import NNAlgorithmParams
+from pfl.algorithm.federated_averaging import FederatedAveraging
 from pfl.callback.base import TrainingProcessCallback
 from pfl.data.dataset import Dataset
 from pfl.data.federated_dataset import FederatedDataset
 from pfl.hyperparam.base import NNTrainHyperParams
 from pfl.model.pytorch import PyTorchModel
-
-assert issubclass(FederatedAveraging, FederatedNNAlgorithm)
 
 
 class Marks(TrainingProcessCallback):
@@ -47,8 +45,7 @@ def main() -> None:
     module.loss = lambda a, b: F.cross_entropy(module(a), b)
     module.metrics = lambda a, b: {}
     users = [Dataset((x[work.rows(k)], y[work.rows(k)]), user_id=str(k)) for k in range(case.clients)]
-    turn = iter(lambda: None, 0)
-    order = ((k % case.clients) for k, _ in enumerate(turn))
+    order = itertools.cycle(range(case.clients))
     dataset = FederatedDataset(users.__getitem__, lambda: next(order))
     model = PyTorchModel(module, torch.optim.SGD, torch.optim.SGD(module.parameters(), lr=1.0))
     marks = Marks()

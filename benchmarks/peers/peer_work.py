@@ -1,8 +1,8 @@
 """The work that all programs beside this do: cases, and the folder in which each program finds one and leaves its
 answer. NumPy alone, so that every environment reads it.
 
-A program is called `python peer_NAME.py FOLDER ROUNDS` and prints one line of JSON: seconds of each round, what computed
-them, its versions. It leaves the trained parameters in the folder, from which `run_peers.py` computes the loss.
+A program is called `python peer_NAME.py FOLDER ROUNDS` and prints one line of JSON: seconds of each round, what
+computed them, its versions. It leaves the trained parameters in the folder, from which `run_peers.py` computes the loss.
 """
 
 from __future__ import annotations
@@ -45,14 +45,13 @@ GREY, COLOUR = (1, 28, 28), (3, 32, 32)
 CASES = {
     case.name: case
     for case in (
-        Case("logistic10", "logistic regression, 10 clients of 600, batch 10", "logistic", 10, 600, GREY, 10, 1, 0.03, 100),
-        Case("logistic100", "logistic regression, 100 clients of 600, batch 10", "logistic", 100, 600, GREY, 10, 1, 0.03, 20),
+        Case("logistic10", "logistic, 10 clients of 600, batch 10", "logistic", 10, 600, GREY, 10, 1, 0.03, 100),
+        Case("logistic100", "logistic, 100 clients of 600, batch 10", "logistic", 100, 600, GREY, 10, 1, 0.03, 20),
         Case("lenet", "LeNet, 10 clients of 200, batch 20", "lenet", 10, 200, GREY, 20, 1, 0.03, 20),
         Case("cnn", "PFLlib's CNN, 10 clients of 200, batch 10", "cnn", 10, 200, GREY, 10, 1, 0.03, 5),
-        Case("blazefl", "BlazeFL's benchmark: LeNet, 100 clients of 500, batch 50, 5 epochs, 5 rounds", "lenet", 100, 500,
-             COLOUR, 50, 5, 0.1, 5),
+        Case("blazefl", "BlazeFL's: LeNet, 100 clients of 500, batch 50", "lenet", 100, 500, COLOUR, 50, 5, 0.1, 5),
     )
-}  # fmt: skip
+}
 # The order of batches makes no difference where a batch is all that a client has: all must end with the same loss.
 SAME = {
     name: Case(f"same-{name}", f"{name}, one batch a client", name, 4, 24, shape, 24, 3, 0.1, 3)
@@ -129,7 +128,11 @@ class Work:
         """Leave the trained parameters, in the order and shapes of `start`, and print the line."""
         np.savez(self.folder / "end.npz", **{f"{i:02d}": np.asarray(p, np.float32) for i, p in enumerate(parameters)})
         versions = {name: metadata.version(name) for name in packages}
-        print(json.dumps({"seconds": seconds, "form": form, "versions": {**versions, "python": platform.python_version()}}))
+        print(
+            json.dumps(
+                {"seconds": seconds, "form": form, "versions": {**versions, "python": platform.python_version()}}
+            )
+        )
 
 
 def called() -> tuple[Work, int]:

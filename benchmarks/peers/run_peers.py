@@ -1,9 +1,9 @@
-"""Other simulators of federated learning, hand-written PyTorch and fedloom do the same work in turn (`make bench-peers`).
+"""Other simulators of federated learning, hand-written PyTorch and fedloom do the same work (`make bench-peers`).
 
-    python benchmarks/peers/run_peers.py                      # what is not kept yet of two repetitions, at most 12 minutes
+    python benchmarks/peers/run_peers.py           # what is not kept yet of two repetitions, at most 12 minutes
     python benchmarks/peers/run_peers.py --busy 1 --only fedloom,by_hand --cases cnn
-    python benchmarks/peers/run_peers.py --same               # does everybody compute the same? keeps nothing
-    python benchmarks/peers/run_peers.py --page               # docs/peers-speed.md from what is kept
+    python benchmarks/peers/run_peers.py --same    # does everybody compute the same? keeps nothing
+    python benchmarks/peers/run_peers.py --page    # docs/peers-speed.md from what is kept
 
 Each measurement is a row of docs/results/peers.csv at once, so that a stopped run goes on where it was. A repetition
 goes through all cases, and through everybody in each; the product of two matrices of 1,024 is timed just before.
@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import argparse
 import csv
+import dataclasses
 import json
 import os
 import platform
@@ -24,6 +25,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
+import numpy as np
 import torch
 from peer_networks import loss_of
 from peer_work import CASES, SAME, Case, Work, cores, make
@@ -41,13 +43,16 @@ PEERS = {
     "blazefl": "BlazeFL",
 }
 OWN = ("fedloom", "by_hand")  # in fedloom's environment
-# Rounds of the slower ones: a round costs the same as any other, so fewer are enough.
+# Rounds of the slower ones, where a round costs the same as any other.
 FEWER = {
-    ("logistic10", "flower"): 6, ("logistic10", "blazefl"): 6, ("logistic10", "pfl"): 20, ("logistic10", "fedjax"): 30,
-    ("logistic100", "flower"): 3, ("logistic100", "blazefl"): 3, ("logistic100", "pfl"): 5, ("logistic100", "fedjax"): 8,
-    ("lenet", "flower"): 5, ("lenet", "blazefl"): 5, ("cnn", "flower"): 4, ("cnn", "blazefl"): 4,
-    **{("blazefl", name): 2 for name in PEERS if name not in OWN},
-}  # fmt: skip
+    "logistic10": {"fedjax": 30, "pfl": 20, "flower": 6, "blazefl": 6},
+    "logistic100": {"fedjax": 8, "pfl": 5, "flower": 3, "blazefl": 3},
+    "lenet": {"flower": 5, "blazefl": 5},
+    "cnn": {"flower": 4, "blazefl": 4, "fedjax": 3},
+    "blazefl": {"fedloom": 3, "by_hand": 3, "fedjax": 2, "pfl": 2, "flower": 2, "blazefl": 2},
+}
+# Clients of one whose round costs nothing but its clients: its seconds are multiplied by what is left out.
+PART = {("blazefl", "fedjax"): 10}
 COLUMNS = (
     "repetition", "busy", "case", "program", "rounds", "first", "later", "loss", "gemm", "load", "minute", "form",
     "versions", "machine",
@@ -94,8 +99,6 @@ def loss(folder: Path) -> float:
     """Return the mean loss of the trained parameters over the first 2,000 examples."""
     work = Work(folder)
     rows = slice(0, 2000)
-    import numpy as np
-
     with np.load(folder / "end.npz") as file:
         end = [file[name] for name in sorted(file.files)]
     x = torch.from_numpy(work.bytes[rows]).float().div_(127.5).sub_(1)
@@ -141,9 +144,10 @@ def measure(args: argparse.Namespace) -> None:
                         if time.monotonic() > until:
                             print("time is over: call again for the rest")
                             return
-                        folder = Path(temporary) / case.name
+                        clients = PART.get((case.name, name), case.clients)
+                        folder = Path(temporary) / f"{case.name}-{clients}"
                         if not folder.exists():
-                            make(case, folder)
+                            make(dataclasses.replace(case, clients=clients), folder)
                         keep(one(repetition, args.busy, case, name, folder, args.limit))
         print("all is kept")
     finally:
@@ -153,7 +157,7 @@ def measure(args: argparse.Namespace) -> None:
 
 def one(repetition: int, busy: int, case: Case, name: str, folder: Path, limit: float) -> Row | None:
     """Return the row of one measurement, None where the program failed."""
-    rounds = FEWER.get((case.name, name), case.rounds)
+    rounds = FEWER.get(case.name, {}).get(name, case.rounds)
     rate, load = gemm(), os.getloadavg()[0]
     try:
         answer = run(name, folder, rounds, limit)
@@ -164,14 +168,31 @@ def one(repetition: int, busy: int, case: Case, name: str, folder: Path, limit: 
     assert isinstance(seconds, list)
     assert isinstance(answer["versions"], dict)
     first, later = seconds[0], statistics.median(seconds[1:])
-    print(f"{repetition} {case.name:12s} {name:8s} {first:8.2f} s first, {1e6 * later / case.steps:9.1f} us a client-step, "
-          f"GEMM {rate:.0f} GFLOP/s, load {load:.1f}", flush=True)  # fmt: skip
+    times = case.clients / PART.get((case.name, name), case.clients)
+    first, later = first + (times - 1) * later, times * later
+    print(
+        f"{repetition} {case.name:12s} {name:8s} {first:8.2f} s first, {1e6 * later / case.steps:9.1f} us a client-step, "
+        f"GEMM {rate:.0f} GFLOP/s, load {load:.1f}",
+        flush=True,
+    )
     versions = ", ".join(f"{k} {v}" for k, v in answer["versions"].items())
-    values = (
-        repetition, busy, case.name, name, len(seconds), f"{first:.4g}", f"{later:.6g}", f"{loss(folder):.5f}",
-        f"{rate:.1f}", f"{load:.1f}", time.strftime("%Y-%m-%d %H:%M", time.gmtime()), answer["form"], versions, machine(),
-    )  # fmt: skip
-    return dict(zip(COLUMNS, map(str, values), strict=True))
+    values = {
+        "repetition": repetition,
+        "busy": busy,
+        "case": case.name,
+        "program": name,
+        "rounds": len(seconds),
+        "first": f"{first:.4g}",
+        "later": f"{later:.6g}",
+        "loss": f"{loss(folder):.5f}",
+        "gemm": f"{rate:.1f}",
+        "load": f"{load:.1f}",
+        "minute": time.strftime("%Y-%m-%d %H:%M", time.gmtime()),
+        "form": answer["form"] + (f", {PART[case.name, name]} clients" if times > 1 else ""),
+        "versions": versions,
+        "machine": machine(),
+    }
+    return {column: str(values[column]) for column in COLUMNS}
 
 
 def keep(row: Row | None) -> None:
@@ -246,7 +267,9 @@ def tables(rows: Sequence[Row]) -> str:
             there = [row for row in mine if row["case"] == case.name]
             if not there:
                 continue
-            value, unit = (whole_run, "s, all five rounds") if case.name == "blazefl" else (per_step, "us a client-step")
+            value, unit = (
+                (whole_run, "s, all five rounds") if case.name == "blazefl" else (per_step, "us a client-step")
+            )
             found = {n: [value(row) for row in there if row["program"] == n] for n in names}
             best = min((n for n in names if found[n]), key=lambda n: statistics.median(found[n]))
             cells = [(f"**{spread(v)}**" if n == best else spread(v)) if (v := found[n]) else "-" for n in names]
@@ -260,13 +283,18 @@ def tables(rows: Sequence[Row]) -> str:
         cells = list[str]()
         for name in PEERS:
             there = [row for row in rows if (row["case"], row["program"]) == (case.name, name)]
-            said = f"{spread([float(r['loss']) for r in there], 3)} after {there[0]['rounds']}; {there[0]['form']}" if there else "-"
+            said = (
+                f"{spread([float(r['loss']) for r in there], 3)} after {there[0]['rounds']}; {there[0]['form']}"
+                if there
+                else "-"
+            )
             cells.append(said)
         out.append(f"| {case.words} | {' | '.join(cells)} |")
     versions = {row["program"]: row["versions"] for row in rows}
     out += ["", "Versions: " + "; ".join(f"{PEERS[n]}: {versions[n]}" for n in PEERS if n in versions) + "."]
-    out.append(f"Machine: {'; '.join(sorted({row['machine'] for row in rows}))}. "
-               f"Measured {min(row['minute'] for row in rows)} to {max(row['minute'] for row in rows)} UTC.")  # fmt: skip
+    machines = "; ".join(sorted({row["machine"] for row in rows}))
+    minutes = sorted(row["minute"] for row in rows)
+    out.append(f"Machine: {machines}. Measured {minutes[0]} to {minutes[-1]} UTC.")
     return "\n".join(out) + "\n"
 
 
@@ -305,7 +333,9 @@ def main() -> None:
     parser.add_argument("--busy", type=int, default=0, help="processes beside that never rest")
     parser.add_argument("--minutes", type=float, default=12, help="no measurement begins after these")
     parser.add_argument("--limit", type=float, default=240, help="seconds after which a program is stopped")
-    parser.add_argument("--same", action="store_true", help="only compare losses where the order of batches is the same")
+    parser.add_argument(
+        "--same", action="store_true", help="only compare losses where the order of batches is the same"
+    )
     parser.add_argument("--page", action="store_true", help="only write the page")
     args = parser.parse_args()
     if args.same:
