@@ -2,7 +2,7 @@
 answer. NumPy alone, so that every environment reads it.
 
 A program is called `python peer_NAME.py FOLDER ROUNDS` and prints one line of JSON: seconds of each round, what
-computed them, its versions. It leaves the trained parameters in the folder, from which `run_peers.py` computes the loss.
+computed them, its versions. It leaves the trained parameters in the folder; `run_peers.py` computes their loss.
 """
 
 from __future__ import annotations

@@ -171,7 +171,7 @@ def one(repetition: int, busy: int, case: Case, name: str, folder: Path, limit: 
     times = case.clients / PART.get((case.name, name), case.clients)
     first, later = first + (times - 1) * later, times * later
     print(
-        f"{repetition} {case.name:12s} {name:8s} {first:8.2f} s first, {1e6 * later / case.steps:9.1f} us a client-step, "
+        f"{repetition} {case.name:12s} {name:8s} {first:8.2f} s first, {1e6 * later / case.steps:9.1f} us a step, "
         f"GEMM {rate:.0f} GFLOP/s, load {load:.1f}",
         flush=True,
     )
