@@ -42,10 +42,19 @@ def resident(work: Work) -> tuple[Tensor, Tensor]:
     return (x.flatten(1) if work.case.network == "logistic" else x.contiguous(memory_format=torch.channels_last)), y
 
 
+def warm_up() -> None:
+    """Have PyTorch import what an optimiser's first step imports (seconds), before processes begin and clocks run."""
+    module = nn.Linear(1, 1)
+    optimiser = torch.optim.SGD(module.parameters(), lr=0.1)
+    module(torch.ones(1, 1)).sum().backward()
+    optimiser.step()
+
+
 @functools.cache
 def held(folder: str) -> tuple[Work, nn.Sequential, Tensor, Tensor]:
     """Return what a process keeps between its clients: the work, a network, `resident` examples."""
     work = Work(folder)
+    warm_up()
     module = network(work.case)
     if work.case.network != "logistic":
         module = module.to(memory_format=torch.channels_last)

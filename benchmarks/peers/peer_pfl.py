@@ -15,7 +15,7 @@ if "LOCAL_RANK" not in os.environ:  # a process a core, each with one thread
 
 import torch
 import torch.nn.functional as F
-from peer_networks import load, network, parameters_of, resident
+from peer_networks import load, network, parameters_of, resident, warm_up
 from peer_work import Clock, called
 from pfl.aggregate.simulate import SimulatedBackend
 from pfl.algorithm.base import NNAlgorithmParams
@@ -39,6 +39,7 @@ class Marks(TrainingProcessCallback):
 def main() -> None:
     work, rounds = called()
     case = work.case
+    warm_up()
     x, y = resident(work)
     module = network(case)
     load(module, work.start())
