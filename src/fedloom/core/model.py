@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call
+from torch.utils._python_dispatch import _disable_current_modes
 
 from fedloom.core.batch import Batch, padded_batch, probe
 from fedloom.core.errors import SettingError, StackingError
@@ -160,7 +161,7 @@ class Model(NetworkTensors):
         shape = like.shape[1:]
         if shape not in self._tried:
             self._tried[shape] = True  # in the pass that tries it
-            with torch.no_grad():
+            with torch.no_grad(), _disable_current_modes():  # no part of a step that is being traced
                 x = by_pixels(torch.zeros((2, *shape), dtype=like.dtype))
                 mine = {n: t for n, t in tensors_of(self._evaluating) if n in self.tensors}
                 weights = Weights(
