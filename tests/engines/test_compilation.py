@@ -58,6 +58,20 @@ def close(a: Any, b: Any, tolerance: float) -> None:
         torch.testing.assert_close(u, v, rtol=tolerance, atol=tolerance)
 
 
+@pytest.mark.parametrize("kind", [Loop, Stacked])
+def test_a_traced_step_convolves_once(kind: type[Engine]) -> None:
+    """What was tried before, two forwards on two empty images, is computed once and not in each step."""
+    x, y = np.zeros((16, 1, 8, 8), np.float32), np.arange(16) % 3
+    partition = Partition(indptr=np.array([0, 8, 16]), indices=np.arange(16), name="in order", seed=None)
+    model = Model(lambda: nn.Sequential(nn.Conv2d(1, 2, 3), nn.Flatten(), nn.Linear(72, 3)))
+    people = Population(Federation(train=from_arrays(x, y, num_classes=3), partition=partition), {"net": model})
+    engine = kind(people, FedAvg(local=Local(epochs=1, batch_size=8)), Options(compilation="trace"))
+    engine.round(engine.init(), range(2), 0)
+    (program,) = engine.runtime.programs.values()
+    found = [node for node in program.__self__.graph.nodes if node.target == torch.ops.aten.convolution.default]
+    assert len(found) == 1
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("algorithm", [FedAvg(local=LOCAL), FedNTD(local=LOCAL)])
 def test_a_traced_stack_equals_the_loop(algorithm: Algorithm[Any, Any]) -> None:
