@@ -655,3 +655,26 @@ def test_networks_that_have_a_name_are_taken_without_a_word(name: str) -> None:
     tried = chooser.stacking(next(iter(job.population.models.values())), job.population)
     assert tried.problem is None
     assert tried.differs is None
+
+
+@pytest.mark.parametrize(
+    ("known", "bf16", "warned"),
+    [
+        ({"cpu_name": "Old", "avx2": True, "avx512_bf16": False, "amx_bf16": False}, True, True),
+        ({"cpu_name": "Old", "avx2": True, "avx512_bf16": False, "amx_bf16": False}, False, False),
+        ({"cpu_name": "New", "avx512_bf16": False, "amx_bf16": True}, True, False),
+        ({}, True, False),  # PyTorch does not tell
+    ],
+)
+def test_a_cpu_without_bf16_arithmetic_is_warned_of(
+    known: dict[str, Any], bf16: bool, warned: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: known, raising=False)
+    settings = RunSettings(rounds=1, cohort_size=2, bf16=bf16)
+    job = Job(algorithm=FedAvg(local=LOCAL), federation=federation(), model=linear, settings=settings)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        job.check()
+    said = [str(w.message) for w in caught if "bf16" in str(w.message)]
+    assert bool(said) == warned
+    assert not said or "and Old does not: training takes several times as long" in said[0]

@@ -240,6 +240,17 @@ def lock_steps(population: Population, local: Local, cohort_size: int) -> LockSt
     return LockSteps(longest, clients, bool((steps != steps[0]).any()))
 
 
+def warn_of_slow_bf16(device: torch.device) -> None:
+    """Warn where a CPU has no bf16 arithmetic, so that training in bfloat16 is far slower than in float32."""
+    known = getattr(torch.cpu, "get_capabilities", dict)()  # older versions of PyTorch do not tell
+    if device.type == "cpu" and known and not any(has for name, has in known.items() if "bf16" in name):
+        warn(
+            f"bf16 is faster where the processor computes in bfloat16, and {known.get('cpu_name', 'this one')} does "
+            "not: training takes several times as long as in float32. Leave bf16 out here (docs/benchmarks.md)",
+            EngineWarning,
+        )
+
+
 def has_compiler() -> bool:
     """Return whether there is a C++ compiler, which `torch.compile` needs on a CPU."""
     return any(shutil.which(name) for name in (os.environ.get("CXX") or "g++", "clang++"))

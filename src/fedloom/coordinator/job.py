@@ -13,6 +13,7 @@ import numpy as np
 
 from fedloom.coordinator.data_advice import check_batches_of_one, check_plausible
 from fedloom.coordinator.directory import RunDirectory
+from fedloom.coordinator.engine_choice import warn_of_slow_bf16
 from fedloom.coordinator.history import History
 from fedloom.coordinator.newcomers import NewClients
 from fedloom.coordinator.part import Part
@@ -61,6 +62,8 @@ class Job(Plan):
             trained = (coordinator := Coordinator(self, trains=False)).assembly.trained
             coordinator.engine.init()
         people = self.population
+        if self.settings.bf16:
+            warn_of_slow_bf16(people.device)
         check_plausible(self.federation, people.models.values(), people.task, people.measures[0], people.dtype)
         for name, found in tried.items():
             _warn_of_attributes(self.population.models[name].name, found.adding_up)

@@ -119,7 +119,7 @@ class RunSettings(StrictSettings):
     """Frozen layers at the front of a network are [computed once for each example](frozen.md#the-front-once) (`auto`:
     where results are the same bits), or in every pass (`off`)."""
     bf16: bool = setting(False, "--bf16", "engine")
-    """Mixed precision (bfloat16) in local training."""
+    """Mixed precision (bfloat16) in local training; [slower](benchmarks.md#bf16) on a CPU without its arithmetic."""
     device: str = setting("cpu", "--device NAME", "engine", may_differ=("recipe",))
     """PyTorch device: `cpu`, `cuda`, `cuda:1`."""
     dtype: Literal["float32", "float64"] = setting("float32", "--dtype", "engine")

@@ -11,6 +11,7 @@ import time
 from dataclasses import replace
 from typing import Any, ClassVar
 
+import numpy as np
 import torch
 
 from fedloom.core.algorithm import Algorithm
@@ -198,10 +199,12 @@ class Ranks(Processes):
             digest.update(f"{name} {self.runtime.digest(name)}".encode())
         for part in (p.federation.partition, p.federation.local_val, p.federation.local_test):
             if part is not None:
-                digest.update(part.indices.tobytes() + part.indptr.tobytes())
+                for rows in (part.indices, part.indptr):  # a million clients have hundreds of MB, which are not copied
+                    digest.update(np.ascontiguousarray(rows).data)
         digest.update(f"{p.federation.arrives} {p.federation.drift}".encode() * p.federation.changes)
         train = p.federation.train
-        digest.update(train.y.cpu().numpy().tobytes() + train.x[:100].cpu().numpy().tobytes())
+        for rows in (train.y, train.x[:100]):
+            digest.update(np.ascontiguousarray(rows.cpu().numpy()).data)
         return digest.hexdigest()
 
 
