@@ -62,14 +62,12 @@ class Job(Plan):
             trained = (coordinator := Coordinator(self, trains=False)).assembly.trained
             coordinator.engine.init()
         people = self.population
-        if self.settings.bf16:
-            warn_of_slow_bf16(people.device)
+        warn_of_slow_bf16(self.settings.bf16, people.device)
         check_plausible(self.federation, people.models.values(), people.task, people.measures[0], people.dtype)
         for name, found in tried.items():
             _warn_of_attributes(self.population.models[name].name, found.adding_up)
         if alone := [name for name, found in tried.items() if not found.alone]:
-            sizes = trained.sizes[np.isin(trained.assignment, alone)]
-            check_batches_of_one(sizes, self.algorithm.local)
+            check_batches_of_one(trained.sizes[np.isin(trained.assignment, alone)], self.algorithm.local)
         return True
 
     @enough_memory()
