@@ -98,7 +98,7 @@ def test_a_head_upon_a_frozen_body_trains_as_upon_the_bodys_features(method: Any
 
 
 @pytest.mark.slow
-@pytest.mark.filterwarnings("ignore:bf16 is faster where")
+@pytest.mark.filterwarnings("ignore:bf16 needs bf16 arithmetic")
 def test_a_frozen_run_in_float64_and_with_autocast() -> None:
     for more in ({"dtype": "float64"}, {"bf16": True}):
         net = Net()

@@ -52,8 +52,7 @@ class Job(Plan):
 
     @functools.cached_property
     def _fits(self) -> bool:
-        only_computes(self.settings.engine)  # or was not launched as it must be
-        engine = self.settings.engine
+        only_computes(engine := self.settings.engine)  # or was not launched as it must be
         if engine != "auto" and engine_named(engine).elsewhere and self.fleet is None:
             raise SettingError(f"engine = {engine!r} is for devices that join: fedloom serve --settings FILE")
         with warnings.catch_warnings():
