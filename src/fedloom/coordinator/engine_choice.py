@@ -242,7 +242,7 @@ def lock_steps(population: Population, local: Local, cohort_size: int) -> LockSt
 
 def warn_of_slow_bf16(bf16: bool, device: torch.device) -> None:
     """Warn where `bf16` is asked for of a CPU without its arithmetic: training is then far slower than in float32."""
-    known = getattr(torch.cpu, "get_capabilities", dict)()  # older versions of PyTorch do not tell
+    known: dict[str, Any] = getattr(torch.cpu, "get_capabilities", dict)()  # older versions of PyTorch do not tell
     if bf16 and device.type == "cpu" and known and not any(has for name, has in known.items() if "bf16" in name):
         warn("bf16 needs bf16 arithmetic, which this processor lacks: leave bf16 out, it is slower here", EngineWarning)
 

@@ -203,8 +203,8 @@ class Ranks(Processes):
                     digest.update(np.ascontiguousarray(rows).data)
         digest.update(f"{p.federation.arrives} {p.federation.drift}".encode() * p.federation.changes)
         train = p.federation.train
-        for rows in (train.y, train.x[:100]):
-            digest.update(np.ascontiguousarray(rows.cpu().numpy()).data)
+        for tensor in (train.y, train.x[:100]):
+            digest.update(np.ascontiguousarray(tensor.cpu().numpy()).data)
         return digest.hexdigest()
 
 
