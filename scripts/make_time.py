@@ -68,14 +68,14 @@ Row = dict[str, str]
 
 
 def measured(folder: Path) -> list[Row]:
-    """Return a row for each finished run below a folder whose run that waits has finished too."""
+    """Return a row for each finished run below a folder whose run that waits has finished too, there or earlier."""
     found = {path.parent: _records(path.parent) for path in sorted(folder.rglob("metrics.jsonl"))}
-    out = list[Row]()
+    levels = {(row["data"], row["seed"]): float(row["level"]) for row in kept()}
     for run, records in found.items():
-        waits = found.get(run.parents[1] / "sync" / run.name)
-        if records and waits:
-            out.append(_row(run, records, SHARE * float(waits[-1]["global_accuracy"])))
-    return out
+        if run.parent.name == "sync" and records:
+            levels[run.parts[-3], run.name] = SHARE * float(records[-1]["global_accuracy"])
+    of = {run: levels.get((run.parts[-3], run.name)) for run, records in found.items() if records}
+    return [_row(run, found[run], level) for run, level in of.items() if level is not None]
 
 
 def _records(run: Path) -> list[dict[str, float]]:
@@ -91,7 +91,7 @@ def _row(run: Path, records: Sequence[dict[str, float]], level: float) -> Row:
     to: tuple[float, ...] | None = None
     for record in records:
         down, up = down + record.get("bytes_down", 0), up + record.get("bytes_up", 0)
-        if to is None and record["global_accuracy"] >= level:
+        if to is None and record.get("global_accuracy", 0.0) >= level:
             to = record["virtual_seconds"], down + up, up
     last = records[-1]
     numbers = [last["round"], last["global_accuracy"], level, *(to or [None] * 3), last["virtual_seconds"], up]
@@ -158,13 +158,15 @@ def page(rows: Sequence[Row]) -> str:
 
 def kept() -> list[Row]:
     """Return the numbers that are kept."""
+    if not KEPT.exists():
+        return []
     with KEPT.open(newline="", encoding="utf-8") as file:
         return list(csv.DictReader(file))
 
 
 if __name__ == "__main__":
     if sys.argv[1:]:
-        found = {key(row): row for row in [*(kept() if KEPT.exists() else []), *measured(Path(sys.argv[1]))]}
+        found = {key(row): row for row in [*kept(), *measured(Path(sys.argv[1]))]}
         with KEPT.open("w", newline="", encoding="utf-8") as file:
             writer = csv.DictWriter(file, COLUMNS, lineterminator="\n")
             writer.writeheader()

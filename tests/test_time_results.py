@@ -40,3 +40,22 @@ def test_a_level_is_that_of_the_same_seed_and_what_is_not_reached_is_said(tmp_pa
     cut = tmp_path / "fmnist/fedbuff/0/metrics.jsonl"
     cut.write_text(cut.read_text().splitlines()[0] + "\n")  # a run that goes on
     assert len(made["measured"](tmp_path)) == len(rows) - 1
+    for gone in (tmp_path / "fmnist/sync").iterdir():  # runs of another day: levels are those that are kept
+        (gone / "metrics.jsonl").unlink()
+    kept = {row["seed"]: row["level"] for row in made["kept"]() if row["data"] == "fmnist"}
+    assert {row["seed"]: row["level"] for row in made["measured"](tmp_path)} == {"1": kept["1"]}
+
+
+def test_rounds_without_an_evaluation_reach_no_level(tmp_path: Path) -> None:
+    """Wrong edit: a level that is read of a round whose global model nobody evaluated."""
+    run = tmp_path / "fmnist" / "sync" / "0"
+    run.mkdir(parents=True)
+    (run / "settings.json").write_text(json.dumps({"run": {"rounds": 2}}))
+    (run / "manifest.json").write_text("{}")
+    lines = [
+        {"round": 0, "global_accuracy": 0.1, "virtual_seconds": 0.0},
+        {"round": 1, "virtual_seconds": 3.0, "bytes_up": 1, "bytes_down": 1},
+        {"round": 2, "global_accuracy": 0.8, "virtual_seconds": 7.0, "bytes_up": 1, "bytes_down": 1},
+    ]
+    (run / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    assert [row["seconds_to"] for row in made["measured"](tmp_path)] == ["7"]
