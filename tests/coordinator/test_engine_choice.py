@@ -41,6 +41,7 @@ from fedloom.core.local_training import Local
 from fedloom.core.model import Model
 from fedloom.data import Tokens, by_lists, next_tokens
 from fedloom.engines.by_name import ENGINES, EngineName, engine_named, only_computes
+from fedloom.engines.engine_options import best_chunk
 from fedloom.engines.loop import Loop
 from fedloom.engines.population import Population, Stacking
 from fedloom.engines.stacked import Stacked
@@ -339,7 +340,12 @@ def images() -> Population:
 def test_line_1_convolutions_on_a_cpu_get_workers(monkeypatch: pytest.MonkeyPatch) -> None:
     assert choose("auto", images(), LOCAL, 6) == (Workers, "convolutions on a CPU")
     assert choose("auto", images(), LOCAL, 4)[0] is Workers
-    assert choose("auto", images(), LOCAL, 3) == (Loop, "convolutions on a CPU, fewer than 4 clients")
+    assert choose("auto", images(), LOCAL, 3)[0] is Workers
+    assert choose("auto", images(), LOCAL, 1) == (Loop, "convolutions on a CPU, 1 in a cohort")
+    with monkeypatch.context() as changed:  # a step that pays two threads
+        changed.setattr(chooser, "step_flops", lambda *_: 2 * chooser.FLOPS_PER_THREAD)
+        assert choose("auto", images(), LOCAL, 3) == (Loop, "convolutions on a CPU, 3 in a cohort")
+        assert [choose("auto", images(), LOCAL, size)[0] for size in (2, 4)] == [Workers, Workers]
     monkeypatch.setattr("sys.platform", "darwin")
     why = "processes that compute cannot be forked safely on darwin"
     assert choose("auto", images(), LOCAL, 6) == (Loop, f"convolutions on a CPU, and {why}")
@@ -375,6 +381,30 @@ def test_workers_are_refused_where_they_cannot_be(monkeypatch: pytest.MonkeyPatc
 )
 def test_lines_4_and_5_count_clients_in_parallel(sizes: list[int], cohort: int, engine: Any, parallel: str) -> None:
     assert choose("auto", population(parts=of_sizes(sizes)), LOCAL, cohort) == (engine, parallel)
+
+
+def test_a_few_clients_of_larger_steps_are_shared_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two clients in parallel; 1.5 leave a process idle, and small steps cost less than messages."""
+    monkeypatch.setattr(chooser, "step_flops", lambda *_: chooser.MIN_FLOPS)
+    pair = population(parts=of_sizes([12] * 6))
+    assert choose("auto", pair, LOCAL, 2) == (Workers, "about 2.0 clients in parallel")
+    assert choose("auto", population(parts=of_sizes([40, 4, 4, 4, 4, 4])), LOCAL, 6)[0] is Loop
+    monkeypatch.setattr(chooser, "step_flops", lambda *_: chooser.MIN_FLOPS - 1)
+    assert choose("auto", pair, LOCAL, 2)[0] is Loop
+
+
+def test_wide_networks_are_computed_one_by_one_on_all_cores(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Both have to hold: weights that leave the caches, and steps that keep all cores busy."""
+    busy = chooser.FLOPS_PER_THREAD * torch.get_num_threads()
+    wide = population(lambda: mlp(200_000))
+    assert choose("auto", wide, LOCAL, 6)[0] is Stacked
+    monkeypatch.setattr(chooser, "step_flops", lambda *_: busy)
+    engine, why = choose("auto", wide, LOCAL, 6)
+    assert engine is Loop
+    assert why.startswith("1,600,003 parameters, whose steps of ")
+    assert choose("auto", population(), LOCAL, 6)[0] is Stacked
+    monkeypatch.setattr(chooser, "step_flops", lambda *_: busy - 1)
+    assert choose("auto", wide, LOCAL, 6)[0] is Stacked
 
 
 def test_given_steps_keep_all_clients_busy_whatever_their_sizes() -> None:
@@ -482,7 +512,7 @@ class Checking(Attending):
         return super().forward(tokens) if bool((tokens != 0).any()) else super().forward(tokens) * 2
 
 
-@pytest.mark.parametrize(("cohort", "engine"), [(5, "workers"), (3, "loop")])
+@pytest.mark.parametrize(("cohort", "engine"), [(5, "workers"), (1, "loop")])
 def test_sequences_that_cannot_be_stacked_are_shared_out(cohort: int, engine: str) -> None:
     settings = RunSettings(rounds=1, cohort_size=cohort)
     history = run(FedAvg(local=LOCAL), sequences(), Checking, settings, task=NextToken())
@@ -515,6 +545,9 @@ def test_stacks_are_shared_out_where_there_are_two_and_work(
     people = Population(federation=of_sizes([4] * clients), models={"net": Model(lambda: mlp(width))})
     local = Local(epochs=steps, batch_size=4)
     assert choose("auto", people, local, cohort) == (engine_named(engine), f"about {cohort} clients in parallel")
+    with monkeypatch.context() as changed:  # steps that pay a thread of their own
+        changed.setattr(chooser, "step_flops", lambda *_: chooser.FLOPS_PER_THREAD / 2 / best_chunk(people.models["net"].num_params))
+        assert choose("auto", people, local, cohort)[0] is Stacked
     monkeypatch.setattr(chooser, "why_no_fork", lambda: "there is no fork here")
     assert choose("auto", people, local, cohort)[0] is Stacked
     with pytest.raises(SettingError, match="engine = 'stacks' forks processes, and there is no fork here"):

@@ -15,7 +15,7 @@ from torch.func import grad, vmap
 from torch.utils.flop_counter import FlopCounterMode
 
 from fedloom.core import tree
-from fedloom.core.batch import Batch, Padded, cut_to
+from fedloom.core.batch import Batch, Padded, cut_to, probe
 from fedloom.core.errors import EngineWarning, SettingError, first_line, quiet_vmap, warn, without_rules
 from fedloom.core.fold.execution import Compilation
 from fedloom.core.local_training import Local
@@ -35,7 +35,9 @@ MAX_LOOPED = 2.0  # clients that a lock-step advances on average, up to which a 
 MAX_WASTED = 1.25  # times as many places of sequences, up to which a stack pays
 MAX_FLOPS = 3e8  # of a client's step with an operation that `vmap` computes client by client, up to which a stack pays
 _TRIED = 64  # examples of which some are taken to try a stack
-MIN_SHARED_OUT = 4  # clients of a cohort from which workers pay: of three, one core in two has one to wait for
+MAX_STACKED = 1_000_000  # parameters of a model, above which the weights of a stack leave the caches at each step
+MIN_FLOPS = 5e6  # of a client's step, from which two clients pay in processes, where they travel as messages
+FLOPS_PER_THREAD = 1e8  # of a lock-step, about a millisecond of a core
 STEPS_TO_SHARE_OUT = 8  # of a client on average, from which stacks pay in processes, where they travel as messages
 # Measured on two cores with small networks (docs/benchmarks.md); their order of magnitude matters.
 STEPS_TO_TRACE = 100  # lock-steps that one graph must run to save the time of tracing it
@@ -49,8 +51,8 @@ def choose(name: EngineName, population: Population, local: Local, cohort_size: 
     The rule of "auto", the first line that holds:
 
     1. convolutions or recurrent layers on a CPU: workers (`vmap` makes convolutions grouped ones and has no rule for
-       recurrent layers: slower than one client after the other); loop where the cohort has fewer than 4 clients,
-       whom processes would share out badly, or where processes cannot be forked;
+       recurrent layers: slower than one client after the other); loop where processes cannot be forked, of one client,
+       and of three whose steps pay two threads (2e8 FLOPs): one core in two would wait for the third;
     2. a model, or a task's loss, that `vmap` cannot take: loop (also where "stacked" was asked for, with a warning);
        a model that looks across its batch, where a stack has rows of padding: loop; of token ids on a CPU, as models
        of Hugging Face that take no ready mask, by the rule of recurrent layers;
@@ -60,10 +62,13 @@ def choose(name: EngineName, population: Population, local: Local, cohort_size: 
        in smaller steps a stack pays all the same, since calls are what costs;
     5. sequences that are cut to their lengths, of which a stack, whose clients are as long as the longest, would
        compute more than 1.25 times as many places as clients one by one: by the rule of recurrent layers;
-    6. no more than 2 clients in parallel per lock-step, by the sizes of the clients: loop;
-    7. at least two stacks of the size that pays (`best_chunk`), of clients that take 8 steps on average, on a CPU where
-       processes can be forked: stacks;
-    8. else stacked.
+    6. more than a million parameters, and steps of one client that pay a thread for each core: loop, since the weights
+       of a stack leave the caches at each step;
+    7. no more than 2 clients in parallel per lock-step, by the sizes of the clients: loop; from steps of 5e6 FLOPs and
+       1.5 clients in parallel on by the rule of recurrent layers;
+    8. at least two stacks of the size that pays (`best_chunk`), of clients that take 8 steps on average, on a CPU where
+       processes can be forked, and whose lock-steps pay no thread more (5e7 FLOPs): stacks;
+    9. else stacked.
 
     Raises:
         SettingError: "workers" or "stacks" was asked for, and cannot be; "stacked" or "stacks" was, for a model that
@@ -79,8 +84,14 @@ def choose(name: EngineName, population: Population, local: Local, cohort_size: 
     if name == "workers":
         return engine_named(name), "asked for"
     layers = "convolutions" if _convolutional(population) else "recurrent layers" if _recurrent(population) else None
+
+    def one_by_one(what: str) -> tuple[type[Engine], str]:
+        if cohort_size == 1 or (cohort_size == 3 and step_flops(population, local) >= 2 * FLOPS_PER_THREAD):
+            return engine_named("loop"), f"{what}, {cohort_size} in a cohort"
+        return (engine_named("loop"), f"{what}, and {hindrance}") if hindrance else (engine_named("workers"), what)
+
     if name == "auto" and on_cpu and layers is not None:
-        return _one_by_one(f"{layers} on a CPU", cohort_size, hindrance)
+        return one_by_one(f"{layers} on a CPU")
     for label, model in population.models.items():
         tried = stacking(model, population)
         if tried.problem or tried.differs:
@@ -94,39 +105,34 @@ def choose(name: EngineName, population: Population, local: Local, cohort_size: 
             if name != "auto":
                 warn(f"{reason}: using the loop engine instead", EngineWarning)
             elif on_cpu and population.federation.train.has_tokens:
-                return _one_by_one(f"token ids on a CPU, and {reason}", cohort_size, hindrance)
+                return one_by_one(f"token ids on a CPU, and {reason}")
             return engine_named("loop"), reason
     if name != "auto":
         return engine_named(name), "asked for"
     if not on_cpu:
         return engine_named("stacked"), "a GPU"
     if any(model.arguments and model.arguments.mask != "tokens" for model in population.models.values()):
-        return _one_by_one("attention with a ready mask on a CPU", cohort_size, hindrance)
-    examples = min(local.batch_size, float(population.sizes.mean()))
+        return one_by_one("attention with a ready mask on a CPU")
+    flops, largest = step_flops(population, local), max(model.num_params for model in population.models.values())
     for tried in (stacking(model, population) for model in population.models.values()):
-        if tried.one_by_one and (flops := tried.flops * examples) > MAX_FLOPS:
+        if tried.one_by_one and flops > MAX_FLOPS:
             what = f"{tried.one_by_one.removesuffix('_for_cpu')} on a CPU in steps of {flops:.1g} FLOPs"
-            return _one_by_one(what, cohort_size, hindrance)
+            return one_by_one(what)
     if (waste := max(_places_wasted(model, population) for model in population.models.values())) > MAX_WASTED:
         what = f"sequences of unequal clients on a CPU, {waste:.1f} times as many places in a stack"
-        return _one_by_one(what, cohort_size, hindrance)
+        return one_by_one(what)
     taken = lock_steps(population, local, cohort_size)
     parallel = taken.clients / len(population.models)
+    if largest > MAX_STACKED and flops >= FLOPS_PER_THREAD * torch.get_num_threads():
+        return engine_named("loop"), f"{largest:,} parameters, whose steps of {flops:.1g} FLOPs keep all cores busy"
     if parallel <= MAX_LOOPED:
-        return engine_named("loop"), f"about {parallel:.1f} clients in parallel"
+        why = f"about {parallel:.1f} clients in parallel"
+        return one_by_one(why) if parallel > 1.5 and flops >= MIN_FLOPS else (engine_named("loop"), why)
     each = cohort_size / len(population.models)
-    several = each >= 2 * max(best_chunk(model.num_params) for model in population.models.values())
-    pays = several and hindrance is None and taken.steps * parallel >= STEPS_TO_SHARE_OUT * each
+    chunk = best_chunk(min(model.num_params for model in population.models.values()))
+    pays = each >= 2 * chunk and hindrance is None and taken.steps * parallel >= STEPS_TO_SHARE_OUT * each
+    pays = pays and chunk * flops < FLOPS_PER_THREAD / 2
     return engine_named("stacks" if pays else "stacked"), f"about {parallel:.0f} clients in parallel"
-
-
-def _one_by_one(what: str, cohort_size: int, hindrance: str | None) -> tuple[type[Engine], str]:
-    """Return the engine for clients that are computed one after the other, and why; `hindrance`: to processes."""
-    if cohort_size < MIN_SHARED_OUT:
-        return engine_named("loop"), f"{what}, fewer than {MIN_SHARED_OUT} clients"
-    if hindrance is not None:
-        return engine_named("loop"), f"{what}, and {hindrance}"
-    return engine_named("workers"), what
 
 
 def check_used(
@@ -245,6 +251,29 @@ def warn_of_slow_bf16(bf16: bool, device: torch.device) -> None:
     known: dict[str, Any] = getattr(torch.cpu, "get_capabilities", dict)()  # older versions of PyTorch do not tell
     if bf16 and device.type == "cpu" and known and not any(has for name, has in known.items() if "bf16" in name):
         warn("bf16 needs bf16 arithmetic, which this processor lacks: leave bf16 out, it is slower here", EngineWarning)
+
+
+def step_flops(population: Population, local: Local) -> float:
+    """Return the FLOPs of the matrix products and convolutions of one client's step."""
+    examples = min(local.batch_size, float(population.sizes.mean()))
+    known = {model: population.tried.get(model) for model in population.models.values()}  # counted as it was tried
+    return examples * max(getattr(tried, "flops", 0.0) or flops_of(model, population) for model, tried in known.items())
+
+
+@own_defaults()
+def flops_of(model: Model, population: Population, others: dict[Any, Any] | None = None) -> float:
+    """Return the FLOPs of the matrix products and convolutions of one example's gradient, whatever the engine.
+
+    `others`: those of operators that PyTorch does not count, as `FlopCounterMode` has them.
+    """
+    examples = population.federation.train
+    x = examples.normalise(examples.x[:2], population.dtype)  # two: a forward may treat one apart
+    initial = tree.cast(model.init(0), dtype=population.dtype)
+    weights = Weights(Params({n: p.detach().requires_grad_() for n, p in initial.params.items()}), initial.buffers)
+    with FlopCounterMode(display=False, custom_mapping=others) as counted:
+        logits, _ = model.train(weights, probe(x))
+        torch.autograd.grad(logits.square().sum(), list(weights.params.values()), allow_unused=True)
+    return float(counted.get_total_flops()) / len(x)
 
 
 def has_compiler() -> bool:

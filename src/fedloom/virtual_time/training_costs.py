@@ -19,9 +19,9 @@ from typing import Any
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
+from fedloom.coordinator.engine_choice import flops_of
 from fedloom.coordinator.job import Job
 from fedloom.coordinator.settings import RunSettings
-from fedloom.coordinator.thread_count import flops_of
 from fedloom.core.errors import FedloomError, SettingError, first_line
 from fedloom.core.local_training import Local
 from fedloom.core.network_makers import own_defaults
