@@ -116,11 +116,9 @@ def choose(name: EngineName, population: Population, local: Local, cohort_size: 
     flops, largest = step_flops(population, local), max(model.num_params for model in population.models.values())
     for tried in (stacking(model, population) for model in population.models.values()):
         if tried.one_by_one and flops > MAX_FLOPS:
-            what = f"{tried.one_by_one.removesuffix('_for_cpu')} on a CPU in steps of {flops:.1g} FLOPs"
-            return one_by_one(what)
+            return one_by_one(f"{tried.one_by_one.removesuffix('_for_cpu')} on a CPU in steps of {flops:.1g} FLOPs")
     if (waste := max(_places_wasted(model, population) for model in population.models.values())) > MAX_WASTED:
-        what = f"sequences of unequal clients on a CPU, {waste:.1f} times as many places in a stack"
-        return one_by_one(what)
+        return one_by_one(f"sequences of unequal clients on a CPU, {waste:.1f} times as many places in a stack")
     taken = lock_steps(population, local, cohort_size)
     parallel = taken.clients / len(population.models)
     if largest > MAX_STACKED and flops >= FLOPS_PER_THREAD * torch.get_num_threads():

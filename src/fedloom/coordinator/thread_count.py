@@ -28,6 +28,5 @@ def choose_threads(
     if population.device.type != "cpu" or kind.on_one_thread or algorithm.requires.server_training:
         return None
     parallel = lock_steps(population, algorithm.training, cohort_size).clients / len(population.models)
-    clients = max(1.0, parallel) if kind.stacked else 1.0
-    flops = clients * step_flops(population, algorithm.training)
+    flops = (max(1.0, parallel) if kind.stacked else 1.0) * step_flops(population, algorithm.training)
     return max(1, min(int(flops / FLOPS_PER_THREAD), torch.get_num_threads()))
