@@ -546,7 +546,9 @@ def test_stacks_are_shared_out_where_there_are_two_and_work(
     local = Local(epochs=steps, batch_size=4)
     assert choose("auto", people, local, cohort) == (engine_named(engine), f"about {cohort} clients in parallel")
     with monkeypatch.context() as changed:  # steps that pay a thread of their own
-        changed.setattr(chooser, "step_flops", lambda *_: chooser.FLOPS_PER_THREAD / 2 / best_chunk(people.models["net"].num_params))
+        changed.setattr(
+            chooser, "step_flops", lambda *_: chooser.FLOPS_PER_THREAD / 2 / best_chunk(people.models["net"].num_params)
+        )
         assert choose("auto", people, local, cohort)[0] is Stacked
     monkeypatch.setattr(chooser, "why_no_fork", lambda: "there is no fork here")
     assert choose("auto", people, local, cohort)[0] is Stacked
