@@ -7,6 +7,7 @@ of imports behind `fedloom.run`, and with all methods behind `fedloom.algorithms
 python scripts/size.py [SRC ...]            SRC: another copy
 python scripts/size.py --against COMMIT     before and after, as a table
 python scripts/size.py --write              renew the column "now" of docs/design.md; a test allows it to be 3 % off
+python scripts/size.py --words              words of the pages that are written by hand
 """
 
 from __future__ import annotations
@@ -34,6 +35,21 @@ LONG = 400
 KERNEL = ("data", "core", "tasks", "models", "storage", "algorithms", "engines", "evaluate", "coordinator")
 COMMON = ("display", "wording")  # below all rooms
 RUN, METHODS = "fedloom.coordinator", "fedloom.algorithms"
+MOST_WORDS = 75_000  # on pages that are written by hand, which a test allows
+MADE_TABLES = (  # by scripts/make_index.py, which finds them by their heads
+    "| key | flag | type | default | meaning |",
+    "| measure | unit | range | better | meaning |",
+    "| family | names |",
+    "| name | what | files, below the folder | run on |",
+    "| name | from | SHA-256 as published by |",
+    "| on the command line | unless given | in Python | what | from |",
+    "| name | what | parameters | for | settings |",
+    "| name | loss |",
+    "| word | behind the path | meaning |",
+    "| `clients.sampler` | in Python, from `fedloom.coordinator` | selects |",
+    "| name | what it measures |",
+    "| name | study | what it measures |",
+)
 _LOADED = "import sys, fedloom; fedloom.run; print(*(m for m in sys.modules if m.split('.')[0] == 'fedloom'))"
 
 
@@ -240,13 +256,37 @@ def renewed(page: str, numbers: Mapping[str, int]) -> str:
     return page
 
 
+def words(page: str) -> int:
+    """Return how many words of a page are written by hand: what has a letter, but code blocks and what scripts make."""
+    page = re.sub(r"(?s)<!-- made by .*?(?:to here -->|\Z)|<!--.*?-->", "", page)
+    page = re.sub(r"(?ms)^ *```.*?^ *```$", "", page)
+    page = re.sub(r"(?m)(?:\A|(?<=\n\n))(?:    .*\n?(?:\n(?=    ))*)+", "", page)
+    for head in MADE_TABLES:
+        page = re.sub(rf"(?m)^{re.escape(head)}\n(?:\|.*\n?)+", "", page)
+    page = re.sub(r"\]\([^)\s]*\)", "]", page)  # where a link leads
+    return sum(bool(re.search("[A-Za-z]", word)) for word in page.split())
+
+
+def pages() -> dict[str, int]:
+    """Return the words of each page that is written by hand, the longest first."""
+    docs, papers = ROOT / "docs", ROOT / "papers" / "docs"
+    kept = {*docs.glob("results/*"), papers / "claims.md"}
+    found = [ROOT / name for name in ("README.md", "CONTRIBUTING.md", "SECURITY.md")]
+    found += [page for page in [*docs.rglob("*.md"), *papers.glob("*.md")] if page not in kept]
+    counts = {str(page.relative_to(ROOT)): words(page.read_text(encoding="utf-8")) for page in found}
+    return dict(sorted(counts.items(), key=lambda one: -one[1]))
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("src", nargs="*", type=Path, default=[ROOT / source for source in SOURCES])
     parser.add_argument("--against", metavar="COMMIT")
     parser.add_argument("--write", action="store_true")
+    parser.add_argument("--words", action="store_true")
     args = parser.parse_args()
-    if args.write:
+    if args.words:
+        print(*(f"{n:7,} {page}" for page, n in [*pages().items(), ("all", sum(pages().values()))]), sep="\n")
+    elif args.write:
         numbers = counted(*args.src).kernel()
         PAGE.write_text(renewed(PAGE.read_text(encoding="utf-8"), numbers), encoding="utf-8")
     elif args.against is None:

@@ -149,3 +149,53 @@ def test_the_page_is_renewed() -> None:
     page = "| a | b |\n| members of Algorithm | 1,038 | 1,020 | 1,020 |\n| x | 1 | 2 | 3 |\n"
     assert SCRIPT["renewed"](page, {"members of Algorithm": 2345}) == page.replace("1,020", "2,345", 1)
     assert SCRIPT["rows_of"](page) == {"members of Algorithm": (1038, 1020, 1020), "x": (1, 2, 3)}
+
+
+PAGE = """# A page
+
+One [link to three](page.md#anchor) words, 12.5 | and `code`:
+
+    fedloom run fedavg
+
+    fedloom report
+
+<!-- runnable -->
+```python
+import fedloom
+```
+
+| name | loss |
+|---|---|
+| `made` | by a script |
+
+| by | hand |
+|---|---|
+| one | 2 |
+
+- an entry
+    that goes on
+
+<!-- made by scripts/make_time.py: from here -->
+nothing counts
+<!-- to here -->
+last
+"""
+
+
+def test_words_by_hand_are_those_with_letters_outside_code_and_what_scripts_make() -> None:
+    """Wrong edit: code in indented blocks counts as words."""
+    assert SCRIPT["words"](PAGE) == 2 + 7 + 3 + 5 + 1
+    assert SCRIPT["words"](PAGE + "<!-- made by a script that writes the page's end -->\nnot these\n") == 18
+
+
+def test_each_head_of_a_made_table_stands_on_a_page() -> None:
+    texts = "\n".join((SCRIPT["ROOT"] / page).read_text(encoding="utf-8") for page in SCRIPT["pages"]())
+    assert [head for head in SCRIPT["MADE_TABLES"] if head not in texts] == []
+
+
+def test_pages_have_no_more_words_than_can_be_read() -> None:
+    """Wrong edit: a page of 1,000 words more, or one in a folder that is not counted."""
+    pages = SCRIPT["pages"]()
+    assert len(pages) > 60
+    assert not any("results" in page or "claims" in page for page in pages)
+    assert sum(pages.values()) <= SCRIPT["MOST_WORDS"], "python scripts/size.py --words"
