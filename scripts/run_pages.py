@@ -26,7 +26,7 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = [
-    ROOT / "docs/get-started.md",
+    *(ROOT / "docs" / f"{name}.md" for name in ("get-started", "paths")),
     *(page for room in ("tutorials", "deployments") for page in sorted((ROOT / "docs" / room).glob("*.md"))),
 ]
 SECONDS = 300  # for processes that a block starts; beside other work

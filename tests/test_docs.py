@@ -236,6 +236,20 @@ def test_extras_are_installed_from_the_folder_everywhere() -> None:
     assert install("nats") == "pip install '.[nats]' in fedloom's folder"
 
 
-def test_the_readme_is_one_page() -> None:
+def test_the_readme_is_one_page_and_links_to_few_places() -> None:
+    """A link that one more reader might follow belongs to docs/where.md."""
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
     assert len(readme.splitlines()) <= 150
+    targets = set(re.findall(r"\]\(([^)\s]+)\)", readme))
+    assert "docs/where.md" in targets
+    assert len(targets) <= 25, sorted(targets)
+
+
+def test_the_readme_begins_with_a_sentence_a_picture_two_commands_and_the_paths() -> None:
+    """It is the site's home, whose first screen a second sentence or a third command would push down."""
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    first, paths, *_ = readme.split("\n## ")
+    _, sentence, picture, commands, *_ = first.split("\n\n")
+    assert (sentence[:2], picture[:2], len(commands.splitlines())) == ("**", "![", 2)
+    headings = anchors(ROOT / "docs/paths.md") - {"paths"}
+    assert set(re.findall(r"docs/paths\.md#([\w-]+)", paths)) == headings

@@ -63,7 +63,7 @@ def test_links_of_the_readme_are_absolute_or_plain_text() -> None:
     made = MADE["readme"](text, "https://example.org/fedloom/blob/v1")
     assert not link.search(made)
     assert "(https://example.org/fedloom/blob/v1/docs/guide.md)" in made
-    assert "](https://example.org/fedloom/raw/v1/docs/page.png)" in made
+    assert "](https://example.org/fedloom/raw/v1/papers/docs/results/fedntd/" in made
     assert MADE["readme"]("[a](b.md) [c](https://d.org)", None) == "a [c](https://d.org)"
 
 
