@@ -5,13 +5,15 @@
 Made from the declarations in the classes are `fedloom/cli/index.json` (algorithms, flags, defaults),
 `fedloom/cli/settings.schema.json` (by which editors complete and check settings files), the tables of docs/settings.md,
 that of docs/measures.md, those of sources, partitions, networks and tasks on the pages of these, of samplers in
-docs/runs.md, of words in docs/tables.md, of analyses in docs/analyses.md, that of families in README.md, and the list
-of algorithms in mkdocs.yml. The sections of docs/algorithms.md are made from the docstrings of the algorithms' files.
+docs/runs.md, of words in docs/tables.md, of analyses in docs/analyses.md, those of families in README.md and
+docs/algorithms.md, and the list of algorithms in mkdocs.yml. A page of docs/algorithms is made from the docstring of an
+algorithm's file, its class, the rows of docs/papers.md that test it and its rows of docs/results/sixteen.csv.
 Run it where these have changed; `tests/cli/test_index.py` says when.
 """
 
 from __future__ import annotations
 
+import csv
 import dataclasses
 import inspect
 import json
@@ -53,7 +55,7 @@ from fedloom.tasks import Classification
 ROOT = Path(__file__).parents[1]
 INDEX, SCHEMA = (ROOT / "src/fedloom/cli" / name for name in ("index.json", "settings.schema.json"))
 PAGE, MEASURED, README = ROOT / "docs/settings.md", ROOT / "docs/measures.md", ROOT / "README.md"
-METHODS, NAVIGATION = ROOT / "docs/algorithms.md", ROOT / "mkdocs.yml"
+METHODS, NAVIGATION, OF_METHODS = ROOT / "docs/algorithms.md", ROOT / "mkdocs.yml", ROOT / "docs/algorithms"
 DATA, PARTITIONED, NETWORKS, LEARNT, RUNS, STUDIED, COLUMNS = (
     ROOT / "docs" / f"{name}.md" for name in ("data", "partitions", "networks", "tasks", "runs", "analyses", "tables")
 )
@@ -370,60 +372,135 @@ def made() -> dict[Path, str]:
         NAVIGATION: navigation,
     }
     texts = {path: make(path.read_text(encoding="utf-8")) for path, make in pages.items()}
-    return {INDEX: written(index()), SCHEMA: written(schema()), **texts}
+    return {INDEX: written(index()), SCHEMA: written(schema()), **texts, **method_pages()}
 
 
-# ---- the page of algorithms
+# ---- the page of algorithms, and one for each
 
 _FROM, _TO = (f"<!-- made by scripts/make_index.py: {mark} here -->\n" for mark in ("from", "to"))
 
 
 def methods(text: str) -> str:
-    """Return docs/algorithms.md with its contents and the sections of all algorithms made anew."""
+    """Return docs/algorithms.md with its tables of all algorithms made anew."""
     before, rest = text.split(_FROM)
     _, after = rest.split(_TO)
-    names, places = {kind: name for name, kind in ALGORITHMS.items()}, dict[tuple[Any, ...], str]()
+    names = {kind: name for name, kind in ALGORITHMS.items()}
     contents = [_family(family, [names[kind] for kind in kinds]) for family, kinds in FAMILIES.items()]
-    sections = [_method(name, places) for name in ALGORITHMS]
-    return f"{before}{_FROM}{''.join(contents)}{''.join(sections)}{_TO}{after}"
+    return f"{before}{_FROM}{''.join(contents)}{_TO}{after}"
 
 
 def _family(family: str, names: Sequence[str]) -> str:
-    """Return the table of a family's algorithms, with links to their sections."""
-    rows = [(f"[{name}](#{name})", *(told(name)[column] for column in _IN_CONTENTS)) for name in names]
+    """Return the table of a family's algorithms, with links to their pages."""
+    rows = [(f"[{name}](algorithms/{name}.md)", *(told(name)[column] for column in _IN_CONTENTS)) for name in names]
     lines = "".join(f"| {' | '.join(row)} |\n" for row in rows)
     return f"**{family.capitalize()}**\n\n| name | {' | '.join(_IN_CONTENTS)} |\n|---|---|---|---|\n{lines}\n"
 
 
+def method_pages() -> dict[Path, str]:
+    """Return the page of each algorithm."""
+    places = dict[tuple[Any, ...], str]()
+    return {OF_METHODS / f"{name}.md": method_page(name, places) for name in ALGORITHMS}
+
+
+def below(text: str) -> str:
+    """Return text whose links are those of a page of docs/, for a page in a folder of docs/."""
+    return re.sub(r"\]\((?!https?://|mailto:|#)", "](../", text)
+
+
 def linked(text: str, name: str) -> str:
     """Return what the file of an algorithm says, with links to the other algorithms and pages that it names."""
-    text = re.sub(r"`(\w+)`", lambda m: f"[{m[0]}](#{m[1]})" if m[1] in {*ALGORITHMS} - {name} else m[0], text)
-    text = re.sub(r"(?<!/)\bdocs/([\w-]+\.md)", r"[docs/\1](\1)", text)
-    return re.sub(r"\bpapers/docs/([\w-]+\.md)", r"[papers/docs/\1](../papers/docs/\1)", text)
+    text = re.sub(r"`(\w+)`", lambda m: f"[{m[0]}]({m[1]}.md)" if m[1] in {*ALGORITHMS} - {name} else m[0], below(text))
+    text = re.sub(r"(?<!/)\bdocs/([\w-]+\.md)", r"[docs/\1](../\1)", text)
+    return re.sub(r"\bpapers/docs/([\w-]+\.md)", r"[papers/docs/\1](../../papers/docs/\1)", text)
 
 
-def _method(name: str, places: dict[tuple[Any, ...], str]) -> str:
-    """Return the section of an algorithm. `places`: settings of a class, and the algorithm whose section has them."""
-    kind = ALGORITHMS[name]
+_PUBLIC = {"public": "public examples", "validation": "validation examples"}
+_HELD = "| numbers of | agrees to | by | tests |\n|---|---|---|---|\n"
+_EXPLAINED = (
+    "*Engines*: whole rounds on the loop and on the stack; *functions*: the functions alone. "
+    "[Papers](../papers.md) explains the columns."
+)
+
+
+def method_page(name: str, places: dict[tuple[Any, ...], str]) -> str:
+    """Return the page of an algorithm. `places`: settings of a class, and the algorithm whose page explains them."""
+    kind, facts = ALGORITHMS[name], _listed(name)
     first, *others = _docstring(name).split("\n\n")
-    file = f"../src/{kind.__module__.replace('.', '/')}.py"
-    parts = [f"## {name}", f"{linked(first, name)} Class [`{kind.__name__}`]({file})."]
-    parts += [p if p.startswith("    ") else linked(" ".join(p.split()), name) for p in others]
-    settings = "\n".join(_settings(name, kind, places))
-    return "\n\n".join([*parts, *([settings] if settings else [])]) + "\n\n"
+    title = re.split(r"[:,] ", first)[0] if ":" in first else kind.__name__
+    body = "\n\n".join(p if p.startswith("    ") else linked(" ".join(p.split()), name) for p in others)
+    declared = facts["facts"]
+    rows = {
+        "on the command line": f"`{name}`",
+        "in Python": f"`fl.{kind.__name__}` ([source](../../src/{kind.__module__.replace('.', '/')}.py))",
+        "paper": "" if declared["paper"] == "-" else declared["paper"],
+        "family": str(facts["family"]) + (", a model for each client" if facts["personal"] else ""),
+        "needs": ", ".join(_PUBLIC.get(word, word) for word in facts["needs"] if word != "state"),
+        "download": declared["down"],
+        "upload": declared["up"],
+        "client state": declared["client keeps"],
+        "cost of a round, as a multiple of FedAvg's": ""
+        if declared["cost"] == "-"
+        else f"{declared['cost']} (bytes down / bytes up / work of clients)",
+        "values that `--tuned` tries": "; ".join(f"`{k}`: {', '.join(map(str, v))}" for k, v in facts["tried"].items()),
+    }
+    table = "".join(f"| {key} | {value} |\n" for key, value in rows.items() if value)
+    settings, held, found = "\n".join(_settings(name, kind, places)), tests_of(name, title), measured(name)
+    parts = [
+        f"# {title}\n\n{linked(first, name)}\n\n| | |\n|---|---|\n{table}",
+        f"## Use it\n\n    fedloom run {name} --partition dirichlet:0.3 --clients 20 --rounds 10 --out runs/{name}",
+        f"```python\nalgorithm = fl.{kind.__name__}(local=fl.Local(epochs=2, batch_size=20))\n```",
+        f"## Method\n\n{body}",
+        f"## Settings\n\n{settings}" if settings else "",
+        f"## Tests that hold it\n\n{_HELD}{held}\n{_EXPLAINED}" if held else "",
+        f"## Results so far\n\n{found}" if found else "",
+        "*Made by scripts/make_index.py.*",
+    ]
+    return "\n\n".join(part.strip("\n") for part in parts if part) + "\n"
+
+
+def tests_of(name: str, title: str) -> str:
+    """Return the rows of docs/papers.md that speak of an algorithm, without their first cell."""
+    rows = re.findall(r"^\| (.+) \|$", (ROOT / "docs/papers.md").read_text(encoding="utf-8"), re.MULTILINE)
+    found = ""
+    for row in rows:
+        cells = row.split(" | ")
+        if len(cells) != 6:
+            continue
+        named = re.split(r", | as | on top of | and ", cells[0].replace("also ", ""))
+        if title in named or f"/test_{name}.py" in cells[5]:
+            numbers, agrees, by, _, tests = cells[1:]
+            links = re.sub(r"`([\w/]+\.py)(::\w+)`", r"[`\1\2`](../tests/\1)", tests)
+            links = links.replace("(../tests/papers/", "(../papers/tests/")
+            found += below(f"| {numbers} | {agrees} | {by} | {links} |\n")
+    return found
+
+
+def measured(name: str) -> str:
+    """Return what an algorithm reached beside others, by docs/results/sixteen.csv; "" where it has no row."""
+    with (ROOT / "docs/results/sixteen.csv").open(newline="", encoding="utf-8") as file:
+        rows = [row for row in csv.DictReader(file) if row["method"] == name]
+    if not rows:
+        return ""
+    columns = {"global": "global_accuracy", "personal": "personal_accuracy", "worst decile": "personal_worst_tenth"}
+    lines = "| | " + " | ".join(columns) + " |\n|---|" + "---|" * len(columns) + "\n"
+    for row in rows:
+        cells = [f"{100 * float(row[key]):.1f}" if row[key] else "-" for key in columns.values()]
+        how = "as given" if row["settings"] == "given" else f"tuned: {row['chosen']}"
+        lines += f"| {row['partition']}, {how}, seed {row['seed']}, round {row['rounds']} | {' | '.join(cells)} |\n"
+    return f"Accuracy in %, on the problem of [sixteen methods](../sixteen.md), which lists the others:\n\n{lines}\n"
 
 
 def _settings(name: str, kind: type, places: dict[tuple[Any, ...], str]) -> Iterator[str]:
-    """Yield a line for each setting, and one for those that the page's head or an earlier section explains."""
+    """Yield a line for each setting, and one for those that docs/algorithms.md or an earlier page explains."""
     beneath, elsewhere = sentences(kind), dict[str, list[str]]()
     head = {f.name: (f.default, sentences(Averaging).get(f.name)) for f in dataclasses.fields(Averaging)}
     for key, value in catalogue.hyper_parameters(name).items():
         owner = next(c for c in kind.__mro__ if key in inspect.get_annotations(c))
         place = places.setdefault((owner, key), name)
         if head.get(key) == (value, beneath[key]):
-            elsewhere.setdefault("[averages](#averages)", []).append(key)
+            elsewhere.setdefault("[averages](../algorithms.md#averages)", []).append(key)
         elif place != name:
-            elsewhere.setdefault(f"[{place}](#{place})", []).append(key)
+            elsewhere.setdefault(f"[{place}]({place}.md#settings)", []).append(key)
         else:
             yield f"- `{key}={expression(value)}`: {linked(beneath[key], name)}"
     for where, keys in elsewhere.items():
@@ -621,5 +698,6 @@ def _default(value: Any) -> str:
 
 if __name__ == "__main__":
     for path, text in made().items():
+        path.parent.mkdir(exist_ok=True)
         path.write_text(text, encoding="utf-8")
         print(path)

@@ -2,16 +2,14 @@
 
     python scripts/make_site.py [FOLDER]      FOLDER: build/pages, where mkdocs.yml looks for them
 
-Written are README.md as the home page, the pages of docs/ and papers/docs/, and the notes at the root; a page for each
-algorithm (its section of docs/algorithms.md, the facts that its class declares, the rows of docs/papers.md that test
-it, its row of docs/results/sixteen.csv); pages of the public names, by the stub; and a page with the text of each file
-that another page links to, so that no link leaves the version that is read. Nothing of fedloom is imported.
+Written are README.md as the home page, the pages of docs/ and papers/docs/, and the notes at the root; pages of the
+public names, by the stub; and a page with the text of each file that another page links to, so that no link leaves the
+version that is read. Equations of algorithms are typeset. Nothing of fedloom is imported.
 """
 
 from __future__ import annotations
 
 import ast
-import csv
 import html
 import json
 import os
@@ -34,10 +32,6 @@ AT_ROOT = {
 }
 _LINK = re.compile(r"(!?\[(?:[^\]`]|`[^`]*`)*\]\()([^)\s]+)(\))|`[^`\n]*`")  # or code in a sentence
 _CODE = re.compile(r"(^ *```.*?^ *```$|(?<=\n\n)(?:    [^\n]*\n|\n(?=    ))+)", re.MULTILINE | re.DOTALL)
-_SECTION = re.compile(r"^## (\w+)\n(.*?)(?=^## )", re.MULTILINE | re.DOTALL)
-_MADE = re.compile(
-    r"(<!-- made by scripts/make_index.py: from here -->\n)(.*)(<!-- made by .*?: to here -->\n)", re.DOTALL
-)
 _LANGUAGES = {".py": "python", ".toml": "toml", ".json": "json", ".csv": "text", ".txt": "text"}
 
 
@@ -52,8 +46,6 @@ class Site:
     def place(self, path: Path, anchor: str) -> tuple[str, str]:
         """Return where something of the repository stands in the site, and the anchor there."""
         name = path.relative_to(ROOT).as_posix()
-        if name == "docs/algorithms.md" and anchor in algorithms():
-            return f"algorithms/{anchor}.md", ""
         if name in AT_ROOT:
             return AT_ROOT[name], anchor
         inside = re.sub(r"^(papers/)?docs/", "", name)
@@ -85,10 +77,12 @@ class Site:
         parts = _CODE.split(text)
         return "".join(part if number % 2 else _LINK.sub(link, part) for number, part in enumerate(parts))
 
-    def add(self, source: Path, text: str | None = None, place: str = "") -> None:
+    def add(self, source: Path, place: str = "") -> None:
         """Add a page of the repository."""
         place = place or self.place(source, "")[0]
-        read = source.read_text(encoding="utf-8") if text is None else text
+        read = source.read_text(encoding="utf-8")
+        if source.parent.name == "algorithms":
+            read = equations(read)
         self.pages[place] = self.linked(spaced(read), source, place)
 
 
@@ -99,18 +93,7 @@ def spaced(text: str) -> str:
     return "".join(part if number % 2 else pattern.sub(r"\1\n\n", part) for number, part in enumerate(parts))
 
 
-def described() -> dict[str, dict[str, object]]:
-    """Return what the command line knows of each algorithm."""
-    found: dict[str, dict[str, object]] = json.loads((ROOT / "src/fedloom/cli/index.json").read_text())["algorithms"]
-    return found
-
-
-def algorithms() -> list[str]:
-    """Return the names of all algorithms."""
-    return [*described()]
-
-
-# ---- a page for each algorithm
+# ---- equations
 
 _WORDS = "alpha beta gamma delta epsilon eta theta lam lambda mu nu tau sigma rho pi phi omega kappa Delta Theta"
 _GREEK = dict(zip(_WORDS.split(), "αβγδεηθλλμντσρπφωκΔΘ", strict=True))
@@ -140,95 +123,6 @@ def equations(text: str) -> str:
         return found[0] if python else typeset(found[0].rstrip("\n")) + "\n"
 
     return re.sub(r"(?:^    .*\n)+", block, text, flags=re.MULTILINE)
-
-
-def tests_of(name: str, title: str) -> list[str]:
-    """Return the rows of docs/papers.md that speak of an algorithm, without their first cell."""
-    rows = re.findall(r"^\| (.+) \|$", (ROOT / "docs/papers.md").read_text(encoding="utf-8"), re.MULTILINE)
-    found = []
-    for row in rows:
-        cells = row.split(" | ")
-        if len(cells) != 6:
-            continue
-        named = re.split(r", | as | on top of | and ", cells[0].replace("also ", ""))
-        if title in named or f"/test_{name}.py" in cells[5]:
-            numbers, agrees, by, _, tests = cells[1:]
-            links = re.sub(r"`([\w/]+\.py)(::\w+)`", r"[`\1\2`](../tests/\1)", tests)
-            links = links.replace("(../tests/papers/", "(../papers/tests/")
-            found.append(f"| {numbers} | {agrees} | {by} | {links} |\n")
-    return found
-
-
-def measured(name: str) -> str:
-    """Return what an algorithm reached beside others, by docs/results/sixteen.csv; "" where it has no row."""
-    with (ROOT / "docs/results/sixteen.csv").open(newline="", encoding="utf-8") as file:
-        rows = [row for row in csv.DictReader(file) if row["method"] == name]
-    if not rows:
-        return ""
-    columns = {"global": "global_accuracy", "personal": "personal_accuracy", "worst decile": "personal_worst_tenth"}
-    lines = "| | " + " | ".join(columns) + " |\n|---|" + "---|" * len(columns) + "\n"
-    for row in rows:
-        cells = [f"{100 * float(row[key]):.1f}" if row[key] else "-" for key in columns.values()]
-        how = "as given" if row["settings"] == "given" else f"tuned: {row['chosen']}"
-        lines += f"| {row['partition']}, {how}, seed {row['seed']}, round {row['rounds']} | {' | '.join(cells)} |\n"
-    return f"Accuracy in %, on the problem of [sixteen methods](sixteen.md), which lists the others:\n\n{lines}\n"
-
-
-_HELD = "| numbers of | agrees to | by | tests |\n|---|---|---|---|\n"
-_EXPLAINED = (
-    "*Engines*: whole rounds on the loop and on the stack; *functions*: the functions alone. "
-    "[Papers](papers.md) explains the columns."
-)
-
-
-def method_page(name: str, section: str, facts: dict[str, object]) -> str:
-    """Return the page of an algorithm, with links as they are in docs/algorithms.md."""
-    first, _, rest = section.strip().partition("\n\n")
-    what, _, source = first.rpartition(" Class ")
-    kind = re.search(r"`(\w+)`\]\(([^)]*)\)", source)
-    assert kind is not None, name
-    title = re.split(r"[:,] ", what)[0] if ":" in what else kind[1]
-    body, settings, _ = (*re.split(r"^(?=- `)", rest + "\n", maxsplit=1, flags=re.MULTILINE), "", "")[:3]
-    declared: dict[str, str] = facts["facts"]  # type: ignore[assignment]
-    tried = "; ".join(f"`{key}`: {', '.join(map(str, values))}" for key, values in facts["tried"].items())  # type: ignore[attr-defined]
-    needs = [word for word in facts["needs"] if word != "state"]  # type: ignore[attr-defined]
-    rows = {
-        "on the command line": f"`{name}`",
-        "in Python": f"`fl.{kind[1]}` ([source]({kind[2]}))",
-        "paper": declared["paper"],
-        "family": str(facts["family"]) + (", a model for each client" if facts["personal"] else ""),
-        "needs": ", ".join({"public": "public examples", "validation": "validation examples"}.get(n, n) for n in needs),
-        "download": declared["down"],
-        "upload": declared["up"],
-        "client state": declared["client keeps"],
-        "cost of a round, as a multiple of FedAvg's": f"{declared['cost']} (bytes down / bytes up / work of clients)",
-        "values that `--tuned` tries": tried,
-    }
-    table = "".join(f"| {key} | {value} |\n" for key, value in rows.items() if value and not value.startswith("- ("))
-    held = tests_of(name, title)
-    parts = [
-        f"# {title}\n\n{what}\n\n| | |\n|---|---|\n{table}",
-        f"## Use it\n\n    fedloom run {name} --partition dirichlet:0.3 --clients 20 --rounds 10 --out runs/{name}",
-        f"```python\nalgorithm = fl.{kind[1]}(local=fl.Local(epochs=2, batch_size=20))\n```",
-        f"## Method\n\n{equations(body)}",
-        f"## Settings\n\n{settings}" if settings.strip() else "",
-        f"## Tests that hold it\n\n{_HELD}{''.join(held)}\n{_EXPLAINED}" if held else "",
-        f"## Results so far\n\n{found}" if (found := measured(name)) else "",
-    ]
-    return "\n\n".join(part.strip("\n") for part in parts if part) + "\n"
-
-
-def add_algorithms(site: Site) -> None:
-    """Add docs/algorithms.md without the sections of algorithms, and a page of each."""
-    page, facts = ROOT / "docs/algorithms.md", described()
-    text = page.read_text(encoding="utf-8")
-    made = _MADE.search(text)
-    assert made is not None
-    contents = made[2].partition("\n## ")[0]
-    site.add(page, text.replace(made[0], contents + "\n"))
-    sections = dict(_SECTION.findall(made[2] + "## "))
-    for name in facts:
-        site.add(page, method_page(name, sections[name], facts[name]), f"algorithms/{name}.md")
 
 
 # ---- the public names
@@ -286,18 +180,16 @@ def add_names(site: Site) -> None:
         body = "".join(f"## `fl.{name}` {{ #{name} }}\n\n::: {path}\n\n" for name, path in names)
         site.pages[f"api-{group}.md"] = f"# {title}\n\n{what}\n\n{body}"
         lists += f"| [{title}](api-{group}.md) | {' '.join(f'[`{n}`](api-{group}.md#{n})' for n, _ in names)} |\n"
-    every = described()
-    classes = " ".join(f"[`{kind}`](algorithms/{name}.md)" for name, kind in sorted(kinds().items()) if name in every)
+    classes = " ".join(f"[`{kind}`](algorithms/{name}.md)" for name, kind in kinds().items())
     lists += f"| [Algorithms](algorithms.md) | {classes} |\n"
     before, _, after = site.pages["api.md"].partition("\n")
     site.pages["api.md"] = f"{before}\n\n{lists}\n{after.strip()}\n"
 
 
 def kinds() -> dict[str, str]:
-    """Return the class of each algorithm."""
-    text = (ROOT / "docs/algorithms.md").read_text(encoding="utf-8")
-    found = re.findall(r"^## (\w+)\n\n.* Class \[`(\w+)`\]\(\.\./src/fedloom/algorithms/\w+\.py\)", text, re.MULTILINE)
-    return dict(found)
+    """Return the class of each algorithm, by the pages of these."""
+    pages = sorted((ROOT / "docs/algorithms").glob("*.md"))
+    return {page.stem: re.findall(r"`fl\.(\w+)` \(\[source\]", page.read_text(encoding="utf-8"))[0] for page in pages}
 
 
 # ---- files that pages link to
@@ -333,9 +225,8 @@ def site() -> Site:
     pages = [*(ROOT / "docs").rglob("*.md"), *(ROOT / "papers/docs").rglob("*.md")]
     sources = [*pages, *(ROOT / name for name in AT_ROOT)]
     for source in sorted(sources):
-        if source.name != "algorithms.md" and source.exists():
+        if source.exists():
             made.add(source)
-    add_algorithms(made)
     add_names(made)
     while missing := [place for place in made.wanted if place not in made.pages]:
         for place in missing:
@@ -343,6 +234,7 @@ def site() -> Site:
             made.pages[place] = text_of(path)
             if path.suffix == ".md":
                 made.add(path, place=place)
+    made.pages["index.md"] = f"---\nhide:\n  - toc\n---\n\n{made.pages['index.md']}"  # the picture has the room
     made.pages[ANSWERS] = f"---\nsearch:\n  boost: 4\n---\n\n{made.pages[ANSWERS]}"
     return made
 

@@ -4,6 +4,11 @@ Of the reports on the directories that are named; without any, on runs made here
 sweep, one run alone, and 12 runs of 200 rounds (their numbers are made up). Each at 1280, 1920 and 390 px, light
 and dark; with the pointer over a curve, with lines smoothed, a table sorted and a client chosen, and printed. A page
 that the browser reports anything about is an error, and so is a table that a window of 1280 px cuts.
+
+    python scripts/screenshots.py --site build/site
+
+looks at all pages of the documentation at 1280 and 390 px instead: one that scrolls sideways is an error, and so is a
+home whose first screen ends before the second command. Pictures are taken of some pages, light and dark.
 """
 
 from __future__ import annotations
@@ -31,6 +36,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("directories", nargs="*", type=Path, help="of runs")
     parser.add_argument("--out", type=Path, default=Path("build/screenshots"))
+    parser.add_argument("--site", type=Path, help="folder of the documentation, as `make docs` writes it")
     asked = parser.parse_args()
     browser = os.environ.get("BROWSER_PATH") or next(filter(None, map(shutil.which, BROWSERS)), None)
     try:
@@ -48,7 +54,9 @@ def main() -> int:
     said: list[str] = []
     with sync_playwright() as playwright:
         chromium = playwright.chromium.launch(executable_path=browser, args=list(FLAGS))
-        for directory in asked.directories or runs(asked.out / "runs"):
+        if asked.site is not None:
+            said += looked_at(chromium, asked.site, asked.out / "site")
+        for directory in asked.directories or (() if asked.site is not None else runs(asked.out / "runs")):
             name = directory.resolve().name
             start = time.perf_counter()
             page = write_report(directory, asked.out / name)
@@ -83,6 +91,37 @@ def photographed(chromium, page: Path) -> list[str]:  # type: ignore[no-untyped-
             if scheme == "light" and width > height:
                 shown.pdf(path=page.with_name("printed.pdf"), format="A4", print_background=True)
             shown.close()
+    return said
+
+
+PICTURED = ("index", "paths", "claims", "algorithms", "algorithms/fedntd", "get-started", "privacy", "composing")
+
+
+def looked_at(chromium, site: Path, out: Path) -> list[str]:  # type: ignore[no-untyped-def]
+    """Open each page of the documentation, and take pictures of some; what is wider than its window, or below it."""
+    said: list[str] = []
+    out.mkdir(parents=True, exist_ok=True)
+    pages = [page for page in sorted(site.rglob("*.html")) if page.relative_to(site).parts[0] != "source"]
+    for width, height in ((1280, 800), (390, 844)):
+        for scheme in ("light", "dark"):
+            shown = chromium.new_page(viewport={"width": width, "height": height}, color_scheme=scheme)
+            for page in pages:
+                name = page.relative_to(site).with_suffix("").as_posix()
+                if scheme == "dark" and name not in PICTURED:
+                    continue
+                shown.goto(page.resolve().as_uri())
+                if (wide := shown.evaluate("document.documentElement.scrollWidth")) > width:
+                    said.append(f"{name} is {wide} px wide in a window of {width}")
+                if name in PICTURED:
+                    picture(shown, out / f"{name.replace('/', '-')}-{width}-{scheme}.png")
+                if name == "index" and width > height:
+                    end = shown.query_selector(".md-content pre").bounding_box()
+                    if end["y"] + end["height"] > height:
+                        said.append(
+                            f"the two commands of the home end at {end['y'] + end['height']:.0f} px of {height}"
+                        )
+            shown.close()
+    print(f"{len(pages)} pages of {site}")
     return said
 
 

@@ -73,20 +73,24 @@ def test_the_file_of_an_algorithm_says_what_travels(monkeypatch: pytest.MonkeyPa
         told("moon")
 
 
-def test_the_section_of_an_algorithm_is_its_file(monkeypatch: pytest.MonkeyPatch) -> None:
-    page, methods = MADE["METHODS"].read_text(encoding="utf-8"), MADE["methods"]
+def test_the_page_of_an_algorithm_is_its_file(monkeypatch: pytest.MonkeyPatch) -> None:
+    page, methods, place = MADE["METHODS"].read_text(encoding="utf-8"), MADE["methods"], MADE["OF_METHODS"] / "moon.md"
+    before = MADE["method_pages"]()
     travels = "Down: a. Up: b. Kept by the client: c."
     text = f"Name: it is `moon`.\n\nAs in `fedavg`\n(docs/ktpfl.md).\n\n    w <- `fedavg`\n\n{travels}"
     monkeypatch.setattr("fedloom.algorithms.moon.__doc__", text)
-    head, _, rest = methods(page).partition("\n## moon\n\n")
-    assert rest.startswith(
-        "Name: it is `moon`. Class [`MOON`](../src/fedloom/algorithms/moon.py).\n\n"
-        f"As in [`fedavg`](#fedavg) ([docs/ktpfl.md](ktpfl.md)).\n\n    w <- `fedavg`\n\n{travels}\n\n- `mu=1.0`: "
+    after = MADE["method_pages"]()
+    assert after[place].startswith(
+        "# Name\n\nName: it is `moon`.\n\n| | |\n|---|---|\n| on the command line | `moon` |\n"
     )
-    (row,) = (line for line in head.splitlines() if line.startswith("| [moon](#moon) | Name: it is moon | - | "))
-    before = page.partition("\n## moon\n\n")[0].splitlines()
-    assert [one for one in before if not one.startswith("| [moon]")] == [one for one in head.splitlines() if one != row]
-    assert page.endswith(rest[rest.index("\n## fedcurv\n") :])
+    assert "| in Python | `fl.MOON` ([source](../../src/fedloom/algorithms/moon.py)) |\n| family |" in after[place]
+    said = f"As in [`fedavg`](fedavg.md) ([docs/ktpfl.md](../ktpfl.md)).\n\n    w <- `fedavg`\n\n{travels}"
+    assert f"\n## Method\n\n{said}\n\n## Settings\n\n- `mu=1.0`: " in after[place]
+    assert {path for path in after if after[path] != before[path]} == {place}
+    row = "| [moon](algorithms/moon.md) | Name: it is moon | - | "
+    lines = [[one for one in text.splitlines() if not one.startswith(row[:7])] for text in (page, methods(page))]
+    assert lines[0] == lines[1]
+    assert f"\n{row}" in methods(page)
 
 
 def test_a_default_stands_on_the_page_as_python_writes_it() -> None:

@@ -54,7 +54,7 @@ def test_a_link_that_leads_nowhere_is_refused() -> None:
 
 def test_links_are_those_of_the_site_and_code_stays() -> None:
     site, source = MADE["Site"](), ROOT / "docs/guide.md"
-    text = "[`ditto`](algorithms.md#ditto) [code](../src/fedloom/core/client.py) `[a](b.md)` [up](#engines)\n"
+    text = "[`ditto`](algorithms/ditto.md) [code](../src/fedloom/core/client.py) `[a](b.md)` [up](#engines)\n"
     assert site.linked(text, source, "guide.md") == (
         "[`ditto`](algorithms/ditto.md) [code](source/src/fedloom/core/client.py.md) `[a](b.md)` [up](#engines)\n"
     )
@@ -92,6 +92,13 @@ def test_equations_are_typeset_and_settings_are_not() -> None:
     assert "<pre" not in MADE["equations"]("    @dataclass\n    class A: ...\n")
 
 
+def test_equations_of_pages_of_algorithms_are_typeset_and_their_commands_are_not(made: Any) -> None:
+    for name in fedloom.ALGORITHMS:
+        page = made.pages[f"algorithms/{name}.md"]
+        assert f"\n    fedloom run {name} " in page
+    assert '<pre class="equations">' in made.pages["algorithms/ditto.md"]
+
+
 def test_lists_are_set_apart_for_python_markdown() -> None:
     assert MADE["spaced"]("Two:\n- a\n- b\n") == "Two:\n\n- a\n- b\n"
     assert MADE["spaced"]("```\nTwo:\n- a\n```\n") == "```\nTwo:\n- a\n```\n"
@@ -104,6 +111,8 @@ def test_lists_are_set_apart_for_python_markdown() -> None:
         ("non-iid split", "how-to.md"), ("own dataset", "how-to.md"), ("deploy", "how-to.md"),
         ("batchnorm", "how-to.md"), ("lora", "how-to.md"), ("lora", "tutorials/adapters.md"),
         ("out of memory", "how-to.md"), ("slow clients", "tutorials/slow-clients.md"), ("bottleneck", "time.md"),
+        ("breakpoint", "how-to.md"), ("breakpoint", "tutorials/debug-my-method.md"), ("adamw", "how-to.md"),
+        ("epsilon", "tutorials/hospitals-with-epsilon.md"), ("async", "how-to.md"), ("slow", "how-to.md"),
     ],
 )  # fmt: skip
 def test_a_search_finds_a_page_with_a_heading_that_has_its_words(made: Any, query: str, page: str) -> None:

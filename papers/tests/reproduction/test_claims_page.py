@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 
 from fedloom.evaluate.paired_differences import FalseAlarms
 from fedloom_papers import note, title
@@ -26,20 +27,28 @@ JUDGED = [
 ]
 
 
-def test_a_verdict_is_bold_where_all_was_run_plain_for_half_and_so_far_for_less() -> None:
+def test_the_page_begins_with_a_matrix_of_papers_and_verdicts() -> None:
     lines = as_markdown({"fedntd": JUDGED}, {"fedntd": title("fedntd")}, [], RATES).splitlines()
-    cells = {
-        line.split(" | ")[0]: line.split(" | ")[1] for line in lines if line.startswith("| ") and "(Table 1)" in line
-    }
-    assert cells == {
-        "| All were run (Table 1)": "**holds**",
-        "| Half were run (Table 1)": "fails, 1 of 2",
-        "| Few were run (Table 1)": "*holds so far, 1 of 3*",
-        "| None was run (Table 1)": "not run",
-    }
-    counted = next(line for line in lines if line.startswith("| all |"))
-    assert counted == "| all | 3 | 0 | 1 | 0 | 4 | 4 of 8 |"
-    assert f"\n{note('fedntd')}".strip() in lines or not note("fedntd")
+    of_paper = [line.partition(" | ")[2] for line in lines if line.startswith(f"| [{title('fedntd')}](#fedntd-")]
+    assert of_paper == ["1 | 1 | 0 | 1 | 0 | 1 |", "3 | 0 | 1 | 0 | 4 | 4 of 8 |"]
+    heads = [line for line in lines if line.startswith(("| claims |", "| comparisons |"))]
+    assert heads[0] == "| claims | holds | holds so far | within noise | fails | short run | not run |"
+    assert lines.index(heads[0]) < 12 < lines.index(heads[1])
+    assert "| all | 3 | 0 | 1 | 0 | 4 | 4 of 8 |" in lines
+
+
+def test_a_claim_has_its_verdict_first_its_evidence_folded_and_stands_at_the_end_if_it_was_not_run() -> None:
+    text = as_markdown({"fedntd": JUDGED}, {"fedntd": title("fedntd")}, [], RATES)
+    claims, _, rest = text.partition("\n## Not run\n")
+    assert re.findall("<summary><b(.*)</summary>", claims) == [
+        ' class="chip holds">holds</b> All were run (Table 1)',
+        ' class="chip fails">fails, 1 of 2</b> Half were run (Table 1)',
+        ' class="chip holds so-far">holds so far, 1 of 3</b> Few were run (Table 1)',
+    ]
+    assert claims.count("<details markdown>") == claims.count("</details>") == 4  # and that of the rule
+    assert claims.count("| holds | 1 against 2 | - |") == 2  # a claim of one comparison needs no table
+    assert rest == f"\n**{title('fedntd')}**\n\n- None was run (Table 1).\n"
+    assert f"\n{note('fedntd')}".strip() in text.splitlines() or not note("fedntd")
 
 
 def test_how_often_the_rule_is_wrong_is_told_in_per_cent() -> None:

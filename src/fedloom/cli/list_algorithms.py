@@ -76,7 +76,7 @@ def _show_facts(name: str, entry: Mapping[str, Any], console: Terminal) -> None:
         "settings": entry["settings"],
         "tuned over": "; ".join(tried) or "the learning rate alone",
     }
-    out = table(f"{name}: {entry['what']}", f"docs/algorithms.md has its equations, under {name}.")
+    out = table(f"{name}: {entry['what']}", f"docs/algorithms/{name}.md has its equations.")
     out.add_column("fact", no_wrap=True)
     out.add_column("of this algorithm", overflow="fold")
     for fact, text in lines.items():
