@@ -446,14 +446,13 @@ def method_page(name: str, places: dict[tuple[Any, ...], str]) -> str:
     table = "".join(f"| {key} | {value} |\n" for key, value in rows.items() if value)
     settings, held, found = "\n".join(_settings(name, kind, places)), tests_of(name, title), measured(name)
     parts = [
-        f"# {title}\n\n{linked(first, name)}\n\n| | |\n|---|---|\n{table}",
+        f"<!-- made by scripts/make_index.py, all of it -->\n\n# {title}\n\n{linked(first, name)}\n\n| | |\n|---|---|\n{table}",
         f"## Use it\n\n    fedloom run {name} --partition dirichlet:0.3 --clients 20 --rounds 10 --out runs/{name}",
         f"```python\nalgorithm = fl.{kind.__name__}(local=fl.Local(epochs=2, batch_size=20))\n```",
         f"## Method\n\n{body}",
         f"## Settings\n\n{settings}" if settings else "",
         f"## Tests that hold it\n\n{_HELD}{held}\n{_EXPLAINED}" if held else "",
         f"## Results so far\n\n{found}" if found else "",
-        "*Made by scripts/make_index.py.*",
     ]
     return "\n\n".join(part.strip("\n") for part in parts if part) + "\n"
 
