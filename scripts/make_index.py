@@ -446,7 +446,8 @@ def method_page(name: str, places: dict[tuple[Any, ...], str]) -> str:
     table = "".join(f"| {key} | {value} |\n" for key, value in rows.items() if value)
     settings, held, found = "\n".join(_settings(name, kind, places)), tests_of(name, title), measured(name)
     parts = [
-        f"<!-- made by scripts/make_index.py, all of it -->\n\n# {title}\n\n{linked(first, name)}\n\n| | |\n|---|---|\n{table}",
+        "<!-- made by scripts/make_index.py, all of it -->",
+        f"# {title}\n\n{linked(first, name)}\n\n| | |\n|---|---|\n{table}",
         f"## Use it\n\n    fedloom run {name} --partition dirichlet:0.3 --clients 20 --rounds 10 --out runs/{name}",
         f"```python\nalgorithm = fl.{kind.__name__}(local=fl.Local(epochs=2, batch_size=20))\n```",
         f"## Method\n\n{body}",

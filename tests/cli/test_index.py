@@ -80,8 +80,10 @@ def test_the_page_of_an_algorithm_is_its_file(monkeypatch: pytest.MonkeyPatch) -
     text = f"Name: it is `moon`.\n\nAs in `fedavg`\n(docs/ktpfl.md).\n\n    w <- `fedavg`\n\n{travels}"
     monkeypatch.setattr("fedloom.algorithms.moon.__doc__", text)
     after = MADE["method_pages"]()
-    assert after[place].startswith(
-        "# Name\n\nName: it is `moon`.\n\n| | |\n|---|---|\n| on the command line | `moon` |\n"
+    assert (
+        after[place]
+        .partition("-->\n\n")[2]
+        .startswith("# Name\n\nName: it is `moon`.\n\n| | |\n|---|---|\n| on the command line | `moon` |\n")
     )
     assert "| in Python | `fl.MOON` ([source](../../src/fedloom/algorithms/moon.py)) |\n| family |" in after[place]
     said = f"As in [`fedavg`](fedavg.md) ([docs/ktpfl.md](../ktpfl.md)).\n\n    w <- `fedavg`\n\n{travels}"
