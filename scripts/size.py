@@ -268,13 +268,13 @@ def words(page: str) -> int:
 
 
 def pages() -> dict[str, int]:
-    """Return the words of each page that is written by hand, the longest first."""
+    """Return the words of each page of which some are written by hand, the longest first."""
     docs, papers = ROOT / "docs", ROOT / "papers" / "docs"
     kept = {*docs.glob("results/*"), papers / "claims.md"}
     found = [ROOT / name for name in ("README.md", "CONTRIBUTING.md", "SECURITY.md")]
     found += [page for page in [*docs.rglob("*.md"), *papers.glob("*.md")] if page not in kept]
     counts = {str(page.relative_to(ROOT)): words(page.read_text(encoding="utf-8")) for page in found}
-    return dict(sorted(counts.items(), key=lambda one: -one[1]))
+    return {page: n for page, n in sorted(counts.items(), key=lambda one: -one[1]) if n}
 
 
 def main() -> None:
