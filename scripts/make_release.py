@@ -31,7 +31,7 @@ WORK, DIST = ROOT / "build/release", ROOT / "dist"
 FOLDERS = {"fedloom": ".", "fedloom_papers": "papers"}  # of each distribution, by its name in its archives
 LEFT_OUT = ("tests/golden/", "docs/results/", "papers/")
 NEEDED = {
-    "fedloom": ("fedloom/py.typed", "fedloom/cli/index.json", "fedloom/report/page.html"),
+    "fedloom": ("fedloom/py.typed", "fedloom/cli/index.json", "fedloom/cli/errors.json", "fedloom/report/page.html"),
     "fedloom_papers": ("fedloom_papers/py.typed", "fedloom_papers/claims.json"),
 }
 _LINK = re.compile(r"(?<!!)\[([^\]]+)\]\((?!https?://|#)([^)\s]+)\)")

@@ -19,8 +19,9 @@ def call(capsys: pytest.CaptureFixture[str], *argv: str) -> tuple[int, str, str]
 
 
 def without_warnings(err: str) -> str:
-    """What standard error has besides warnings."""
-    return "".join(line for line in err.splitlines(keepends=True) if not line.startswith("warning: "))
+    """What standard error has besides warnings, and besides the lines that say where codes are explained."""
+    besides = ("warning: ", "fedloom explain FL-")
+    return "".join(line for line in err.splitlines(keepends=True) if not line.startswith(besides))
 
 
 def error(capsys: pytest.CaptureFixture[str], *argv: str) -> str:

@@ -117,7 +117,8 @@ def arguments(noun: str, written: str, kinds: Mapping[str, Any], form: str, reme
         if not value or key not in kinds or key in out:
             close = did_you_mean(key, kinds.keys() - {key})
             raise ValueError(
-                f"of {noun} one says, each once, some of {form}, got {pair!r}{close}{remedy and f': {remedy}'}"
+                f"of {noun} one says, each once, some of {form}, got {pair!r}{close}"
+                f"{remedy and f': {remedy}'} [FL-RUN-007]"
             )
         try:
             out[key] = value_of(value, kinds[key])

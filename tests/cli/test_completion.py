@@ -36,6 +36,7 @@ def test_bash_completes_commands_names_flags_and_values(capsys: pytest.CaptureFi
     assert completed(script, "fedloom run fedavg --sampler by_") == ["by_round", "by_size"]
     assert completed(script, "fedloom analyse runs pro") == [f"proposition-{n}" for n in (1, 2, 3)]
     assert completed(script, "fedloom data download cifar") == ["cifar10", "cifar100"]
+    assert completed(script, "fedloom explain FL-CLI")[:2] == ["FL-CLI-001", "FL-CLI-002"]
     assert completed(script, "fedloom data s") == ["show", "sources"]
     assert completed(script, "fedloom data show --parti") == ["--partition", "--partition-seed"]
     assert completed(script, "fedloom summary runs --re") == ["--reading"]

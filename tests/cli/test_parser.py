@@ -116,17 +116,20 @@ def test_without_arguments_it_helps(capsys: pytest.CaptureFixture[str]) -> None:
         ("compare fedavg --partitoin=iid", "unrecognized arguments: --partitoin=iid (did you mean '--partition'?)"),
         ("data show --client-count 3", "fedloom data show: error: unrecognized arguments: --client-count 3"),
         ("demo --ssed 1", "fedloom demo: error: unrecognized arguments: --ssed 1 (did you mean '--seed'?)"),
-        ("report runs --zzz", "fedloom report: error: unrecognized arguments: --zzz\n"),
+        ("report runs --zzz", "fedloom report: error: unrecognized arguments: --zzz [FL-CLI-002]\n"),
         (
             "runn fedavg",
             "fedloom: error: argument COMMAND: invalid choice: 'runn' (did you mean 'run'?); there are run, ",
         ),
-        ("data shwo", "invalid choice: 'shwo' (did you mean 'show'?); there are show, sources, download\n"),
+        (
+            "data shwo",
+            "invalid choice: 'shwo' (did you mean 'show'?); there are show, sources, download [FL-CLI-001]\n",
+        ),
         (
             "run fedavg --engine staked",
             "--engine: invalid choice: 'staked' (did you mean 'stacked'?); there are auto, ",
         ),
-        ("run fedavg fedprox", "arguments: fedprox: fedloom compare trains with several algorithms\n"),
+        ("run fedavg fedprox", "arguments: fedprox: fedloom compare trains with several algorithms [FL-CLI-002]\n"),
     ],
 )
 def test_a_misspelt_flag_is_told_which_was_meant(argv: str, said: str, capsys: pytest.CaptureFixture[str]) -> None:

@@ -113,6 +113,7 @@ def test_lists_are_set_apart_for_python_markdown() -> None:
         ("out of memory", "how-to.md"), ("slow clients", "tutorials/slow-clients.md"), ("bottleneck", "time.md"),
         ("breakpoint", "how-to.md"), ("breakpoint", "tutorials/debug-my-method.md"), ("adamw", "how-to.md"),
         ("epsilon", "tutorials/hospitals-with-epsilon.md"), ("async", "how-to.md"), ("slow", "how-to.md"),
+        ("fl-data-001", "errors/data.md"), ("errors", "errors/index.md"),
     ],
 )  # fmt: skip
 def test_a_search_finds_a_page_with_a_heading_that_has_its_words(made: Any, query: str, page: str) -> None:

@@ -91,7 +91,9 @@ def study(table: str) -> Study:
     found = next((study for study in _studies() if table in study.tables), None)
     if found is None:
         known = tables()
-        raise SettingError(f"unknown table {table!r}{did_you_mean(table, known)}; there are {', '.join(known)}")
+        raise SettingError(
+            f"unknown table {table!r}{did_you_mean(table, known)}; there are {', '.join(known)} [FL-RUN-015]"
+        )
     return found
 
 

@@ -39,7 +39,8 @@ def run(args: argparse.Namespace, console: Terminal) -> int:
     names = list(analyses) if all_names else list(dict.fromkeys(args.names))
     if unknown := next((name for name in names if name not in analyses), None):
         raise SettingError(
-            f"there is no analysis {unknown!r}{did_you_mean(unknown, analyses)}; fedloom analyse --list shows all"
+            f"there is no analysis {unknown!r}{did_you_mean(unknown, analyses)}; fedloom analyse --list shows all "
+            "[FL-RUN-014]"
         )
     print_code(args.directory, args, console)
     analysed = AnalysedRun.of(

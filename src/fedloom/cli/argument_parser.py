@@ -3,11 +3,20 @@
 from __future__ import annotations
 
 import argparse
+import re
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Any, NoReturn
 
 from fedloom.wording import did_you_mean
+
+_CODE = re.compile(r"\[(FL-[A-Z]+-\d{3})\]")
+
+
+def way_on(message: str) -> str:
+    """Return the command that explains a message by its code; "" where it has none."""
+    codes = _CODE.findall(message)
+    return f"fedloom explain {codes[-1]}" if codes else ""
 
 
 class Parser(argparse.ArgumentParser):
@@ -35,7 +44,7 @@ class Parser(argparse.ArgumentParser):
             close = did_you_mean(unknown[0].partition("=")[0], self._option_string_actions)
             if self.prog == "fedloom run" and not unknown[0].startswith("-"):
                 close = ": fedloom compare trains with several algorithms"
-            self.error(f"unrecognized arguments: {' '.join(unknown)}{close}")
+            self.error(f"unrecognized arguments: {' '.join(unknown)}{close} [FL-CLI-002]")
         return parsed, unknown
 
     def _check_value(self, action: argparse.Action, value: Any) -> None:
@@ -43,9 +52,10 @@ class Parser(argparse.ArgumentParser):
             if (package := self.elsewhere.get(str(value))) is not None:
                 self.error(f"{value} is a command of {package}: pip install ./papers in fedloom's folder brings it")
             choices = list(map(str, action.choices))
-            raise argparse.ArgumentError(
-                action, f"invalid choice: {value!r}{did_you_mean(str(value), choices)}; there are {', '.join(choices)}"
-            )
+            said = f"invalid choice: {value!r}{did_you_mean(str(value), choices)}"
+            raise argparse.ArgumentError(action, f"{said}; there are {', '.join(choices)} [FL-CLI-001]")
 
     def error(self, message: str) -> NoReturn:
-        self.exit(2, f"{self.prog}: error: {message}\nusage: {self.prog} --help tells more\n")
+        way = way_on(message)
+        more = f"{self.prog} --help tells more{way and f', and {way}'}"
+        self.exit(2, f"{self.prog}: error: {message}\nusage: {more}\n")

@@ -160,6 +160,15 @@ def _models(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("names", nargs="*", metavar="model", help="these alone")
 
 
+def _explain(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "code",
+        nargs="?",
+        metavar="CODE",
+        help="what stands in brackets at the end of a message, as FL-DATA-001 (default: list all)",
+    )
+
+
 def _completion(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("shell", choices=("bash", "zsh", "fish"), help='eval "$(fedloom completion bash)"')
 
@@ -223,6 +232,11 @@ COMMANDS = {
         help="list the networks that have names, with their inputs and sizes",
         do="fedloom.cli.list_models:show",
         flags=_models,
+    ),
+    "explain": Command(
+        help="what an error or a warning means, by its code, and how to mend it",
+        do="fedloom.cli.explain:show",
+        flags=_explain,
     ),
     "completion": Command(
         help="a script that completes commands, flags and values in a shell",

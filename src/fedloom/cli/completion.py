@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Iterator
 
+from fedloom.cli.explain import explanations
 from fedloom.cli.index import INDEX
 from fedloom.cli.parser import parser
 from fedloom.core.entry_points import ANALYSES, offers
@@ -60,6 +61,8 @@ def _completions(parser_: argparse.ArgumentParser) -> list[str]:
     listed = [name for dest in arguments for name in INDEX.get(_LISTS.get(dest, ""), ())]
     if parser_.prog == "fedloom analyse":
         listed += [*INDEX["analyses"], *offers(ANALYSES)]
+    if parser_.prog == "fedloom explain":
+        listed += explanations()
     flags = [flag for action in parser_._actions for flag in action.option_strings if flag.startswith("--")]
     return [*(name for name, _ in _subcommands(parser_)), *listed, *flags]
 

@@ -11,6 +11,7 @@ from contextlib import AbstractContextManager
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from fedloom.cli.argument_parser import way_on
 from fedloom.cli.parser import parser
 from fedloom.core.errors import FedloomError, SettingError, enough_memory, line_of
 from fedloom.core.naming import forbid_imports
@@ -43,11 +44,16 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     printed = set[str]()
 
+    def announce(kind: str, style: str, text: str) -> None:
+        errors.announce(kind, style, text)
+        if way := way_on(text):
+            errors.print(f"{way} tells more", style="dim", highlight=False)
+
     def show(message: Any, *rest: Any, **more: Any) -> None:
         if str(message) in printed:  # every run of a comparison warns again
             return
         printed.add(str(message))
-        errors.announce("warning", "yellow", str(message))
+        announce("warning", "yellow", str(message))
 
     try:
         do = _load_function(args.do)
@@ -69,7 +75,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             from fedloom.cli.options import in_flags
 
             said = in_flags(said, args)
-        errors.announce("error", "red", said + (f" ({line})" if (line := line_of(error)) else ""))
+        announce("error", "red", said + (f" ({line})" if (line := line_of(error)) else ""))
         return 2
 
 

@@ -66,7 +66,7 @@ def compare(args: argparse.Namespace, console: Terminal) -> int:
     if leaves_out := args.command == "compare" and args.leave_one_site_out:
         runs = without_each_site(runs, federations)
     if args.resume and args.out is None:
-        raise SettingError("--resume continues the runs of a directory: name it with --out DIR")
+        raise SettingError("--resume continues the runs of a directory: name it with --out DIR [FL-RUN-010]")
     computes = args.script is None and only_computes(selected[0].run.engine)
     if args.out is not None and not args.resume and not computes:
         for place in runs:

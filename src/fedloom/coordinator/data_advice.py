@@ -116,7 +116,7 @@ def _check_labels(federation: Federation, task: Task, headline: str) -> None:
     if len(seen) == 1:
         _warn(
             f"all training examples have label {_named(federation, seen)}: every model learns to say so; "
-            "give examples of two classes"
+            "give examples of two classes [FL-DATA-015]"
         )
         return
     rare, share = rare_classes(counts), float(counts.max() / max(1, counts.sum()))
@@ -125,7 +125,7 @@ def _check_labels(federation: Federation, task: Task, headline: str) -> None:
         _warn(
             f"accuracy says little where one class has most examples, got {share:.1%} of those that train in class "
             f"{most}, so that a model which always says so is right that often, and accuracy compares methods and "
-            f"chooses rounds: {_other_headline(len(seen))}, and look at class_accuracy (docs/tables.md, Rare classes)"
+            f"chooses rounds: {_other_headline(len(seen))}, and look at class_accuracy [FL-DATA-018]"
         )
     if len(rare):
         shares = some_of((f"{_named(federation, [c])} ({counts[c] / counts.sum():.2%})" for c in rare), 8)
@@ -141,7 +141,7 @@ def _check_labels(federation: Federation, task: Task, headline: str) -> None:
             _warn(
                 f"no client has training examples of class {_named(federation, np.unique(tested[unseen]))}, which "
                 f"{unseen.sum():,} of the {len(tested):,} test examples have, and no model can learn: number the "
-                "labels of both alike, or leave these examples out"
+                "labels of both alike, or leave these examples out [FL-DATA-017]"
             )
 
 
@@ -239,7 +239,7 @@ def _wants_scale(model: Model, train: Examples, task: Task, dtype: torch.dtype) 
                 raise SettingError(
                     f"token ids must reach the embedding of {model.name} as they are stored, got {stored.dtype} ids "
                     f"that are normalised ({stored.max():g} becomes {inputs.max():g}): call "
-                    "from_arrays(x, y, normalise=fedloom.data.Tokens())"
+                    "from_arrays(x, y, normalise=fedloom.data.Tokens()) [FL-DATA-019]"
                 )
             return False
     if not watch.calls:
@@ -282,7 +282,7 @@ def _check_scales(train: Examples) -> None:
             remedy = "(from_arrays(x, y, normalise=fedloom.data.Normalise(mean, std)), by channel)"
         _warn(
             f"features of sizes far from 1 are hardly learnt, got {what} {some_of(large, 5, say=said)}: standardise "
-            f"them {remedy}"
+            f"them {remedy} [FL-DATA-016]"
         )
 
 

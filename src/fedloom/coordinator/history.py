@@ -186,8 +186,9 @@ class History:
     def _unmeasured(self, name: str) -> SettingError:
         """Return the error that a number was never measured; it names those that were."""
         known = sorted({key for row in self.rows() for key, value in row.items() if value is not None})
+        there = ", ".join(known) or "nothing"
         return SettingError(
-            f"no round has measured {name!r}{did_you_mean(name, known)}; measured: {', '.join(known) or 'nothing'}"
+            f"no round has measured {name!r}{did_you_mean(name, known)}; measured: {there} [FL-TASK-007]"
         )
 
     def newest_accuracy(self) -> str:

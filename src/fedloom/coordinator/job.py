@@ -336,7 +336,7 @@ def _check_watchers(**watchers: object) -> None:
     for name, given in watchers.items():
         if given is not None and not callable(given):
             raise SettingError(
-                f"{name} must be a function of the history, got {describe(given)}: pass one that calls all of them"
+                f"{name} must be a function of the history, got {describe(given)}: pass one that calls all [FL-RUN-004]"
             )
 
 

@@ -73,7 +73,7 @@ class Plan:
         if settings.cohort_size > (there := federation.num_clients):
             raise SettingError(
                 f"cohort_size = {settings.cohort_size} is larger than the federation of {there} clients; "
-                f"set cohort_size <= {there} (--cohort {there} asks all of them)"
+                f"set cohort_size <= {there} (--cohort {there} asks all of them) [FL-RUN-002]"
             )
         if self.attack is not None:
             self.attack.check(federation)
@@ -169,18 +169,16 @@ def _check_kinds(job: Plan) -> None:
         "algorithm": (Algorithm, "an algorithm such as fedloom.FedAvg()"),
         "federation": (Federation, "a federation: fedloom.federate(examples, fedloom.iid(examples.y, 10, seed=0))"),
         "settings": (RunSettings, "fedloom.RunSettings(rounds=30, ...)"),
+        "attack": (Attack, "fedloom.Scale(-1, share=0.2)"),
+        "new": (NewClients, "fedloom.NewClients(5)"),
     }
     for name, (kind, what) in wanted.items():
-        if not isinstance(given := getattr(job, name), kind):
+        if not isinstance(given := getattr(job, name), kind) and (given is not None or name not in ("attack", "new")):
             called = isinstance(given, type) and issubclass(given, kind)
             remedy = f"make one, {given.__name__}()" if called else f"pass {what}"
-            raise SettingError(f"{name} must be a fedloom.{kind.__name__}, got {describe(given)}: {remedy}")
-    if job.attack is not None and not isinstance(job.attack, Attack):
-        raise SettingError(
-            f"attack must be a fedloom.Attack, got {describe(job.attack)}: pass fedloom.Scale(-1, share=0.2)"
-        )
-    if job.new is not None and not isinstance(job.new, NewClients):
-        raise SettingError(f"new must be a fedloom.NewClients, got {describe(job.new)}: pass fedloom.NewClients(5)")
+            raise SettingError(
+                f"{name} must be a fedloom.{kind.__name__}, got {describe(given)}: {remedy} [FL-RUN-001]"
+            )
 
 
 def describe(value: object) -> str:
@@ -209,6 +207,6 @@ def model_of(given: Model | nn.Module | Callable[[], nn.Module], name: str | Non
     if not callable(given):
         raise SettingError(
             f"model must be a module or a function that makes one, got {describe(given)}: pass lambda: "
-            "fedloom.models.build('mlp', examples.shape, examples.num_classes), or a module of your own"
+            "fedloom.models.build('mlp', examples.shape, examples.num_classes), or a module of your own [FL-MODEL-002]"
         )
     return Model(given, name=name)

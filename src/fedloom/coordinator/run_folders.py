@@ -23,7 +23,7 @@ def runs_below(directory: str | os.PathLike[str], *, begun: bool = False) -> lis
     """
     directory = files.path_of(directory)
     if not directory.is_dir():
-        raise SettingError(f"{directory} is no folder; name one that holds runs")
+        raise SettingError(f"{directory} is no folder; name one that holds runs [FL-RUN-011]")
     folders = []
     for folder, below, here in files.walk(directory):
         if "metrics.jsonl" in here or (begun and {"manifest.json", "settings.json"} <= set(here)):
@@ -58,5 +58,5 @@ def check_free(directory: str | os.PathLike[str], *, several: bool = False) -> N
     if below and not several:
         raise SettingError(
             f"{folder} holds several runs ({some_of(below, 3)}), and one beside them "
-            "would be lost among these; choose another directory, or go on with one of them"
+            "would be lost among these; choose another directory, or go on with one of them [FL-RUN-009]"
         )

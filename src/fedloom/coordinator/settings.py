@@ -234,10 +234,10 @@ class RunSettings(StrictSettings):
         low, high = (at if end is None else end for at, end in zip((-math.inf, math.inf), measure.range, strict=True))
         if self.target is not None and not low <= self.target <= high:
             what = {"%": "a share", "points": "a difference of shares"}.get(measure.unit, "a number")
-            share = f": write {self.target / 100:g} for {self.target:g} %"
+            percent = measure.unit == "%" and 1 < self.target <= 100
+            share = f": write {self.target / 100:g} for {self.target:g} %" * percent
             raise SettingError(
-                f"target of {measure.name} is {what} in [{low:g}, {high:g}], got {self.target:g}"
-                + share * (measure.unit == "%" and 1 < self.target <= 100)
+                f"target of {measure.name} is {what} in [{low:g}, {high:g}], got {self.target:g}{share} [FL-RUN-003]"
             )
 
     def reason_to_stop(self, values: list[float], measure: Measure) -> str | None:

@@ -17,7 +17,7 @@ def check_targets(federation: Federation, task: Task) -> None:
     if kind == "classes" and y.is_floating_point():
         raise SettingError(
             f"targets of the task {name} are class numbers (integers), got {given}: take a task for numbers (--task "
-            "regression) or for several labels (--task multi_label), or read classes (?label=COLUMN)"
+            "regression) or for several labels (--task multi_label), or read classes (?label=COLUMN) [FL-TASK-003]"
         )
     if (kind == "pixels") != federation.train.has_pixels:
         remedy = (
@@ -56,7 +56,7 @@ def check_targets(federation: Federation, task: Task) -> None:
         raise SettingError(
             f"targets of the task {name} are floating point numbers, got class numbers, {given}: read the column as a "
             "number (?target=COLUMN, or from_arrays(x, y.astype(numpy.float32))), or take a task for classes (--task "
-            "classification)"
+            "classification) [FL-TASK-004]"
         )
     for part in ("train", "test", "public"):
         examples = getattr(federation, part)

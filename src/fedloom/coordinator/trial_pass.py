@@ -123,7 +123,7 @@ def try_model(model: Model, job: Plan) -> Tried:
         raise SettingError(
             f"model {model.name} and task {type(task).__name__} do not take the data, {shape} in {train.num_classes} "
             f"classes: {how}{type(error).__name__}: {error}; a model maps a batch of such examples to logits "
-            f"(N, {train.num_classes}){_outputs(model, weights, chosen)}"
+            f"(N, {train.num_classes}){_outputs(model, weights, chosen)} [FL-MODEL-003]"
         ) from error
     _check_places(model, task, train, logits)
     job.algorithm.requires.check_logits(type(job.algorithm).__name__, model.name, logits[0].numel())

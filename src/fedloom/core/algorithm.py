@@ -63,7 +63,7 @@ class Algorithm(StrictSettings, ABC, Generic[V, S]):
             setting = ", ".join(f"{name} = {value}" for name, value in self.neutral.items())
             apart = isinstance(self.neutral, GlobalOnly)
             but = " but for the models by which clients are evaluated" if apart else ""
-            warn(f"{type(self).__name__} with {setting} is FedAvg{but}", SettingWarning)
+            warn(f"{type(self).__name__} with {setting} is FedAvg{but} [FL-METHOD-011]", SettingWarning)
 
     @property
     def personalises(self) -> bool:

@@ -51,8 +51,8 @@ class StrictSettings:
     def __new__(cls, *values: Any, **given: Any) -> Self:
         known = _settings(cls)  # type: ignore[arg-type]
         if known is not None and (unknown := [name for name in given if name not in known]):
-            close = did_you_mean(unknown[0], known)
-            raise SettingError(f"{cls.__name__} has no setting {unknown[0]!r}{close}; it has {', '.join(known)}")
+            its = f"{unknown[0]!r}{did_you_mean(unknown[0], known)}"
+            raise SettingError(f"{cls.__name__} has no setting {its}; it has {', '.join(known)} [FL-METHOD-004]")
         return super().__new__(cls)
 
 
@@ -142,7 +142,7 @@ def read(value: Any, kind: Any, name: str, text: bool = False) -> Any:
         remedy = _REMEDIES.get(rule, "") if text else ""
         if remedy and "," in str(value) and "-" not in name and " " not in name:
             remedy += f"; several values are tried by a sweep, fedloom sweep --over {name}={value}"
-        raise SettingError(f"{name} must be {rule}, got {error.errors()[0]['input']!r}{remedy}") from None
+        raise SettingError(f"{name} must be {rule}, got {error.errors()[0]['input']!r}{remedy} [FL-RUN-008]") from None
 
 
 def part_types(kind: Any, count: int) -> tuple[Any, ...]:

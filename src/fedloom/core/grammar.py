@@ -104,7 +104,7 @@ def find(noun: str, text: str, known: Mapping[str, N], before: str = "", behind:
         return known[name]
     forms = ", ".join(filter(None, [before, *(one.form for one in known.values()), behind]))
     words = [*filter(None, [before]), *known]
-    raise SettingError(f"unknown {noun} {text!r}{did_you_mean(name, words)}; there are {forms}")
+    raise SettingError(f"unknown {noun} {text!r}{did_you_mean(name, words)}; there are {forms} [FL-RUN-005]")
 
 
 def make_named(noun: str, text: str, known: Mapping[str, Named], before: str = "", **more: Any) -> Any:

@@ -66,7 +66,7 @@ class Local(StrictSettings):
         if not isinstance(self.optimiser, Optimiser):
             raise SettingError(
                 "optimiser must be one of fedloom's, such as SGD(lr=0.01, momentum=0.9) or Adam(lr=0.001), or derived "
-                f"from fedloom.Optimiser, got {_optimiser_said(self.optimiser)}"
+                f"from fedloom.Optimiser, got {_optimiser_said(self.optimiser)} [FL-METHOD-001]"
             )
         check_choices(self)
 

@@ -47,7 +47,7 @@ def by_python_name(text: str, what: str) -> Any:
     if module.endswith(".py"):
         raise SettingError(
             f"{what} is module:name, without .py and with dots for slashes, got {text!r}: write "
-            f"{module[:-3].strip('./').replace('/', '.')}:{name}"
+            f"{module[:-3].strip('./').replace('/', '.')}:{name} [FL-METHOD-010]"
         )
     if not is_python_name(text):
         raise SettingError(f"{what} is module:name, one name of one module, got {text!r}: write as in own:Method")

@@ -50,7 +50,7 @@ class NetworkTensors:
             if missing := missing_arguments(build):
                 raise SettingError(
                     f"a class or function as model must make it without arguments, got {called(build)}, which needs "
-                    f"{', '.join(missing)}: pass lambda: {called(build)}(...), or name a function that returns one"
+                    f"{', '.join(missing)}: pass lambda: {called(build)}(...), or name a function for it [FL-MODEL-001]"
                 )
             self._build, module = build, seeded(build, 0)
             _check_made(module, name or type(module).__name__)

@@ -21,7 +21,7 @@ from fedloom.core.random import uniform
 
 UNGOVERNED = (
     "{} draws random numbers inside the model, which no seed of a client governs. "
-    "Use nn.Dropout, nn.Dropout1d/2d/3d, or set that layer's dropout to 0"
+    "Use nn.Dropout, nn.Dropout1d/2d/3d, or set that layer's dropout to 0 [FL-MODEL-004]"
 )
 _CHANNEL_DROPOUTS = {F.dropout1d, F.dropout2d, F.dropout3d}
 _DRAWS = {

@@ -80,7 +80,7 @@ class Requires:
         if self.targets and kind not in self.targets:
             raise SettingError(
                 f"{name} compares the probabilities of classes, and targets of the task {type(task).__name__} are "
-                f"{kind}: take an algorithm that needs only a loss, such as FedAvg, or a task for classes"
+                f"{kind}: take a method that needs only a loss, such as FedAvg, or a task for classes [FL-METHOD-012]"
             )
         self.check_public(name, there=federation.public is not None)
         if self.validation and (federation.local_val is None or not len(federation.local_val.indices)):
@@ -94,7 +94,7 @@ class Requires:
         if self.public and not there:
             raise SettingError(
                 f"{name} needs public examples, got none: take some out with data.public (--public 500), name other "
-                "data with data.public_source, or give federate(..., public=examples)"
+                "data with data.public_source, or give federate(..., public=examples) [FL-METHOD-003]"
             )
 
     def check_logits(self, name: str, model: str, count: int) -> None:
@@ -109,7 +109,7 @@ class Requires:
             raise SettingError(
                 f"{name} compares what models say of an example in at least {self.logits} logits, and model {model} "
                 f"has {count}: with fewer the term is constant and nothing is learnt from it; take a network with a "
-                "logit for each of more classes and a task for it, or an algorithm that compares none, such as FedAvg"
+                "logit for each of more classes and a task for it, or an algorithm that compares none [FL-METHOD-002]"
             )
 
 

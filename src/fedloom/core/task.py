@@ -133,7 +133,7 @@ def require_task(task: object, name: str = "task") -> None:
         remedy = f", which lacks {' and '.join(lacks)}" if lacks else f": write {getattr(task, '__name__', task)}()"
         raise SettingError(
             f"{name} must be an object with the methods loss(logits, batch) and correct(logits, y), such as "
-            f"fedloom.Classification() for cross-entropy, got {task!r}{remedy}"
+            f"fedloom.Classification() for cross-entropy, got {task!r}{remedy} [FL-TASK-001]"
         )
 
 
@@ -202,5 +202,5 @@ def check_padding(task: Task, logits: Tensor, x: Tensor, y: Tensor) -> None:
         raise SettingError(
             f"task {type(task).__name__} counts rows of padding: its loss must be a mean over the real rows, got "
             f"{float(plain):.4g} of {len(y)} of them and {float(padded):.4g} with padding behind; write "
-            "batch.mean(F.cross_entropy(logits, batch.y, reduction='none')) or the like"
+            "batch.mean(F.cross_entropy(logits, batch.y, reduction='none')) or the like [FL-TASK-002]"
         )

@@ -132,7 +132,7 @@ def chosen_measures(task: Any, names: Sequence[str] = (), main: str = "") -> tup
         if name not in known:
             raise SettingError(
                 f"measures are some of those of the task {type(task).__name__}, {', '.join(known)}, got {name!r}"
-                f"{did_you_mean(name, known)}"
+                f"{did_you_mean(name, known)} [FL-TASK-005]"
             )
     first, chooses = next(iter(known)), getattr(task, "chosen_by", None)
     return tuple(dict.fromkeys([main or first, first, *([chooses] if chooses else []), *names]))

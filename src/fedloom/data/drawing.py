@@ -19,7 +19,7 @@ def starts(sizes: IntArray) -> IntArray:
 
 def whole_labels(labels: npt.ArrayLike | Tensor, num_classes: int | None = None) -> IntArray:
     if hasattr(labels, "y"):
-        raise ValueError(f"labels must be a list of integers, got {type(labels).__name__}: pass its labels, train.y")
+        raise ValueError(f"labels must be a list of integers, got {type(labels).__name__}: pass train.y [FL-DATA-011]")
     array = np.asarray(labels.cpu() if isinstance(labels, Tensor) else labels)
     if array.size and array.dtype.kind == "f" and (array.ndim == 2 or (array != np.round(array)).any()):
         raise ValueError(
@@ -53,7 +53,7 @@ def check_clients(num_clients: int, num_examples: int) -> None:
     if not 1 <= num_clients <= num_examples:
         raise ValueError(
             f"num_clients must be in 1..{num_examples}, the number of examples, got {num_clients}: "
-            "use fewer clients or more data"
+            "use fewer clients or more data [FL-DATA-010]"
         )
 
 

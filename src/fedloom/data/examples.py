@@ -79,7 +79,7 @@ class Examples:
         # the extremes tell of NaN and infinity without a second copy of the data
         if self.x.is_floating_point() and self.x.numel() and not all(torch.isfinite(m) for m in self.x.aminmax()):
             bad = int((~torch.isfinite(self.x).flatten(1).all(dim=1)).sum())
-            raise ValueError(f"x must be finite, got {bad} examples with NaN or infinity: remove or impute them")
+            raise ValueError(f"x must be finite, got {bad} examples with NaN or inf: impute or drop them [FL-DATA-008]")
         if self.num_classes < 1:
             raise ValueError(f"num_classes must be at least 1, got {self.num_classes}: count the classes of y")
         if self.groups is not None and (self.groups.dtype != np.int64 or self.groups.shape != (len(self.x),)):
@@ -111,7 +111,7 @@ class Examples:
         if len(self.y) and (int(self.y.min()) < 0 or int(self.y.max()) >= self.num_classes):
             raise ValueError(
                 f"class labels must be in 0..{self.num_classes - 1} for num_classes={self.num_classes}, got "
-                f"{int(self.y.min())}..{int(self.y.max())}: renumber them from 0, or raise num_classes"
+                f"{int(self.y.min())}..{int(self.y.max())}: renumber them from 0, or raise num_classes [FL-DATA-007]"
             )
 
     def _check_type(self) -> None:
@@ -134,7 +134,7 @@ class Examples:
             row = int((x.flatten(1) < 0).any(1).nonzero()[0])
             raise ValueError(
                 f"token ids are 0 or more, got {int(x.min())} in example {row}: number tokens from 0, and fill shorter "
-                f"sequences with the id of padding, Tokens(padding={self.normalise.padding})"
+                f"sequences with the id of padding, Tokens(padding={self.normalise.padding}) [FL-DATA-009]"
             )
 
         padding = self.normalise.padding if isinstance(self.normalise, Tokens) else None

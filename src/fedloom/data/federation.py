@@ -384,9 +384,9 @@ def _check_kinds(train: object, partition: object, test: object, public: object)
                 remedy = "make them with fedloom.from_arrays(x, y)"
             else:
                 remedy = "make them with fedloom.from_torch(dataset), fedloom.from_arrays(x, y) or fedloom.from_frame"
-            raise ValueError(f"{name} must be fedloom.Examples, got {type(given).__name__}: {remedy}")
+            raise ValueError(f"{name} must be fedloom.Examples, got {type(given).__name__}: {remedy} [FL-DATA-001]")
     if not isinstance(partition, Partition):
         raise ValueError(
             f"partition must be a fedloom.Partition, got {type(partition).__name__}: make one with "
-            "fedloom.iid(train.y, 10, seed=0), or of lists of rows with fedloom.Partition.from_lists(lists)"
+            "fedloom.iid(train.y, 10, seed=0), or of lists with fedloom.Partition.from_lists(lists) [FL-DATA-003]"
         )

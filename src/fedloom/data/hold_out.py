@@ -64,7 +64,7 @@ def split(
 def sizes_held_out(sizes: IntArray, test_fraction: float, seed: int) -> IntArray:
     """Return how many examples each client gives up to a split, never its last one."""
     if not 0 <= test_fraction < 1:
-        raise ValueError(f"test_fraction must be in [0, 1), got {test_fraction}: 0.2 holds out one example in five")
+        raise ValueError(f"test_fraction must be in [0, 1), got {test_fraction}: 0.2 holds out a fifth [FL-DATA-014]")
     check_seed(seed)
     rounded: IntArray = np.floor(test_fraction * sizes + 0.5).astype(np.int64)
     return np.maximum(np.minimum(rounded, sizes - 1), 0)

@@ -89,7 +89,7 @@ def from_arrays(
                 raise ValueError(
                     f"labels without num_classes must be 0..C-1, each with an example, got {gap}: give num_classes if "
                     "the others are meant, mend a label that is wrong, or renumber the labels with "
-                    "numpy.unique(y, return_inverse=True)[1]"
+                    "numpy.unique(y, return_inverse=True)[1] [FL-DATA-006]"
                 )
         else:
             raise ValueError("num_classes is needed when there are no labels to count, got none: give num_classes")
@@ -178,12 +178,12 @@ def _tensor(values: npt.NDArray[np.generic] | Tensor) -> Tensor:
         remedy = {"DataFrame": "use fedloom.from_frame", "list": "numpy.array(values, numpy.float32) makes one"}
         raise ValueError(
             f"x and y must be NumPy arrays or tensors, got {(kind := type(values).__name__)}: "
-            + remedy.get(kind, "convert it, or use fedloom.from_torch for a data set of PyTorch")
+            f"{remedy.get(kind, 'convert it, or use fedloom.from_torch for a data set of PyTorch')} [FL-DATA-004]"
         )
     if values.dtype.kind in "US":
         raise ValueError(
             f"arrays must hold real numbers of at most 64 bits, got text such as {str(values.flat[0])!r}: convert with "
-            "astype; labels by names, y = numpy.unique(y, return_inverse=True), and classes=names"
+            "astype; labels by names, y = numpy.unique(y, return_inverse=True), and classes=names [FL-DATA-005]"
         )
     if values.dtype.kind not in "biuf" or values.dtype.itemsize > 8:
         raise ValueError(f"arrays must hold real numbers of at most 64 bits, got {values.dtype}: convert with astype")

@@ -224,7 +224,7 @@ def shards(
             f"shards_per_client * num_clients must be a multiple of the number of classes, {num_classes}, got "
             f"{shards_per_client} * {num_clients} = {total}: use num_clients = "
             f"{_nearest(num_clients, shards_per_client, num_classes)} or shards_per_client = "
-            f"{_nearest(shards_per_client, num_clients, num_classes)}"
+            f"{_nearest(shards_per_client, num_clients, num_classes)} [FL-DATA-012]"
         )
     per_class = total // num_classes
     smallest = int(np.bincount(classes, minlength=num_classes).argmin())
@@ -281,7 +281,7 @@ def dirichlet(
     classes = whole_labels(labels)
     check_clients(num_clients, len(classes))
     if not (alpha > 0 and math.isfinite(alpha)):
-        raise ValueError(f"alpha must be finite and greater than 0, got {alpha}: 0.1 is strong skew, 100 nearly none")
+        raise ValueError(f"alpha must be finite and above 0, got {alpha}: 0.1 is strong skew, 100 weak [FL-DATA-013]")
     if min_size < 0 or min_size * num_clients > len(classes):
         raise ValueError(
             f"min_size must be in 0..{len(classes) // num_clients}, the mean size of {num_clients} clients with "

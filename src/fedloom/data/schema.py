@@ -81,7 +81,7 @@ class Schema:
         remedies += [f"leave out what is no feature: ?drop={','.join(extra[:SHOWN])}"] * bool(extra)
         return (
             f"columns must have the names {_quoted(other.columns)}, in any order, got "
-            f"{_besides(self.columns, other.columns, may_have_more)} {self.where}: " + "; ".join(remedies)
+            f"{_besides(self.columns, other.columns, may_have_more)} {self.where}: {'; '.join(remedies)} [FL-TABLE-003]"
         )
 
 

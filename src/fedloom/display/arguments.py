@@ -32,7 +32,7 @@ def _place(text: str, what: str) -> str:
 def count(text: str) -> int:
     """Return a number of at least 1 that a person has typed."""
     if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"is a number of at least 1, got {text!r}")
+        raise argparse.ArgumentTypeError(f"is a number of at least 1, got {text!r} [FL-CLI-003]")
     return int(text)
 
 

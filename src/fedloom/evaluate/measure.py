@@ -118,6 +118,6 @@ def monitored(name: str, measures: Mapping[str, Measure]) -> Measure:
     if name not in known:
         raise SettingError(
             f"monitor must be one of the measures of this task, {', '.join(known)}, got {name!r}"
-            f"{did_you_mean(name, known)}: choose one of them, or compute it too (--measures)"
+            f"{did_you_mean(name, known)}: choose one of them, or compute it too (--measures) [FL-TASK-006]"
         )
     return measures[name]

@@ -69,9 +69,8 @@ def with_parts(whole: P, owner: str, given: Mapping[str, Any]) -> P:
         if part not in known:
             which = f" with the optimiser {word_of(optimiser)}" if isinstance(optimiser, Optimiser) else ""
             there = [*own, *known]
-            raise SettingError(
-                f"{owner} has no setting {part!r}{which}{did_you_mean(part, there)}; it has {', '.join(there)}"
-            )
+            said = f"{owner} has no setting {part!r}{which}{did_you_mean(part, there)}"
+            raise SettingError(f"{said}; it has {', '.join(there)} [FL-RUN-006]")
         inner[part] = coerce(given[part], known[part], f"{owner}.{part}")
     if inner and isinstance(optimiser, Optimiser):
         values["optimiser"] = _optimiser(optimiser, f"{owner}.optimiser", inner)

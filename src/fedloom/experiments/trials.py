@@ -125,7 +125,7 @@ class Sweep:
             if self.measure.tunable == "local_val" and not trial.experiment.data.val_fraction:
                 raise SettingError(
                     f"{self.by} is measured on validation examples, and data.val_fraction is 0: hold some out with "
-                    "data.val_fraction (--val-fraction 0.2)"
+                    "data.val_fraction (--val-fraction 0.2) [FL-RUN-012]"
                 )
         if self.measure.tunable in ("test", "local_test"):
             warn(

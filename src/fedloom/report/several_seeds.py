@@ -104,7 +104,8 @@ def summary(
         against = next((old for old, new in (names or {}).items() if new == against and old in labels), against)
     if against is not None and against not in labels:
         raise SettingError(
-            f"against must be one of the methods {', '.join(labels)}, got {against!r}{did_you_mean(against, labels)}"
+            f"against must be one of the methods {', '.join(labels)}, got {against!r}"
+            f"{did_you_mean(against, labels)} [FL-RUN-013]"
         )
     if reading not in WAYS:
         raise SettingError(f"reading must be one of {', '.join(WAYS)}, got {reading!r}{did_you_mean(reading, WAYS)}")

@@ -61,7 +61,7 @@ def from_torch(
     if not hasattr(dataset, "__len__") or not hasattr(dataset, "__getitem__"):
         raise ValueError(
             f"dataset must be map-style, with __len__ and __getitem__, got {type(dataset).__name__}: "
-            "collect an iterable data set into a list of pairs first"
+            "collect an iterable data set into a list of pairs first [FL-DATA-002]"
         )
     pairs = (_pair(i, dataset[i]) for i in range(len(dataset)))
     x, y = _collect(pairs, len(dataset))

@@ -42,7 +42,7 @@ def find_files(name: str, places: Sequence[tuple[Path, Sequence[Sequence[str]]]]
     spelt = " (also as .gz, or with .idx for -idx)" if places[0][1][0][-1].endswith(".gz") else ""
     raise ValueError(
         f"{name} needs all its files in one folder, got none that has them all; missing are{spelt} {missing}: "
-        "put the published files there (nothing is downloaded), or give the folder that holds them"
+        "put the published files there (nothing is downloaded), or give the folder that holds them [FL-DATA-021]"
     )
 
 

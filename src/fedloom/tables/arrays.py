@@ -257,7 +257,7 @@ def read_arrays(path: Path, names: Sequence[str]) -> dict[str, npt.NDArray[Any]]
                     remedy += f"; clients as PFLlib writes them are read as pfllib:{path.absolute().parent.parent}"
                 raise FormatError(
                     f"{path} must hold {', '.join(names)}; {', '.join(missing)} is missing among "
-                    f"{', '.join(there)[:100] or 'nothing'}: {remedy}"
+                    f"{', '.join(there)[:100] or 'nothing'}: {remedy} [FL-DATA-024]"
                 )
             found, used = dict[str, npt.NDArray[Any]](), 0
             for name in names:

@@ -59,7 +59,7 @@ class NoColumnError(FormatError):
         self.rule += " (data in line 1, without a line of names before it?)" if _look_like_data(header) else ""
         unsaid = "label" in columns  # what `read_csv` takes where nobody says another
         remedy = "say which one is the label (label=NAME)" if unsaid else "name columns as the first line does"
-        super().__init__(f"{self.rule}: {remedy}")
+        super().__init__(f"{self.rule}: {remedy} [FL-TABLE-002]")
 
 
 def check_header(path: Path, header: Sequence[str], others: Sequence[str], features: Sequence[str]) -> None:
@@ -157,7 +157,8 @@ def check_columns(path: Path, read: Columns, prepared: bool, bad: Mapping[str, s
             "name those that hold categories (categories=NAME)",
         ]
     remedies += ["make numbers of dates, such as days since the first (pandas, then fedloom.from_frame)"] * dates
-    refuse(path, rule, listed, ", ".join([*remedies, "mend them"]) + f", or leave them out: drop={','.join(found)}")
+    remedy = ", ".join([*remedies, "mend them"])
+    refuse(path, rule, listed, f"{remedy}, or leave them out: drop={','.join(found)} [FL-TABLE-001]")
 
 
 def same_word(word: str) -> str:

@@ -248,14 +248,14 @@ class Preparation:
                 raise ValueError(
                     f"column {name!r} must hold numbers, or text without marks, since marks part thousands in the "
                     f"table that was trained on ({shown}), got {marked[0]!r}: read it by pandas with the same marks, "
-                    "decimal=',', thousands='.' or the other way round"
+                    "decimal=',', thousands='.' or the other way round [FL-TABLE-004]"
                 )
             if seen.dtype.kind == "f":
                 columns[name] = pd.to_numeric(given, errors="coerce").astype(np.float64)
                 if (words := columns[name].isna() & given.notna()).any():
                     raise ValueError(
                         f"column {name!r} must hold numbers, as in the table that was trained on, got "
-                        f"{given[words.idxmax()]!r}: read it with decimal=',', thousands='.' or na_values=[...]"
+                        f"{given[words.idxmax()]!r}: decimal=',', thousands='.' or na_values=[...] [FL-TABLE-005]"
                     )
             else:
                 cells = [np.nan if gap else spelt(v) for v, gap in zip(given, given.isna(), strict=True)]

@@ -59,7 +59,7 @@ class Roles:
                 f"text={text}: leave one of them out"
             )
         if (twice := first_repeated([*made.named, *made.drop, *made.categories])) is not None:
-            raise ValueError(f"a column has one role, got {twice!r} in several of {_FORM}: name it once")
+            raise ValueError(f"a column has one role, got {twice!r} in several of {_FORM}: name it once [FL-TABLE-008]")
         return made
 
     @property

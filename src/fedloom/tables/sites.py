@@ -92,7 +92,8 @@ def read_sites(files: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
         sites[name] = Site.of(read, bad, roles)
     differences.compare(sites, roles)
     if differences.found:
-        refuse(place, "sites must have the same columns, written alike", differences.text(), differences.remedy())
+        remedy = f"{differences.remedy()} [FL-TABLE-007]"
+        refuse(place, "sites must have the same columns, written alike", differences.text(), remedy)
     if differences.noted:
         warnings.warn(f"{place}: {differences.warning()}", stacklevel=2)
     said: dict[str, Any] = {"files": len(paths), "dropped": list(roles.drop)} | dictionary.facts

@@ -58,7 +58,8 @@ def take_targets(path: Path, read: Columns, names: Sequence[str], bad: dict[str,
                 remedies["use another unit"] = None
             columns.append(values)
     if found:
-        refuse(path, "targets must be a number in every row", "; ".join(found.values()), " and ".join(remedies))
+        remedy = f"{' and '.join(remedies)} [FL-TABLE-006]"
+        refuse(path, "targets must be a number in every row", "; ".join(found.values()), remedy)
     _warn(path, dict(zip(names, columns, strict=True)), read.numbers)
     y = np.stack(columns, axis=1).astype(np.float32)
     return y[:, 0] if len(names) == 1 else y

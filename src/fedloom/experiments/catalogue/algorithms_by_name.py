@@ -43,7 +43,7 @@ def kind(name: str) -> type[Algorithm[Any, Any]]:
     if plain(name) in _NOT_HERE:
         raise SettingError(
             f"an algorithm is one that `fedloom algorithms` lists or your own as module:Class, got {name!r}, which is "
-            "not built in: docs/algorithms.md says how to write it"
+            "not built in: docs/algorithms.md says how to write it [FL-METHOD-007]"
         )
     if "," in name:
         raise SettingError(
@@ -51,11 +51,13 @@ def kind(name: str) -> type[Algorithm[Any, Any]]:
             f"{' '.join(name.split(','))}"
         )
     if name.endswith((".toml", ".json")):
-        raise SettingError(f"an algorithm is one that `fedloom algorithms` lists, got {name!r}: --settings {name}")
+        raise SettingError(
+            f"an algorithm is one that `fedloom algorithms` lists, got {name!r}: --settings {name} [FL-METHOD-008]"
+        )
     if ":" not in name:
         raise SettingError(
             f"unknown algorithm {name!r}{did_you_mean(name, ALGORITHMS)}; there are {', '.join(ALGORITHMS)}, "
-            "and your own as module:Class"
+            "and your own as module:Class [FL-METHOD-006]"
         )
     found = by_python_name(name, "algorithm")
     if not (isinstance(found, type) and issubclass(found, Algorithm)):
@@ -64,7 +66,7 @@ def kind(name: str) -> type[Algorithm[Any, Any]]:
         raise SettingError(
             f"an algorithm must say what init, a client's work and a round are, got {name!r} without "
             f"{', '.join(lacks)}: write {'it' if len(lacks) == 1 else 'them'}, or derive it from fedloom.FedAvg, which "
-            "has them"
+            "has them [FL-METHOD-009]"
         )
     return found
 
@@ -97,6 +99,7 @@ def algorithm(name: str, local: Local, settings: Mapping[str, Any]) -> Algorithm
             raise SettingError(
                 f"{owner} has no setting {key!r}{meant}; it has {', '.join(known) or 'none'}"
                 + f"; one of this name is in {some_of(elsewhere, 5)}" * bool(elsewhere)
+                + " [FL-METHOD-005]"
             )
         if dataclasses.is_dataclass(whole):
             if not part:

@@ -66,7 +66,7 @@ def data(source: str, *, whole: bool = False) -> Dataset:
             f"data {source!r} must give a fedloom.data.Dataset, or (train, test), got {type(found).__name__}"
         )
     if source in SOURCES:
-        raise SettingError(f"data {source!r} needs the folder with its files: {source}:FOLDER")
+        raise SettingError(f"data {source!r} needs the folder with its files: {source}:FOLDER [FL-DATA-022]")
     for file in [path for path in map(Path, sorted(glob(str(folder)))) if path.is_file()][:1]:
         refuse_other_kinds(file, f"tables and arrays end in {', '.join(_ENDS)}")
         raise SettingError(
@@ -82,12 +82,12 @@ def data(source: str, *, whole: bool = False) -> Dataset:
         raise SettingError(
             f"a folder is read as NAME:FOLDER, where NAME says what is in it, got {source!r}: write images:{source} "
             "for {train,test}/<class>/*.png, or 'images:FOLDER/*' for a folder of each client; `fedloom data sources` "
-            "lists the others; of clients that another library has written: docs/coming-from.md"
+            "lists the others; of clients that another library has written: docs/coming-from.md [FL-DATA-023]"
         )
     raise SettingError(
         f"unknown data {source!r}{did_you_mean(name, SOURCES)}; there are {_named(folder=False)}, original files as "
         f"NAME:FOLDER with one of {_named(folder=True)}, FILE.npz, FILE.npy, FILE.csv, FILE.parquet, sites/*.csv, "
-        "huggingface:NAME, and your own as module:name"
+        "huggingface:NAME, and your own as module:name [FL-DATA-020]"
     )
 
 
@@ -193,7 +193,7 @@ def _table(path: str, written: str | None, whole: bool) -> Dataset:
             raise
         raise SettingError(
             f"{error.rule}: say which column is the label: {path}?label=NAME; what else columns may be is said as "
-            f"{form}"
+            f"{form} [FL-TABLE-009]"
         ) from error
     except ValueError as error:
         if written is not None or not local_path(path).exists():

@@ -109,7 +109,7 @@ def models(names: str, train: Examples) -> dict[str, Callable[[], nn.Module]]:
         else:
             raise SettingError(
                 f"unknown model {name!r}{did_you_mean(name, MODELS)}; there are {', '.join(MODELS)}, "
-                "those of torchvision as torchvision:NAME, and your own as module:name"
+                "those of torchvision as torchvision:NAME, and your own as module:name [FL-MODEL-005]"
             )
     return out
 
