@@ -183,7 +183,7 @@ def beginning(entry: Mapping[str, Any]) -> str:
                 names = [ast.unparse(one) for one in statement.names if (one.asname or one.name).split(".")[0] in used]
                 imports.insert(0, segment.partition("import ")[0] + f"import {', '.join(names)}")
             else:
-                others.insert(0, f"\n{segment}\n" if isinstance(statement, ast.ClassDef) else segment)
+                others.insert(0, f"\n\n{segment}\n\n" if isinstance(statement, ast.ClassDef) else segment)
     return "\n".join([*imports, *([""] * bool(imports and others)), *others]).strip()
 
 

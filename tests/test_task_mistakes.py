@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from fedloom.cli.argument_parser import way_on
 from fedloom.cli.main import main
 from hospitals import SIZES, Row, write_hospitals, write_table
 
@@ -192,7 +193,8 @@ def test_it_is_refused(name: str, said: Callable[[str], Any]) -> None:
     command, *parts = REFUSED[name]
     status, _, err = said(command)
     assert status == 2
-    assert len(err.splitlines()) == 1
+    first, *more = err.splitlines()
+    assert more == [f"{way} tells more" for way in [way_on(first)] if way]
     assert [part for part in parts if part not in err] == [], err
 
 

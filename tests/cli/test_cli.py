@@ -523,7 +523,7 @@ def test_a_partition_refuses_in_words_of_flags(capsys: pytest.CaptureFixture[str
     said = error(capsys, "run", "fedavg", "--clients", "8", "--data", "fashion_mnist_small", "--model", "logistic")
     assert said == (
         "partition shards:S: S * --clients must be a multiple of the number of classes, 10, got 2 * 8 = 16: use "
-        "--clients 5 or 10 or shards:5"
+        "--clients 5 or 10 or shards:5 [FL-DATA-012]"
     )
 
 
@@ -533,7 +533,7 @@ def test_a_setting_of_other_methods_names_them(capsys: pytest.CaptureFixture[str
         "fedavg has no setting 'mu'; it has aggregation, buffers, shared; one of this name is in fedprox, "
     )
     said = error(capsys, "run", "fedavg", "--set", "nothing=0.1")
-    assert said.endswith("it has aggregation, buffers, shared")
+    assert said.endswith("it has aggregation, buffers, shared [FL-METHOD-005]")
 
 
 @pytest.mark.slow
@@ -579,7 +579,7 @@ def test_a_data_file_that_is_not_there(capsys: pytest.CaptureFixture[str], tmp_p
         f"there is no file {path!r}; give the path of a .npz file with x_train, y_train, x_test, y_test"
     )
     assert error(capsys, "run", "fedavg", "--data", "cifar10") == (
-        "data 'cifar10' needs the folder with its files: cifar10:FOLDER"
+        "data 'cifar10' needs the folder with its files: cifar10:FOLDER [FL-DATA-022]"
     )
     assert "unknown data 'cifar' (did you mean 'cifar10'?)" in error(capsys, "run", "fedavg", "--data", "cifar")
 

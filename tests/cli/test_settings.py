@@ -416,7 +416,7 @@ def test_a_table_says_how_its_columns_are_named(capsys: pytest.CaptureFixture[st
     assert said.endswith(
         "; what else columns may be is said as "
         "t.csv?label=y&client=c&split=s&group=g&drop=a,b&categories=d&gaps=none&prepare=standard, or target=y in the "
-        "place of label, or text=t for a column of texts (tokens=words, length=128, most=10000)"
+        "place of label, or text=t for a column of texts (tokens=words, length=128, most=10000) [FL-TABLE-009]"
     )
     few = "--clients 4 --cohort 2 --rounds 1 --partition iid --model logistic"
     assert "t, 40 training and 12 test" in done(capsys, f"run fedavg --data t.csv?label=kind {few}")

@@ -504,14 +504,14 @@ def test_ungoverned_dropout_is_refused_before_the_run(layer: Any, who: str, tmp_
 @pytest.mark.parametrize(
     ("setting", "message"),
     [
-        ({"rounds": 0}, "rounds must be >= 1, got 0"),
-        ({"cohort_size": 0}, "cohort_size must be >= 1, got 0"),
-        ({"eval_every": 0}, "eval_every must be >= 1, got 0"),
-        ({"panel": -1}, "panel must be >= 1, got -1"),
-        ({"threads": 0}, "threads must be >= 1 and <= 4096, got 0"),
-        ({"dtype": "float16"}, "dtype must be one of float32, float64, got 'float16'"),
-        ({"compilation": "jit"}, "compilation must be one of auto, none, trace, compile, got 'jit'"),
-        ({"on_nonfinite": "ignore"}, "on_nonfinite must be one of stop, refuse, got 'ignore'"),
+        ({"rounds": 0}, "rounds must be >= 1, got 0 [FL-RUN-008]"),
+        ({"cohort_size": 0}, "cohort_size must be >= 1, got 0 [FL-RUN-008]"),
+        ({"eval_every": 0}, "eval_every must be >= 1, got 0 [FL-RUN-008]"),
+        ({"panel": -1}, "panel must be >= 1, got -1 [FL-RUN-008]"),
+        ({"threads": 0}, "threads must be >= 1 and <= 4096, got 0 [FL-RUN-008]"),
+        ({"dtype": "float16"}, "dtype must be one of float32, float64, got 'float16' [FL-RUN-008]"),
+        ({"compilation": "jit"}, "compilation must be one of auto, none, trace, compile, got 'jit' [FL-RUN-008]"),
+        ({"on_nonfinite": "ignore"}, "on_nonfinite must be one of stop, refuse, got 'ignore' [FL-RUN-008]"),
         ({"device": "gpu"}, "device must be 'cpu', 'cuda' or 'cuda:0', ..., got 'gpu'"),
     ],
 )
@@ -535,7 +535,8 @@ def test_a_cohort_larger_than_the_federation() -> None:
     with pytest.raises(SettingError) as error:
         run(FedAvg(local=LOCAL), federation(), linear, RunSettings(cohort_size=7))
     assert str(error.value) == (
-        "cohort_size = 7 is larger than the federation of 6 clients; set cohort_size <= 6 (--cohort 6 asks all of them)"
+        "cohort_size = 7 is larger than the federation of 6 clients; set cohort_size <= 6 "
+        "(--cohort 6 asks all of them) [FL-RUN-002]"
     )
 
 

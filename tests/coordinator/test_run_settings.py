@@ -41,7 +41,7 @@ MEASURES = measures_for(Classification().measures[0])
 def test_settings_of_a_run(settings: dict[str, Any], message: str) -> None:
     with pytest.raises(SettingError) as error:
         RunSettings(**settings)
-    assert str(error.value).endswith(message)
+    assert str(error.value).endswith(f"{message} [FL-RUN-008]")
 
 
 @pytest.mark.parametrize(
@@ -63,7 +63,7 @@ def test_targets_that_can_be_meant_are_accepted(settings: dict[str, Any]) -> Non
 def test_targets_that_cannot_be_meant_are_refused(settings: dict[str, Any], message: str) -> None:
     with pytest.raises(SettingError) as error:
         _job(**settings)
-    assert str(error.value).endswith(message)
+    assert str(error.value).endswith(f"{message} [FL-RUN-003]")
 
 
 def _job(**settings: Any) -> Job:
@@ -101,7 +101,7 @@ def _job(**settings: Any) -> Job:
 def test_settings_of_data_samplers_and_faults(make: Any, message: str) -> None:
     with pytest.raises(SettingError) as error:
         make()
-    assert str(error.value) == message
+    assert str(error.value) == f"{message} [FL-RUN-008]"
 
 
 @pytest.mark.parametrize(

@@ -101,7 +101,7 @@ def test_what_is_wrong_in_training_alone_is_refused_before_there_is_a_run(wrong:
     with pytest.raises(SettingError, match=said) as found:
         tried.run(tmp_path / "run")
     assert str(found.value).startswith("model Net and task ")
-    assert str(found.value).endswith("a model maps a batch of such examples to logits (N, 3)")
+    assert str(found.value).endswith("a model maps a batch of such examples to logits (N, 3) [FL-MODEL-003]")
     assert not (tmp_path / "run").exists()
 
 

@@ -108,7 +108,7 @@ def test_values_of_their_types_are_accepted(settings: dict[str, Any]) -> None:
     ],
 )
 def test_values_of_other_types_are_refused(settings: dict[str, Any], message: str) -> None:
-    with pytest.raises(SettingError, match=f"^{message}$"):
+    with pytest.raises(SettingError, match=rf"^{message} \[FL-RUN-008\]$"):
         check_choices(Typed(**settings))
 
 
@@ -145,7 +145,7 @@ class Bounded:
 def test_bounds_are_part_of_an_annotation(settings: dict[str, Any], message: str) -> None:
     with pytest.raises(SettingError) as error:
         Bounded(**settings)
-    assert str(error.value) == message
+    assert str(error.value) == f"{message} [FL-RUN-008]"
 
 
 def test_values_within_their_bounds_pass() -> None:

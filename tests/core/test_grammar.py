@@ -71,7 +71,7 @@ def test_what_is_refused(text: str, message: str) -> None:
 
 
 def test_what_may_be_named_besides() -> None:
-    with pytest.raises(SettingError, match=r"there are plain, .*, module:name$"):
+    with pytest.raises(SettingError, match=r"there are plain, .*, module:name \[FL-RUN-005\]$"):
         find("thing", "plan", THINGS, behind="module:name")
 
 

@@ -37,7 +37,7 @@ TORCH = "which keeps its state in parameters and so cannot train many clients"
 def test_optimisers_of_others_are_refused(optimiser: Any, said: str) -> None:
     with pytest.raises(SettingError) as error:
         Local(optimiser=optimiser)
-    assert str(error.value) == REMEDY + said
+    assert str(error.value) == f"{REMEDY}{said} [FL-METHOD-001]"
 
 
 @pytest.mark.parametrize(
@@ -62,7 +62,7 @@ def test_optimisers_of_others_are_refused(optimiser: Any, said: str) -> None:
 def test_values_of_other_types_are_refused(make: Any, message: str) -> None:
     with pytest.raises(SettingError) as error:
         make()
-    assert str(error.value) == message
+    assert str(error.value) == f"{message} [FL-RUN-008]"
 
 
 @pytest.mark.parametrize(

@@ -319,7 +319,7 @@ def test_what_cannot_be_divided_is_refused(make: Callable[[], object], message: 
 def test_shards_names_the_nearest_numbers_that_divide() -> None:
     with pytest.raises(ValueError, match=r"number of classes, 4, got 3 \* 7 = 21: use num_clients = 4 or 8 or") as info:
         shards(LABELS, 7, 3, 0)
-    assert str(info.value).endswith("shards_per_client = 4")
+    assert str(info.value).endswith("shards_per_client = 4 [FL-DATA-012]")
     assert shards(LABELS, 8, 3, 0).num_clients == shards(LABELS, 4, 3, 0).num_clients * 2
     assert shards(LABELS, 7, 4, 0).num_clients == 7
 

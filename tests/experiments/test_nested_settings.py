@@ -139,7 +139,7 @@ def test_parts_of_another_optimiser_are_refused() -> None:
         Experiment().with_all({"local.optimiser": "adam", "local.momentum": "0.5"})
     assert str(error.value) == (
         "local has no setting 'momentum' with the optimiser adam; it has epochs, batch_size, optimiser, decay, steps, "
-        "keep_optimiser, lr, clip, clip_value, micro_batch, schedule, betas, eps, weight_decay"
+        "keep_optimiser, lr, clip, clip_value, micro_batch, schedule, betas, eps, weight_decay [FL-RUN-006]"
     )
     with pytest.raises(
         SettingError, match=r"local\.optimiser must be one of sgd, .*, got 'rms' \(did you mean 'rmsprop'\?\)"
@@ -257,9 +257,9 @@ def test_an_optimiser_may_be_a_setting_itself() -> None:
         ),
         (
             {"local.optimiser.lr": "fast"},
-            "local.optimiser.lr must be of type float, got 'fast': write one number, such as 0.1",
+            "local.optimiser.lr must be of type float, got 'fast': write one number, such as 0.1 [FL-RUN-008]",
         ),
-        ({"local.optimiser.lr": "-1"}, "lr must be > 0, got -1.0"),
+        ({"local.optimiser.lr": "-1"}, "lr must be > 0, got -1.0 [FL-RUN-008]"),
         (
             {"fedbe.distill.optimiser.kind": "rmspro"},
             "FedBE.distill.optimiser must be one of sgd, adam, adamw, rmsprop, adagrad, or module:Class of your own, "

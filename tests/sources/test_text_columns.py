@@ -221,9 +221,7 @@ def test_arrays_of_tokens(tmp_path: Path) -> None:
 @pytest.mark.parametrize("fraction", [1.5, 1.0, -0.5, float("nan")])
 def test_the_part_of_token_arrays_that_is_held_out_is_checked(tmp_path: Path, fraction: float) -> None:
     np.save(tmp_path / "a.npy", np.arange(1, 11).reshape(5, 2))
-    with pytest.raises(
-        ValueError, match=r"test_fraction must be in \[0, 1\), got .*: 0.2 holds out one example in five"
-    ):
+    with pytest.raises(ValueError, match=r"test_fraction must be in \[0, 1\), got .*: 0.2 holds out a fifth"):
         read_npy(tmp_path / "a.npy", test_fraction=fraction)
     train, test, *_ = read_npy(tmp_path / "a.npy", test_fraction=0.99)  # one is left to train on
     assert test is not None

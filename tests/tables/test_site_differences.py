@@ -77,7 +77,8 @@ def test_columns_of_a_role_are_at_every_site(tmp_path: Path) -> None:
     files = write(tmp_path, Kiel=KIEL, Ulm=ULM.rename(columns={"ill": "Ill"}))
     for columns in ("shared", "union"):
         with pytest.raises(
-            ValueError, match=r"got no 'ill' in Ulm; .* look like one column, .*: name columns alike in all files$"
+            ValueError,
+            match=r"got no 'ill' in Ulm; .*: name columns alike in all files \[FL-TABLE-007\]$",
         ):
             made(files, columns)
 

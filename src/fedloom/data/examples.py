@@ -79,7 +79,7 @@ class Examples:
         # the extremes tell of NaN and infinity without a second copy of the data
         if self.x.is_floating_point() and self.x.numel() and not all(torch.isfinite(m) for m in self.x.aminmax()):
             bad = int((~torch.isfinite(self.x).flatten(1).all(dim=1)).sum())
-            raise ValueError(f"x must be finite, got {bad} examples with NaN or inf: impute or drop them [FL-DATA-008]")
+            raise ValueError(f"x must be finite, got {bad} examples with NaN or infinity: impute them [FL-DATA-008]")
         if self.num_classes < 1:
             raise ValueError(f"num_classes must be at least 1, got {self.num_classes}: count the classes of y")
         if self.groups is not None and (self.groups.dtype != np.int64 or self.groups.shape != (len(self.x),)):

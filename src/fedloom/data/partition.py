@@ -281,7 +281,7 @@ def dirichlet(
     classes = whole_labels(labels)
     check_clients(num_clients, len(classes))
     if not (alpha > 0 and math.isfinite(alpha)):
-        raise ValueError(f"alpha must be finite and above 0, got {alpha}: 0.1 is strong skew, 100 weak [FL-DATA-013]")
+        raise ValueError(f"alpha must be finite and greater than 0, got {alpha}: 0.1 is strong skew [FL-DATA-013]")
     if min_size < 0 or min_size * num_clients > len(classes):
         raise ValueError(
             f"min_size must be in 0..{len(classes) // num_clients}, the mean size of {num_clients} clients with "
