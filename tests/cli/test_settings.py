@@ -456,7 +456,7 @@ def test_runs_go_on_and_missing_ones_start(capsys: pytest.CaptureFixture[str]) -
     done(capsys, "resume whole/fedavg --at 0 --rounds 1 --allow-code")
     assert len(History.read("whole/fedavg").metrics) == 2
     assert refused(capsys, "run fedavg --settings tiny.toml --resume") == (
-        "--resume continues the runs of a directory: name it with --out DIR"
+        "--resume continues the runs of a directory: name it with --out DIR [FL-RUN-010]"
     )
     said = refused(capsys, "run fedavg --settings tiny.toml --lr 0.5 --resume --out cut/fedavg")
     assert "holds a run with other settings or data: hyper_parameters.local.optimiser.lr was 0.1 and is 0.5" in said
