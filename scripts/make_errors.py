@@ -87,7 +87,7 @@ def messages(text: str, file: str) -> Iterator[tuple[str, Said]]:
 
 
 Texts = Mapping[str, ast.expr]
-"""What the names of a function stand for, of those that are given once."""
+"""Values of the names of a function, of those that are given once."""
 
 
 def template(node: ast.expr, known: Texts = MappingProxyType({})) -> str:
@@ -215,7 +215,7 @@ def needed(*texts: str) -> list[str]:
 # ---- the pages
 
 Block = tuple[str, str, str]
-"""What stands above a piece of code, its language, and the code."""
+"""Words above a piece of code, its language, and the code."""
 
 
 def blocks(entry: Mapping[str, Any]) -> Iterator[Block]:
