@@ -267,8 +267,9 @@ def _indented(text: str) -> str:
     return re.sub(r"(?m)^(?=.)", "    ", text)
 
 
-_INDEX = """\
-# Errors
+_MADE = "<!-- made by scripts/make_errors.py, all of it -->\n"
+_INDEX = f"""\
+{_MADE}# Errors
 
 A message of fedloom ends with a code, such as `[FL-DATA-001]`. The code is the address of its explanation:
 
@@ -278,7 +279,6 @@ prints what the message means, why there is the rule, how to mend what broke it,
 that passes. `fedloom explain` alone lists all codes. The same stands on these pages; search for the code. A test runs
 all examples. A code keeps its meaning from version to version, and its number is never given to another message.
 
-{areas}
 """
 
 
@@ -299,11 +299,11 @@ def made() -> dict[Path, str]:
         page = f"{area.lower()}.md"
         its = {code: entry for code, entry in declared.items() if code.startswith(f"FL-{area}-")}
         sections = [section(code, entry, spoken[code]) for code, entry in its.items()]
-        head = f"# Errors: {title[0].lower()}{title[1:]}\n\nMade by `scripts/make_errors.py`. [All codes](README.md)."
+        head = f"{_MADE}# Errors: {title[0].lower()}{title[1:]}\n\n[All codes](README.md)."
         out[PAGES / page] = "\n\n".join([head, *sections]) + "\n"
         rows = "".join(f"| [{code}]({page}#{code.lower()}) | {entry['title']} |\n" for code, entry in its.items())
         lists.append(f"## {title}\n\n| code | what is refused |\n|---|---|\n{rows}")
-    out[PAGES / "README.md"] = _INDEX.format(areas="\n".join(lists).rstrip("\n"))
+    out[PAGES / "README.md"] = _INDEX + "\n".join(lists)
     texts = {code: explained(code, entry, spoken[code]) for code, entry in declared.items()}
     out[SHIPPED] = json.dumps(texts, indent=1, ensure_ascii=False) + "\n"
     return out
