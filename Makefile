@@ -77,6 +77,7 @@ VERSION_OF_DOCS = $(shell sed -n 's/^version = "\([0-9]*\.[0-9]*\).*/\1/p' pypro
 docs: .docs/.installed
 	.docs/bin/python scripts/make_site.py
 	NO_MKDOCS_2_WARNING=1 .docs/bin/$(BUILDER) build --strict
+	@echo "build/site/index.html; with search: python3 -m http.server --directory build/site"
 
 # Beside those of other versions, in the branch gh-pages of this repository, which it does not push.
 docs-version: .docs/.installed

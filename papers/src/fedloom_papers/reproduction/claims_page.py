@@ -134,4 +134,4 @@ def _not_run(one: ClaimVerdict) -> str:
 
 def _link(title: str) -> str:
     anchor = "".join(c for c in title.lower() if c.isalnum() or c in " -").replace(" ", "-")
-    return f"[{title}](#{anchor})"
+    return f"[{title.partition(' (')[0]}](#{anchor})"
