@@ -73,7 +73,7 @@ docs-venv: .docs/.installed
 
 # BUILDER=zensical: the same pages by the successor of mkdocs-material, which reads the same mkdocs.yml.
 BUILDER ?= mkdocs
-VERSION_OF_DOCS = $(shell sed -n 's/^version = "\([0-9]*\.[0-9]*\).*/\1/p' pyproject.toml)
+VERSION_OF_DOCS = $(shell sed -n 's/^__version__ = "\([0-9]*\.[0-9]*\).*/\1/p' src/fedloom/__init__.py)
 docs: .docs/.installed
 	.docs/bin/python scripts/make_site.py
 	NO_MKDOCS_2_WARNING=1 .docs/bin/$(BUILDER) build --strict

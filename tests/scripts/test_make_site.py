@@ -5,6 +5,7 @@ from __future__ import annotations
 import posixpath
 import re
 import runpy
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,13 @@ def navigated() -> list[str]:
     """The pages that mkdocs.yml lists, in its order."""
     _, _, listed = (ROOT / "mkdocs.yml").read_text(encoding="utf-8").partition("\nnav:\n")
     return re.findall(r"[\w./-]+\.md$", listed, re.MULTILINE)
+
+
+def test_a_version_of_the_site_has_the_number_of_the_library() -> None:
+    """Where `make docs-version` reads no number, it writes all pages as `latest` alone."""
+    words = ["make", "--no-print-directory", "--dry-run", "docs-version"]
+    said = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    assert f"mike deploy --update-aliases {'.'.join(fedloom.__version__.split('.')[:2])} latest\n" in said
 
 
 def test_each_page_stands_in_the_navigation_once(made: Any) -> None:
