@@ -3,8 +3,8 @@
     python scripts/make_site.py [FOLDER]      FOLDER: build/pages, where mkdocs.yml looks for them
 
 Written are README.md as the home page, the pages of docs/ and papers/docs/, and the notes at the root; pages of the
-public names, by the stub; and a page with the text of each file that another page links to, so that no link leaves the
-version that is read. Equations of algorithms are typeset. Nothing of fedloom is imported.
+public names, by the stub; llms.txt; and a page with the text of each file that another page links to, so that no link
+leaves the version that is read. Equations of algorithms are typeset. Nothing of fedloom is imported.
 """
 
 from __future__ import annotations
@@ -42,6 +42,7 @@ class Site:
     pages: dict[str, str] = field(default_factory=dict)
     files: dict[str, Path] = field(default_factory=dict)  # pictures: copied as they are
     wanted: dict[str, Path] = field(default_factory=dict)  # files and folders whose text becomes a page
+    beside: dict[str, str] = field(default_factory=dict)  # texts that are no pages
 
     def place(self, path: Path, anchor: str) -> tuple[str, str]:
         """Return where something of the repository stands in the site, and the anchor there."""
@@ -228,6 +229,9 @@ def site() -> Site:
         if source.exists():
             made.add(source)
     add_names(made)
+    listed = ROOT / "llms.txt"
+    links = made.linked(listed.read_text(encoding="utf-8"), listed, "llms.txt")
+    made.beside["llms.txt"] = re.sub(r"\.md(?=[)#])", ".html", links)
     while missing := [place for place in made.wanted if place not in made.pages]:
         for place in missing:
             path = made.wanted[place]
@@ -243,7 +247,7 @@ def write(made: Site, folder: Path) -> None:
     """Write the pages and copy the pictures into an empty folder."""
     if folder.exists():
         shutil.rmtree(folder)
-    for place, text in made.pages.items():
+    for place, text in {**made.pages, **made.beside}.items():
         path = folder / place
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text, encoding="utf-8")

@@ -31,7 +31,7 @@ from fedloom.analyses import (
     weight_divergence,
 )
 from fedloom.analyses.analysed_run import AnalysedRun
-from fedloom.analyses.analysis_result import AnalysisResult
+from fedloom.analyses.analysis_result import AnalysisResult, csv_table, summary_table
 from fedloom.analyses.tsne import joint_tsne
 from fedloom.core.entry_points import ANALYSES as OFFERED, offers
 from fedloom.core.errors import SettingError
@@ -47,8 +47,10 @@ __all__ = [
     "AnalysisResult",
     "analyse",
     "by_name",
+    "csv_table",
     "every",
     "joint_tsne",
+    "summary_table",
     "write_analysis",
 ]
 
