@@ -298,15 +298,15 @@ def page() -> str:
 
 # ---- the list of pages
 
-_PLACES = {"index.md": "README.md", "contributing.md": "CONTRIBUTING.md", "changelog.md": "CHANGELOG.md",
-           "security.md": "SECURITY.md", "results/index.md": "papers/docs/results/README.md"}  # fmt: skip
+_PLACES = {"index.md": "README.md", "contributing.md": "CONTRIBUTING.md", "changelog.md": "CHANGELOG.md", "security.md": "SECURITY.md"}  # fmt: skip
 _FIRST = ("reference.md", "graded-tasks.md")  # which programs read
 _OPTIONAL = ("Papers", "Develop", "Changes")  # sections that a reader in a hurry leaves out
 
 
 def place(name: str) -> Path | None:
     """Return the file of a page of the site; None of one that is made for the site alone."""
-    found = [ROOT / _PLACES.get(name, f"{room}/{name}") for room in ("docs", "papers/docs")]
+    inside = name.replace("/index.md", "/README.md")
+    found = [ROOT / _PLACES.get(name, f"{room}/{inside}") for room in ("docs", "papers/docs")]
     return next((path for path in found if path.exists()), None)
 
 
