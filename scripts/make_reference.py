@@ -298,7 +298,12 @@ def page() -> str:
 
 # ---- the list of pages
 
-_PLACES = {"index.md": "README.md", "contributing.md": "CONTRIBUTING.md", "changelog.md": "CHANGELOG.md", "security.md": "SECURITY.md"}  # fmt: skip
+_PLACES = {
+    "index.md": "README.md",
+    "contributing.md": "CONTRIBUTING.md",
+    "changelog.md": "CHANGELOG.md",
+    "security.md": "SECURITY.md",
+}
 _FIRST = ("reference.md", "graded-tasks.md")  # which programs read
 _OPTIONAL = ("Papers", "Develop", "Changes")  # sections that a reader in a hurry leaves out
 
