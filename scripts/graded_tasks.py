@@ -103,7 +103,7 @@ def grade(one: Task, solution: Path) -> Grade:
         except subprocess.TimeoutExpired:
             return Grade(one, False, f"it takes longer than {SECONDS} s")
         if not out.exists():
-            return Grade(one, False, f"the process ends with {found.returncode}: {found.stderr[-500:]}")
+            return Grade(one, False, f"the process ends with {found.returncode}: {found.stderr[-500:]}".strip())
         said = json.loads(out.read_text(encoding="utf-8"))
     return Grade(one, bool(said["passed"]), " ".join(str(said["reason"]).split())[:500])
 
