@@ -200,15 +200,15 @@ def _made(node: ast.AST) -> list[str]:
     return []
 
 
-def needed(*texts: str) -> list[str]:
-    """Return the files and folders that some texts name, after those that these need in their turn."""
+def needed(*texts: str, maker: str = "") -> list[str]:
+    """Return the files and folders that some texts name, after those that these need; `maker`: what the texts make."""
     found: dict[str, None] = {}
     for text in texts:
         for name, how in places().items():
             module = rf"|{name[:-3]}:\w" * name.endswith(".py")  # as in --model sized:of_two
-            if re.search(rf"(?<![\w.-])({re.escape(name)}(?![\w-]|\.\w){module})", text):
-                its = [how[key].replace(name, "") for key in how if key != "python"]
-                found |= dict.fromkeys([*needed(*its), name])
+            if name != maker and re.search(rf"(?<![\w.-])({re.escape(name)}(?![\w-]|\.\w){module})", text):
+                its = [how[key] for key in how if key != "python"]
+                found |= dict.fromkeys([*needed(*its, maker=name), name])
     return list(found)
 
 

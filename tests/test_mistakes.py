@@ -16,7 +16,7 @@ import pytest
 
 from fedloom.algorithms import ALGORITHMS
 from fedloom.cli.main import main
-from fedloom.core.errors import SettingError, SettingWarning
+from fedloom.core.errors import FedloomError, SettingError
 from fedloom.experiments import catalogue
 
 MADE: dict[str, Any] = runpy.run_path(str(Path(__file__).parents[1] / "scripts/make_errors.py"))
@@ -37,7 +37,7 @@ def run(code: str, source: str) -> list[str]:
         warnings.simplefilter("always")
         whole = f"{MADE['beginning'](ENTRIES[code])}\n{source}"
         exec(compile(whole, code, "exec", dont_inherit=True), {"__name__": "example"})
-    return [str(one.message) for one in found if issubclass(one.category, SettingWarning)]
+    return [str(one.message) for one in found if issubclass(one.category, UserWarning)]
 
 
 @pytest.mark.parametrize("name", PYTHON)
@@ -47,7 +47,7 @@ def test_in_python(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     if ENTRIES[code].get("warns"):
         told(one, code, " ".join(run(code, one["fails"])))
     else:
-        with pytest.raises((SettingError, ValueError)) as error:
+        with pytest.raises((FedloomError, ValueError)) as error:
             run(code, one["fails"])
         told(one, code, str(error.value))
         assert "\n" not in str(error.value)

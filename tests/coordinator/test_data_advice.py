@@ -260,7 +260,7 @@ def test_words_of_many_columns_and_numbers_of_rows_are_warned_of(tmp_path: Path)
 
     with pytest.warns(SettingWarning, match=r"got 20 for 48 rows that train, most of them from 'place' \(20 words\)"):
         check(table(drop="row_id"))
-    with pytest.warns(SettingWarning, match="got 'row_id', different in all: leave out drop=row_id"):
+    with pytest.warns(SettingWarning, match="got 'row_id', different in all: drop=row_id"):
         check(table(drop="place"))
     check(table(drop=["place", "row_id"]))
     x = np.stack([np.arange(60) / 60, np.arange(60) / 10], 1)

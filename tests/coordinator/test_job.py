@@ -611,7 +611,7 @@ def test_a_diverging_client_is_named_with_round_and_batch(engine: Any, tmp_path:
     assert error.value.batch in (1, 2)
     assert str(error.value).startswith(f"client 4, round 1, batch {error.value.batch}: the loss is ")
     assert str(error.value).endswith(
-        "; a lower rate (local.lr, or rates that the method has of its own) or clipping (local.clip) may help"
+        "; a lower rate (local.lr, or rates of the method's own) or clipping (local.clip) may help [FL-RUN-016]"
     )
     assert len(lines(tmp_path / "metrics.jsonl")) == 1  # what was measured before is there
 

@@ -123,7 +123,7 @@ def analyse(
         raise SettingError(
             f"{name} looks at classes, and targets of this run are numbers, several labels or tokens: its measures are "
             f"{', '.join(m.title for m in run.history.task_measures)}, and analyses of any task "
-            f"{', '.join(sorted(OF_ANY_TASK))}"
+            f"{', '.join(sorted(OF_ANY_TASK))} [FL-TASK-009]"
         )
     if run.client is not None and name not in OF_A_CLIENT:
         raise SettingError(

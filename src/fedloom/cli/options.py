@@ -24,7 +24,9 @@ def experiments(args: argparse.Namespace, names: Sequence[str], sections: Sequen
     methods = list(names) or ([str(described["algorithm"])] if "algorithm" in described else [])
     if not methods:
         _of_file({}, described, args)  # an unknown key may be the reason
-        raise SettingError("a run needs an algorithm: fedloom run NAME, or algorithm = NAME in the settings file")
+        raise SettingError(
+            "a run needs an algorithm: fedloom run NAME, or algorithm = NAME in the settings file [FL-CLI-007]"
+        )
     labels = [catalogue.label(name) for name in methods]
     if repeated := [name for name in methods if labels.count(catalogue.label(name)) > 1]:
         raise SettingError(
@@ -112,7 +114,7 @@ def parse_pairs(texts: Sequence[str]) -> dict[str, str]:
     for pair in texts:
         key, equals, value = pair.partition("=")
         if not (equals and key and value):
-            raise SettingError(f"--set takes NAME=VALUE, got {pair!r}")
+            raise SettingError(f"--set takes NAME=VALUE, got {pair!r}: write as in --set mu=0.1 [FL-CLI-005]")
         if key in out:
             raise SettingError(f"--set gives {key} twice, {out[key]!r} and {value!r}: leave one out")
         out[key] = value
@@ -133,6 +135,6 @@ def settings_of_method(texts: Sequence[str], method: str, labels: Sequence[str])
         else:
             raise SettingError(
                 f"--set in a comparison needs ALGORITHM.NAME=VALUE, with one of {', '.join(labels)}, got "
-                f"'{key}={value}'"
+                f"'{key}={value}' [FL-CLI-006]"
             )
     return out

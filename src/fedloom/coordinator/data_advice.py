@@ -97,7 +97,7 @@ def check_batches_of_one(sizes: npt.NDArray[np.int64], local: Local) -> None:
     if local.batch_size == 1:
         _warn(
             "in a batch of one example BatchNorm has the same output whatever the example, and its running statistics "
-            f"stay as they began, got batch_size = 1: set 2 or more, {norms}"
+            f"stay as they began, got batch_size = 1: set 2 or more, {norms} [FL-MODEL-007]"
         )
         return
     B = local.batch_size
@@ -202,11 +202,11 @@ def _check_columns(federation: Federation) -> None:
             _warn(
                 f"columns made of words are hardly learnt where there are few rows of each, got {made} for {rows} rows "
                 f"that train, most of them from {most!r} ({words[most]} words): leave it out (drop={most}), or group "
-                "its words"
+                "its words [FL-TABLE-010]"
             )
     for name, values in columns.items():
         if len(values) > 1 and len(np.unique(values)) == len(values) and bool((values == np.round(values)).all()):
-            _warn(f"a number of each row says nothing of others, got {name!r}, different in all: leave out drop={name}")
+            _warn(f"a number of each row says nothing, got {name!r}, different in all: drop={name} [FL-TABLE-011]")
 
 
 def _wants_scale(model: Model, train: Examples, task: Task, dtype: torch.dtype) -> bool:
@@ -298,7 +298,7 @@ def _check_answers(model: Model, answers: Tensor, x: Tensor, y: Tensor, task: Ta
         ):
             _warn(
                 f"cross-entropy is of logits, got probabilities from {model.name} (none negative, the sum of each "
-                "example 1), by which it hardly learns: leave out the Softmax at its end"
+                "example 1), by which it hardly learns: leave out the Softmax at its end [FL-MODEL-006]"
             )
 
 

@@ -279,7 +279,7 @@ class RunDirectory:
             listed = (f"{key} was {json.dumps(old)} and is {json.dumps(new)}" for key, old, new in unfit)
             raise SettingError(
                 f"{self.path} holds a run with other settings or data: {some_of(listed, 5, '; ')}. "
-                "Use what it was started with, or another directory for a new run"
+                "Use what it was started with, or another directory for a new run [FL-RUN-018]"
             )
 
     def _other_weights(self, change: tuple[str, Any, Any], stored: Mapping[str, Any]) -> SettingError:

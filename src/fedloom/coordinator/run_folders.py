@@ -40,7 +40,7 @@ def check_free(directory: str | os.PathLike[str], *, several: bool = False) -> N
     if any(files.exists(folder / name) for name in ("metrics.jsonl", "manifest.json")):
         raise SettingError(
             f"{folder} already holds a run; continue it (resume; a whole comparison: the same command with --resume), "
-            "choose another directory, or move it away"
+            "choose another directory, or move it away [FL-RUN-017]"
         )
     checkpoints = folder / "checkpoints"
     if files.exists(checkpoints) and any(here for _, _, here in files.walk(checkpoints)):

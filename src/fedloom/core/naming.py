@@ -62,13 +62,13 @@ def by_python_name(text: str, what: str) -> Any:
     except ImportError as error:
         raise SettingError(
             f"{what} {text!r}: cannot import {module!r}: {error}; modules are looked for in the current folder "
-            f"({here}) and among installed packages"
+            f"({here}) and among installed packages [FL-METHOD-014]"
         ) from None
     try:
         return getattr(found, name)
     except AttributeError:
-        known = [n for n in vars(found) if not n.startswith("_")]
-        raise SettingError(f"{what} {text!r}: {module} has no {name!r}{did_you_mean(name, known)}") from None
+        close = did_you_mean(name, [n for n in vars(found) if not n.startswith("_")])
+        raise SettingError(f"{what} {text!r}: {module} has no {name!r}{close} [FL-METHOD-015]") from None
 
 
 def _refuse_of_another_folder(module: str, here: str, what: str) -> None:

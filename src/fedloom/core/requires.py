@@ -86,7 +86,7 @@ class Requires:
         if self.validation and (federation.local_val is None or not len(federation.local_val.indices)):
             raise SettingError(
                 f"{name} needs validation examples on its clients, got none: hold some out with federate(..., "
-                "val_fraction=0.2), or data.val_fraction (--val-fraction 0.2)"
+                "val_fraction=0.2), or data.val_fraction (--val-fraction 0.2) [FL-METHOD-013]"
             )
 
     def check_public(self, name: str, *, there: bool) -> None:

@@ -69,11 +69,10 @@ class Examples:
                 "none"
             )
         if self.x.dim() < 2 or self.y.dim() < 1 or len(self.x) != len(self.y):
-            single = self.x.dim() < 2
+            remedy = "give single features as (N, 1)" if self.x.dim() < 2 else "give the labels of these examples"
             raise ValueError(
                 f"x (N, ...) and y (N,) of {self.name} need the same number of examples, got shapes "
-                f"{tuple(self.x.shape)} and {tuple(self.y.shape)}: "
-                + ("give single features as (N, 1)" if single else "give the labels of the examples that are there")
+                f"{tuple(self.x.shape)} and {tuple(self.y.shape)}: {remedy} [FL-DATA-025]"
             )
         self._check_type()
         # the extremes tell of NaN and infinity without a second copy of the data

@@ -76,7 +76,7 @@ def from_arrays(
     elif (remedy := _integer_remedy(y)) is not None:
         raise ValueError(
             f"class labels must be integers (N,), got {y.dtype} of shape {tuple(y.shape)} that hold them: give "
-            f"from_arrays {remedy}"
+            f"from_arrays {remedy} [FL-DATA-026]"
         )
     if num_classes is None and classes:
         num_classes = len(classes)

@@ -336,7 +336,7 @@ def dirichlet(
     raise ValueError(
         f"every client needs min_size={min_size} examples, but none of {max_attempts} attempts with alpha={alpha} and "
         f"{num_clients} clients got there, {reached}: "
-        f"raise alpha, take fewer clients, try another seed, {_lower(alpha, capped)}"
+        f"raise alpha, take fewer clients, try another seed, {_lower(alpha, capped)} [FL-DATA-027]"
     )
 
 

@@ -13,7 +13,7 @@ from fedloom.core.errors import NonFiniteError
 from fedloom.engines.links import Asked, Link, Question
 from fedloom.engines.message import Answer, Request
 
-REMEDY = "; a lower rate (local.lr, or rates that the method has of its own) or clipping (local.clip) may help"
+REMEDY = "; a lower rate (local.lr, or rates of the method's own) or clipping (local.clip) may help [FL-RUN-016]"
 
 
 def mean_losses(request: Request, answer: Answer) -> dict[int, float]:

@@ -113,7 +113,7 @@ class Experiment(TopSettings):
         if not allow_code and (code := with_files(named_code(described))):
             raise SettingError(
                 f"the settings of the run in {directory} name code to import, {', '.join(code)}: read it, and allow it "
-                "with --allow-code (in Python allow_code=True) if you trust it"
+                "with --allow-code (in Python allow_code=True) if you trust it [FL-RUN-019]"
             )
         return dataclasses.replace(cls.of(described), directory=path_of(directory))
 

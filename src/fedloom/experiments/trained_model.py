@@ -80,7 +80,8 @@ def client_number(federation: Federation, client: int | str) -> int:
         else f"clients are the numbers 0 to {federation.num_clients - 1}"
     )
     raise SettingError(
-        f"a client is named by its name or number, and {there}, got {client!r}" + did_you_mean(client, names)
+        f"a client is named by its name or number, and {there}, got {client!r}"
+        f"{did_you_mean(client, names)} [FL-RUN-021]"
     )
 
 

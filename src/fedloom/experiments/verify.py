@@ -26,7 +26,7 @@ def verify(args: argparse.Namespace, console: Terminal) -> int:
         )
     runs = runs_below(args.directory, begun=True)
     if not runs:
-        raise SettingError(f"there is no run in {args.directory}; name the folder that --out named")
+        raise SettingError(f"there is no run in {args.directory}; name the folder that --out named [FL-RUN-020]")
     verdicts = {path.relative_to(args.directory).as_posix(): _checked(path) for path in runs}
     is_whole, root = all(verdict.whole for verdict in verdicts.values()), root_of(verdicts)
     lines = [line for verdict in verdicts.values() for line in _lines(verdict)]

@@ -245,7 +245,8 @@ def read_arrays(path: Path, names: Sequence[str]) -> dict[str, npt.NDArray[Any]]
         ValueError: there is no such file, it lacks an array, holds objects, is damaged, or unpacks to more than it may.
     """
     if not path.is_file():
-        raise FormatError(f"there is no file {str(path)!r}; give the path of a .npz file with {', '.join(names)}")
+        rule = f"there is no file {str(path)!r}"
+        raise FormatError(f"{rule}; give the path of a .npz file with {', '.join(names)} [FL-DATA-029]")
     try:
         with zipfile.ZipFile(path) as archive:
             members = archive.namelist()

@@ -95,7 +95,7 @@ def read_sites(files: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
         remedy = f"{differences.remedy()} [FL-TABLE-007]"
         refuse(place, "sites must have the same columns, written alike", differences.text(), remedy)
     if differences.noted:
-        warnings.warn(f"{place}: {differences.warning()}", stacklevel=2)
+        warnings.warn(f"{place}: {differences.warning()} [FL-TABLE-013]", stacklevel=2)
     said: dict[str, Any] = {"files": len(paths), "dropped": list(roles.drop)} | dictionary.facts
     if words.columns == "shared":
         said["dropped"] = [*roles.drop, *differences.lacking]

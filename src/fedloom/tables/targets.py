@@ -107,7 +107,7 @@ def _warn(path: Path, targets: Mapping[str, Numbers], features: Mapping[str, Num
                 f"the target {name!r} can be computed of {listed} alone: drop={','.join(same)} if it is no input"
             )
     for text in said:
-        warnings.warn(f"{path.name}: {text}", stacklevel=5)
+        warnings.warn(f"{path.name}: {text} [FL-TABLE-012]", stacklevel=5)
 
 
 def _says(feature: Numbers, y: Numbers) -> bool:

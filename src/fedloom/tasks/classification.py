@@ -142,7 +142,7 @@ class Classification(ClassTask):
         if self.class_weights and len(self.class_weights) != logits.shape[-1]:
             raise SettingError(
                 f"class_weights has one weight for each of the {logits.shape[-1]} classes, got "
-                f"{len(self.class_weights)}: give as many"
+                f"{len(self.class_weights)}: give as many [FL-TASK-008]"
             )
         smoothed = logits.new_tensor(self.class_weights) if self.class_weights and self.label_smoothing else None
         each = F.cross_entropy(

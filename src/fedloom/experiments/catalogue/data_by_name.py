@@ -76,7 +76,7 @@ def data(source: str, *, whole: bool = False) -> Dataset:
     if folder.is_dir() and (kind := next((k for k in TABLES if any(folder.glob(f"*{k}"))), None)):
         raise SettingError(
             f"tables of a folder are read by a pattern, a client for each file, got {source!r}: write "
-            f"'{source.rstrip('/')}/*{kind}?label=NAME'"
+            f"'{source.rstrip('/')}/*{kind}?label=NAME' [FL-DATA-030]"
         )
     if folder.is_dir():
         raise SettingError(

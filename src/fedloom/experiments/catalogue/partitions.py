@@ -79,7 +79,7 @@ class NamedPartition:
             others = ", ".join(one.form for one in PARTITIONS.values() if not one.needs_classes)
             raise SettingError(
                 f"partition {self.form} divides classes, and {train.name} has targets that are none{told}: use one of "
-                f"{others}"
+                f"{others} [FL-DATA-028]"
             )
         try:
             if self.make is not None:
