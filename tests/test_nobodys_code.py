@@ -174,7 +174,7 @@ def test_permission(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str
     said = error(capsys, "resume", str(folder))
     assert said == (
         f"the settings of the run in {folder} name code to import, {whose}: read it, and allow it with --allow-code "
-        "(in Python allow_code=True) if you trust it"
+        "(in Python allow_code=True) if you trust it [FL-RUN-019]"
     )
     with pytest.raises(SettingError, match="name code to import, 'own_net:network'"):
         AnalysedRun.of(folder).job.check()

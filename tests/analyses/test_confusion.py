@@ -106,7 +106,9 @@ def test_mistakes_are_said(run: Path, tmp_path: Path, capsys: pytest.CaptureFixt
         "consistency is of the whole run, got client 'Kiel': leave --client out; analyses of one client are "
         "confusion, gradient-inversion, membership-inference"
     )
-    assert error(capsys, "analyse", str(run), "confusion", "--client", "Kil").endswith("(did you mean 'Kiel'?)")
+    assert error(capsys, "analyse", str(run), "confusion", "--client", "Kil").endswith(
+        "(did you mean 'Kiel'?) [FL-RUN-021]"
+    )
     with pytest.raises(SettingError, match="clients are the numbers 0 to 4, got 9: name one of them"):
         analyse(AnalysedRun.of(run, client=9), "confusion", tmp_path)
     numbers = trained(tmp_path, f"{tables(tmp_path)[0]}?{TARGET}", task="regression")

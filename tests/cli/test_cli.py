@@ -576,7 +576,7 @@ def test_a_directory_with_a_run_is_refused_before_any_work(
 def test_a_data_file_that_is_not_there(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     path = str(tmp_path / "[/red]none.npz")  # nothing in a name is markup
     assert error(capsys, "run", "fedavg", "--data", path) == (
-        f"there is no file {path!r}; give the path of a .npz file with x_train, y_train, x_test, y_test"
+        f"there is no file {path!r}; give the path of a .npz file with x_train, y_train, x_test, y_test [FL-DATA-029]"
     )
     assert error(capsys, "run", "fedavg", "--data", "cifar10") == (
         "data 'cifar10' needs the folder with its files: cifar10:FOLDER [FL-DATA-022]"

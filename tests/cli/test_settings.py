@@ -126,7 +126,7 @@ def test_the_algorithm_of_the_file_is_the_default(capsys: pytest.CaptureFixture[
     done(capsys, "run fedavg --settings one.toml --out b")
     assert (settings("a")["algorithm"], settings("b")["algorithm"]) == ("fedntd", "fedavg")
     assert refused(capsys, "run --settings tiny.toml") == (
-        "a run needs an algorithm: fedloom run NAME, or algorithm = NAME in the settings file"
+        "a run needs an algorithm: fedloom run NAME, or algorithm = NAME in the settings file [FL-CLI-007]"
     )
 
 
@@ -148,7 +148,8 @@ def test_a_file_serves_algorithms_of_ones_own(capsys: pytest.CaptureFixture[str]
     assert done(capsys, "data show --settings mine.toml").startswith("arrays, 5 features; iid; ")
     Path("mine.toml").write_text('algorithm = "own:Mine"\n' + TINY + "[Mine]\nagregation = 1\n")
     assert refused(capsys, "run --settings mine.toml") == (
-        "mine.toml: Mine has no setting 'agregation' (did you mean 'aggregation'?); it has aggregation, buffers, shared"
+        "mine.toml: Mine has no setting 'agregation' (did you mean 'aggregation'?); it has aggregation, buffers, "
+        "shared [FL-METHOD-005]"
     )
 
 
@@ -250,10 +251,10 @@ def test_unknown_keys_of_a_file_are_named_before_a_missing_algorithm(capsys: pyt
 def test_names_that_modules_do_not_have(capsys: pytest.CaptureFixture[str], folder: Path) -> None:
     assert refused(capsys, "run nowhere:Mine --settings tiny.toml") == (
         "algorithm 'nowhere:Mine': cannot import 'nowhere': No module named 'nowhere'; modules are looked for in the "
-        f"current folder ({folder}) and among installed packages"
+        f"current folder ({folder}) and among installed packages [FL-METHOD-014]"
     )
     assert refused(capsys, "run own:Mini --settings tiny.toml") == (
-        "algorithm 'own:Mini': own has no 'Mini' (did you mean 'Mine'?)"
+        "algorithm 'own:Mini': own has no 'Mini' (did you mean 'Mine'?) [FL-METHOD-015]"
     )
     assert refused(capsys, "run own:network --settings tiny.toml").startswith(
         "algorithm 'own:network' must be a class derived from fedloom.Algorithm, got "
@@ -524,7 +525,9 @@ def test_a_comparison_is_no_run(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_a_folder_without_runs(capsys: pytest.CaptureFixture[str]) -> None:
     Path("empty").mkdir()
-    assert refused(capsys, "resume empty") == "there is no run in empty; name the folder that --out named"
+    assert refused(capsys, "resume empty") == (
+        "there is no run in empty; name the folder that --out named [FL-RUN-020]"
+    )
     for command in ("replay empty 1", "export empty a.pt"):
         assert refused(capsys, command) == "empty holds no run; name a folder with a settings.json, as --out makes it"
 

@@ -142,7 +142,7 @@ def test_float_targets_have_no_classes() -> None:
             features(),
             torch.zeros(5, dtype=torch.int64),
             2,
-            r"shapes \(6, 3\) and \(5,\): give the labels of the examples",
+            r"shapes \(6, 3\) and \(5,\): give the labels of these examples",
         ),
         (torch.zeros(6), torch.zeros(6, dtype=torch.int64), 2, r"single features as \(N, 1\)"),
         (features().long(), torch.zeros(6, dtype=torch.int64), 2, r"got torch\.int64"),
@@ -212,8 +212,8 @@ def test_float_targets_count_their_outputs() -> None:
 @pytest.mark.parametrize(
     ("y", "remedy"),
     [
-        (np.array([[0.0], [1.0], [2.0]]), r"from_arrays y\.astype\(int\)\.ravel\(\)$"),
-        (np.eye(3), r"float64 of shape \(3, 3\) that hold them: give from_arrays y\.argmax\(1\)$"),
+        (np.array([[0.0], [1.0], [2.0]]), r"from_arrays y\.astype\(int\)\.ravel\(\) \[FL-DATA-026\]$"),
+        (np.eye(3), r"float64 of shape \(3, 3\) that hold them: give from_arrays y\.argmax\(1\) \[FL-DATA-026\]$"),
     ],
 )
 def test_labels_in_floating_point_are_told_at_once(y: npt.NDArray[np.float64], remedy: str) -> None:

@@ -337,9 +337,9 @@ def test_dirichlet_gives_up_with_the_smallest_size_it_reached() -> None:
     smallest = one_draw.sizes.min()
     assert str(info.value).endswith(
         f"the best left {smallest} to its smallest client: raise alpha, take fewer clients, try another seed, or use "
-        "plain_dirichlet:0.3, which has no cap and asks for 2 examples a client"
+        "plain_dirichlet:0.3, which has no cap and asks for 2 examples a client [FL-DATA-027]"
     )
-    with pytest.raises(ValueError, match=r"try another seed, or lower min_size, in Python$"):
+    with pytest.raises(ValueError, match=r"try another seed, or lower min_size, in Python \[FL-DATA-027\]$"):
         dirichlet(LABELS, 5, 0.3, 3, min_size=20, max_attempts=1, capped=False)
 
 

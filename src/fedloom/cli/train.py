@@ -31,6 +31,7 @@ from fedloom.experiments.shown_runs import print_setup, train
 from fedloom.experiments.stored_experiments import open_experiment
 from fedloom.experiments.trackers import tracker
 from fedloom.experiments.trials import Train
+from fedloom.experiments.verify import NO_RUN
 from fedloom.mirror.fetch import fetched
 from fedloom.report import comparison_table, readings_table, summary
 from fedloom.report.console import fit_terminal
@@ -151,7 +152,7 @@ def resume(args: argparse.Namespace, console: Terminal) -> int:
     """
     runs = ordered_runs(args.directory, begun=True)
     if not runs:
-        raise SettingError(f"there is no run in {args.directory}; name the folder that --out named")
+        raise SettingError(NO_RUN.format(args.directory))
     federations, results, diverged, unread = Federations(), Results(), dict[str, str](), dict[str, str]()
     experiments = dict[Path, Experiment]()
     for place in runs:

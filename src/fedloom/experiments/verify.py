@@ -14,6 +14,8 @@ from fedloom.display.terminal import Terminal
 from fedloom.experiments.bought_models import files_changed, files_gone, models_of
 from fedloom.wording import printable
 
+NO_RUN = "there is no run in {}; name the folder that --out named [FL-RUN-020]"
+
 
 def verify(args: argparse.Namespace, console: Terminal) -> int:
     """Print a line for each run below a directory, one for each problem, and the root of all.
@@ -26,7 +28,7 @@ def verify(args: argparse.Namespace, console: Terminal) -> int:
         )
     runs = runs_below(args.directory, begun=True)
     if not runs:
-        raise SettingError(f"there is no run in {args.directory}; name the folder that --out named [FL-RUN-020]")
+        raise SettingError(NO_RUN.format(args.directory))
     verdicts = {path.relative_to(args.directory).as_posix(): _checked(path) for path in runs}
     is_whole, root = all(verdict.whole for verdict in verdicts.values()), root_of(verdicts)
     lines = [line for verdict in verdicts.values() for line in _lines(verdict)]
