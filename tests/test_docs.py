@@ -72,10 +72,16 @@ def test_commands_run(
     assert main(arguments) == 0, capsys.readouterr().err
 
 
+def words_of(line: str) -> list[str]:
+    """What follows `fedloom` on a line, up to where the shell writes the output to a file."""
+    words = shlex.split(line, comments=True)[1:]
+    return words[: words.index(">")] if ">" in words else words
+
+
 def understood(line: str) -> bool:
     """Whether there is such a command, with such flags."""
     try:
-        parser().parse_args(shlex.split(line, comments=True)[1:])
+        parser().parse_args(words_of(line))
     except SystemExit as end:
         return not end.code
     return True
@@ -110,7 +116,7 @@ def test_settings_of_command_lines_that_pages_show_are_accepted(
     refused, lines = [], 0
     for page in [*PAGES, *ROOT.glob("examples/**/*.toml")]:
         for line in _SHOWN.findall(page.read_text(encoding="utf-8").replace("\\\n", " ")):
-            command, *flags = shlex.split(line, comments=True)[1:]
+            command, *flags = words_of(line)
             if command not in ("run", "compare", "sweep"):
                 continue
             lines += 1
