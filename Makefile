@@ -11,7 +11,7 @@ PYTEST := $(BIN)/python -m pytest -n 2 --dist loadfile --max-worker-restart 1
 # Tests start hundreds of processes: without byte code each compiles the whole library (5 s of 10).
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test test-all check mutants lint docs docs-version docs-venv release bench bench-peers screenshots venv clean help
+.PHONY: demo test test-all check mutants lint docs docs-version docs-venv release bench bench-peers paper screenshots venv clean help
 
 .DEFAULT_GOAL := help
 
@@ -27,6 +27,7 @@ help:
 	@echo "make release  sdists and wheels of HEAD in dist/, fedloom's and fedloom-papers', the wheels tried in an empty environment without network; publishes nothing"
 	@echo "make bench  speed, as ratios in one run (minutes)"
 	@echo "make bench-peers  fedloom, hand-written PyTorch and other simulators do the same work in turn: docs/peers-speed.md (12 minutes at a time, after the installation)"
+	@echo "make paper  docs/paper/fedloom.pdf, four pages whose numbers come from kept results"
 	@echo "make screenshots  the page of results in a real browser, its size and seconds; RUNS='runs/two' for your own"
 
 $(STAMP): pyproject.toml papers/pyproject.toml constraints.txt
@@ -111,6 +112,10 @@ NEWER = $(shell for p in python3.14t python3.14; do $$p -c "" 2>/dev/null && { e
 bench-peers: $(STAMP)
 	-$(MAKE) --keep-going $(foreach peer,fedjax pfl flower blazefl,.peers/$(peer)/.installed)
 	$(BIN)/python benchmarks/peers/run_peers.py $(PEERS_ARGS)
+
+paper: $(STAMP)
+	$(BIN)/python $(PIP) typst
+	$(BIN)/python scripts/make_paper.py
 
 screenshots: $(STAMP)
 	$(BIN)/python $(PIP) playwright

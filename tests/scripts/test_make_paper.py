@@ -1,0 +1,42 @@
+"""The paper's numbers are those of kept results, and it has four pages."""
+
+from __future__ import annotations
+
+import csv
+import importlib.util
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture(scope="module")
+def made() -> Any:
+    spec = importlib.util.spec_from_file_location("make_paper", ROOT / "scripts" / "make_paper.py")
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_numbers_are_those_of_kept_results(made: Any) -> None:
+    """A kept result that changes without `python scripts/make_paper.py` fails here."""
+    assert made.NUMBERS.read_text(encoding="utf-8") == made.text(), "run python scripts/make_paper.py"
+
+
+def test_every_method_was_compared(made: Any) -> None:
+    with made.EQUALITY.open(newline="", encoding="utf-8") as file:
+        rows = list(csv.DictReader(file))
+    assert len(rows) == made.seam()["methods"]
+    assert all(float(row["messages"]) == 0 for row in rows)
+    assert all(float(row["stacked"]) < 1e-9 for row in rows)
+
+
+@pytest.mark.slow
+def test_it_has_four_pages(made: Any, tmp_path: Path) -> None:
+    """Text that runs over onto a fifth page, or a key that numbers.json lacks."""
+    typst = pytest.importorskip("typst", reason="make paper installs typst")
+    typst.compile(made.PAPER / "fedloom.typ", output=tmp_path / "{p}.png", format="png", ppi=40)
+    assert len(list(tmp_path.glob("*.png"))) == 4
