@@ -157,13 +157,16 @@ def costs() -> dict[str, Any]:
                 found := [
                     float(row[measure])
                     for row in private
-                    if (row["method"], row["privacy"]) == (method, f"central:{kind},clip=0.5")
+                    if (row["method"], row["privacy"]) == (method, f"central:{kind},delta=1e-5,clip=0.5")
                 ]
             )
             else "-"
             for kind in ("noise=0", "epsilon=8", "epsilon=4", "epsilon=2", "epsilon=1")
         ]
-    return {"ways": ways, "accuracy": accuracy}
+    alone = [
+        float(row["personal_accuracy"]) for row in private if (row["method"], row["cohort"]) == ("local_only", "1000")
+    ]
+    return {"ways": ways, "accuracy": accuracy, "alone": f"{100 * statistics.fmean(alone):.1f}"}
 
 
 def numbers() -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""The paper's numbers are those of kept results, and it has four pages."""
+"""The paper's numbers are those of kept results, and it has at most four pages."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ def test_every_method_was_compared(made: Any) -> None:
 
 
 @pytest.mark.slow
-def test_it_has_four_pages(made: Any, tmp_path: Path) -> None:
+def test_it_has_at_most_four_pages(made: Any, tmp_path: Path) -> None:
     """Text that runs over onto a fifth page, or a key that numbers.json lacks."""
     typst = pytest.importorskip("typst", reason="make paper installs typst")
     typst.compile(made.PAPER / "fedloom.typ", output=tmp_path / "{p}.png", format="png", ppi=40)
-    assert len(list(tmp_path.glob("*.png"))) == 4
+    assert 1 < len(list(tmp_path.glob("*.png"))) <= 4
