@@ -192,12 +192,13 @@ def measure() -> None:
     Largest are those of a tensor of server, clients' states or personal models after three rounds, relative to the
     larger of 1 and the tensor's largest number: of the stack, and of requests and answers as bytes, beside the loop.
     """
+    from gpu import largest, of, small
+
     import fedloom as fl
     from fedloom.engines.loop import Loop
     from fedloom.engines.stacked import Stacked
     from fedloom.testing import Subject
     from fedloom.testing.messages import Messages
-    from gpu import largest, of, small
 
     warnings.simplefilter("ignore")
     with EQUALITY.open("w", newline="", encoding="utf-8") as file:

@@ -15,7 +15,8 @@ ROOT = Path(__file__).parents[2]
 @pytest.fixture(scope="module")
 def made() -> Any:
     spec = importlib.util.spec_from_file_location("make_paper", ROOT / "scripts" / "make_paper.py")
-    assert spec is not None and spec.loader is not None
+    assert spec is not None
+    assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
