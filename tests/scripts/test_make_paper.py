@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import importlib.util
+import json
 from pathlib import Path
 from typing import Any
 
@@ -23,8 +24,14 @@ def made() -> Any:
 
 
 def test_numbers_are_those_of_kept_results(made: Any) -> None:
-    """A kept result that changes without `python scripts/make_paper.py` fails here."""
-    assert made.NUMBERS.read_text(encoding="utf-8") == made.text(), "run python scripts/make_paper.py"
+    """A kept result that changes without `python scripts/make_paper.py` fails here.
+
+    Counts of source and of tables are those of the day when the paper was made: each commit moves them.
+    """
+    written, now = json.loads(made.NUMBERS.read_text(encoding="utf-8")), json.loads(made.text())
+    assert written.keys() == now.keys()
+    for part in ("equality", "claims", "speed", "costs"):
+        assert written[part] == now[part], f"{part}: run python scripts/make_paper.py"
 
 
 def test_every_method_was_compared(made: Any) -> None:
