@@ -122,7 +122,7 @@ def test_mistakes_are_said(folder: Path, tmp_path: Path, capsys: pytest.CaptureF
         f"{run} has no checkpoint of"
     )
     said = error(capsys, "predict", run, "--data", new, "--out", out, "--client", "Kil")
-    assert said.endswith("'Luebeck', 'Rostock', got 'Kil' (did you mean 'Kiel'?)")
+    assert said.endswith("'Luebeck', 'Rostock', got 'Kil' (did you mean 'Kiel'?) [FL-RUN-021]")
     said = error(capsys, "evaluate", run, "--data", new, "--measures", "rmse")
     assert said.startswith("measures are some of those of the task Classification, accuracy, ")
     assert not Path(out).exists()
@@ -132,4 +132,4 @@ def test_mistakes_are_said(folder: Path, tmp_path: Path, capsys: pytest.CaptureF
             f"{tmp_path}/f.pt is a folder, and a file is written"
         )
     said = error(capsys, "export", run, f"{tmp_path}/kiel.pt", "--client", "Kil")
-    assert said.endswith("got 'Kil' (did you mean 'Kiel'?)")
+    assert said.endswith("got 'Kil' (did you mean 'Kiel'?) [FL-RUN-021]")
