@@ -242,16 +242,18 @@ def test_pages_stand_on_their_own() -> None:
         assert found is None, f"{page.name} names {found and found.group()}"
 
 
-def test_extras_are_installed_from_the_folder_everywhere() -> None:
-    """No index has fedloom, so `pip install fedloom` would install whatever somebody registers under that name."""
+def test_extras_are_installed_in_one_form_everywhere() -> None:
+    """On PyPI the name is not ours: `pip install fedloom` installs a stranger's, and `.` is no wheel file."""
     pages = [page for page in PAGES if page.name != "CHANGELOG.md"]
     texts = [p.read_text(encoding="utf-8") for p in (*pages, *SOURCES, *ROOT.glob("examples/*.ipynb"))]
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     for text in texts:
         assert re.findall(r"pip install [\"'\\]*fedloom\b|fedloom\[\w+\]", text) == []
-        named = {one or other for one, other in re.findall(r"install\('(\w+)'\)|'\.\[(\w+)\]'", text)}
-        assert named <= project["optional-dependencies"].keys()
-    assert install("nats") == "pip install '.[nats]' in fedloom's folder"
+        written = re.findall(r"pip install [\"']([^\"'\[]*)\[([\w,]+)\]", text)
+        assert {place for place, _ in written} <= {"<PATH>"}
+        named = {*re.findall(r"install\('(\w+)'\)", text), *(name for _, names in written for name in names.split(","))}
+        assert named - {"{extra}"} <= project["optional-dependencies"].keys()
+    assert install("nats") == "pip install '<PATH>[nats]', where <PATH> is fedloom's folder or wheel file"
 
 
 def test_the_readme_is_one_page_and_links_to_few_places() -> None:

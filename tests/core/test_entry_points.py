@@ -131,7 +131,7 @@ def test_a_command_of_papers_without_its_package_names_the_remedy(
         with pytest.raises(SystemExit) as ended:
             call(capsys, name, "--list")
         assert ended.value.code == 2
-        said = f"{name} is a command of fedloom-papers: pip install ./papers in fedloom's folder brings it"
+        said = f"{name} is a command of fedloom-papers: pip install '<PATH>' brings it, where <PATH> is"
         assert said in capsys.readouterr().err
 
 

@@ -86,7 +86,7 @@ def test_the_container_gets_what_the_wheel_is_made_of_and_no_more() -> None:
 @pytest.mark.slow
 def test_the_services_run(tmp_path: Path) -> None:
     """Exactly their commands, with nothing but their environment, under other paths and on a free port."""
-    pytest.importorskip("nats", reason="nats-py is not installed: pip install '.[nats]'")
+    pytest.importorskip("nats", reason="nats-py is not installed: pip install '<PATH>[nats]'")
     pytest.importorskip("cryptography", reason="cryptography is not installed")
     import launching
     from federation_processes import SECONDS, secured

@@ -183,5 +183,5 @@ def test_what_cannot_be_served_is_refused_before_anything_starts(monkeypatch: py
         with pytest.raises(SettingError, match=r"port \d+ of 127\.0\.0\.1 is taken .*\(--page\)"):
             check_page(taken.getsockname()[1], False)
     monkeypatch.setitem(sys.modules, "prometheus_client", None)
-    with pytest.raises(SettingError, match=r"--metrics needs prometheus-client .* pip install '\.\[metrics\]'"):
+    with pytest.raises(SettingError, match=r"--metrics needs prometheus-client .* pip install '<PATH>\[metrics\]'"):
         check_page(launching.free_port(), True)

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-pytest.importorskip("nats", reason="nats-py is not installed: pip install '.[nats]'")
+pytest.importorskip("nats", reason="nats-py is not installed: pip install '<PATH>[nats]'")
 pytest.importorskip("cryptography", reason="cryptography is not installed")
 
 from fedloom.deploy.nats.nats_server import program as nats_server

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-pytest.importorskip("nkeys", reason="nkeys is not installed: pip install '.[nats]'")
+pytest.importorskip("nkeys", reason="nkeys is not installed: pip install '<PATH>[nats]'")
 
 from fedloom.deploy import certificates, watched_keys
 from fedloom.deploy.nats.nats_server import make_key

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-pytest.importorskip("optuna", reason="Optuna is not installed: pip install '.[search]'")
+pytest.importorskip("optuna", reason="Optuna is not installed: pip install '<PATH>[search]'")
 
 from fedloom.core.errors import SettingError
 from fedloom.experiments.search import Search, ends, is_range

@@ -50,7 +50,10 @@ class Parser(argparse.ArgumentParser):
     def _check_value(self, action: argparse.Action, value: Any) -> None:
         if action.choices is not None and value not in action.choices:
             if (package := self.elsewhere.get(str(value))) is not None:
-                self.error(f"{value} is a command of {package}: pip install ./papers in fedloom's folder brings it")
+                self.error(
+                    f"{value} is a command of {package}: pip install '<PATH>' brings it, where <PATH> is the folder "
+                    "papers of fedloom's or its wheel file"
+                )
             choices = list(map(str, action.choices))
             said = f"invalid choice: {value!r}{did_you_mean(str(value), choices)}"
             raise argparse.ArgumentError(action, f"{said}; there are {', '.join(choices)} [FL-CLI-001]")

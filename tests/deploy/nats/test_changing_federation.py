@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-pytest.importorskip("nats", reason="nats-py is not installed: pip install '.[nats]'")
+pytest.importorskip("nats", reason="nats-py is not installed: pip install '<PATH>[nats]'")
 pytest.importorskip("cryptography", reason="cryptography is not installed")
 
 from federation_processes import Federation, events, secured

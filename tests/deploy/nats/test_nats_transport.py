@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-pytest.importorskip("nats", reason="nats-py is not installed: pip install '.[nats]'")
+pytest.importorskip("nats", reason="nats-py is not installed: pip install '<PATH>[nats]'")
 
 from fedloom.core.errors import RankError, SettingError
 from fedloom.deploy.nats import nats_transport

