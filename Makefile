@@ -24,7 +24,7 @@ help:
 	@echo "make lint   format, lint, types"
 	@echo "make docs   the documentation site in build/site, strictly: a link that leads nowhere fails (a minute with the installation)"
 	@echo "make docs-version  these pages as those of this version, beside earlier ones, in the branch gh-pages; pushes nothing"
-	@echo "make release  sdists and wheels of HEAD in dist/, fedloom's and fedloom-papers', the wheels tried in an empty environment without network; publishes nothing"
+	@echo "make release  sdists and wheels of HEAD in dist/, fedloom's and fedloom-papers', tried with each extra, each Python and the lowest versions, and a bill of materials (half an hour; goes on where it was stopped); publishes nothing"
 	@echo "make bench  speed, as ratios in one run (minutes)"
 	@echo "make bench-peers  fedloom, hand-written PyTorch and other simulators do the same work in turn: docs/peers-speed.md (12 minutes at a time, after the installation)"
 	@echo "make paper  docs/paper/fedloom.pdf, four pages whose numbers come from kept results"
@@ -86,10 +86,12 @@ docs-version: .docs/.installed
 	NO_MKDOCS_2_WARNING=1 PATH="$(CURDIR)/.docs/bin:$$PATH" .docs/bin/mike deploy --update-aliases $(VERSION_OF_DOCS) latest
 	.docs/bin/mike set-default latest
 
-# PACKAGES=.venv/lib/python3.11/site-packages: try the wheel with these packages, in seconds instead of minutes.
+# PACKAGES=.venv/lib/python3.11/site-packages: try the wheel with these packages, in seconds instead of minutes, and no
+# extras. TRIALS="nats lowest-report": some of the trials alone.
 release: $(STAMP)
-	$(BIN)/python $(PIP) build
+	$(BIN)/python $(PIP) build packaging uv
 	$(BIN)/python scripts/make_release.py $(if $(PACKAGES),--packages $(PACKAGES))
+	$(if $(PACKAGES),,$(BIN)/python scripts/release_trials.py $(TRIALS))
 
 bench: $(STAMP)
 	$(BIN)/python benchmarks/run.py
