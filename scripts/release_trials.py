@@ -106,7 +106,7 @@ class Trial:
 
 
 class NotHereError(Exception):
-    """What a trial needs cannot be had on this machine."""
+    """Lack of what a trial needs, on this machine."""
 
 
 class FailedError(Exception):
