@@ -198,6 +198,9 @@ def environment(trial: Trial, wheel: Path) -> tuple[Path, str]:
             raise NotHereError("PyTorch would bring CUDA: there is no other build of it here")
         needed = [one for one in needed if not one.startswith("torch")]
         said = "without PyTorch, of which no CPU build is here"
+    builds = dict(re.findall(r"(torch|torchvision)==\S+?(\+\w+|)\s", chosen))
+    if len(set(builds.values())) > 1:
+        raise NotHereError(f"torchvision must be of PyTorch's build, {' or '.join(builds.values())}, and is not here")
     if trial.lowest:  # an old PyTorch would bring CUDA
         constraints.write_text("\n".join(re.findall(r"(torch(?:vision)?==\S+)", chosen)), encoding="utf-8")
         how += ["--resolution", "lowest-direct"]
