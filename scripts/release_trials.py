@@ -200,7 +200,9 @@ def environment(trial: Trial, wheel: Path) -> tuple[Path, str]:
         said = "without PyTorch, of which no CPU build is here"
     builds = dict(re.findall(r"(torch|torchvision)==\S+?(\+\w+|)\s", chosen))
     if len(set(builds.values())) > 1:
-        raise NotHereError(f"torchvision must be of PyTorch's build, {builds['torch'] or 'that of PyPI'}, and is not here")
+        raise NotHereError(
+            f"torchvision must be of PyTorch's build, {builds['torch'] or 'that of PyPI'}, and is not here"
+        )
     if trial.lowest:  # an old PyTorch would bring CUDA
         constraints.write_text("\n".join(re.findall(r"(torch(?:vision)?==\S+)", chosen)), encoding="utf-8")
         how += ["--resolution", "lowest-direct"]
