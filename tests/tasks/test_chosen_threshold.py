@@ -172,7 +172,7 @@ def test_messages_and_devices_add_up_to_the_same_threshold() -> None:
         evaluation = Evaluation(algorithm, population, engine, range(5))
         server = engine.round(engine.init(), (0, 1, 2, 3, 4), 0)
         now = Running(made, algorithm, engine, evaluation, fl.History("FedPer"), server=server)
-        records.append({**Threshold().after(now), **PersonalModels().due(now)})
+        records.append({**Threshold([1]).after(now), **PersonalModels().due(now)})
         engine.close()
     for record in records[1:]:
         assert record["threshold"] == records[0]["threshold"]
