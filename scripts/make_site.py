@@ -40,7 +40,7 @@ class Site:
     """The pages so far, by their places in the site, and what they link to."""
 
     pages: dict[str, str] = field(default_factory=dict)
-    files: dict[str, Path] = field(default_factory=dict)  # pictures: copied as they are
+    files: dict[str, Path] = field(default_factory=dict)  # pictures and the paper: copied as they are
     wanted: dict[str, Path] = field(default_factory=dict)  # files and folders whose text becomes a page
     beside: dict[str, str] = field(default_factory=dict)  # texts that are no pages
 
@@ -52,7 +52,7 @@ class Site:
         inside = re.sub(r"^(papers/)?docs/", "", name)
         if inside != name and path.suffix == ".md":
             return inside.replace("README.md", "index.md"), anchor
-        if path.suffix in (".svg", ".png"):
+        if path.suffix in (".svg", ".png", ".pdf"):
             self.files[inside] = path
             return inside, ""
         page = path.suffix == ".md"
