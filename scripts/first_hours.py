@@ -1,10 +1,11 @@
 """Run five first hours of people who are new to fedloom, with the commands as the pages print them, and time them.
 
-    python scripts/first_hours.py               all of them, each in an empty folder: writes docs/results/first_hours.csv
+    python scripts/first_hours.py               all of them: writes docs/results/first_hours.csv, then the table
     python scripts/first_hours.py method        this one alone, and prints its minutes
-    python scripts/first_hours.py --table       renews the table of docs/get-started.md from that file
+    python scripts/first_hours.py --table       the table of docs/get-started.md from that file
 
-Each runs in a process of its own. What the pages show is in the block format of scripts/run_pages.py.
+Each runs in a process of its own, in an empty folder, and must leave the files that its person wanted. The Python that
+runs this needs fedloom with its extra `report`, and fedloom-papers. Blocks are those of scripts/run_pages.py.
 """
 
 from __future__ import annotations
@@ -21,12 +22,14 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parent))
 import run_pages
 
 ROOT = Path(__file__).resolve().parents[1]
 KEPT, PAGE = ROOT / "docs/results/first_hours.csv", ROOT / "docs/get-started.md"
+OTHERS = ("fedavg", "fedprox", "scaffold", "fedntd", "ditto", "pfedsd")  # beside one's own method
 COLUMNS = ("hour", "minutes", "cores", "date")
 _MADE = re.compile(r"(<!-- made by scripts/first_hours.py: from here -->\n).*?(<!-- to here -->\n)", re.DOTALL)
 
@@ -51,12 +54,19 @@ def line(name: str, pattern: str) -> str:
 
 
 def blocks(text: str) -> Callable[[Path], None]:
-    """Return what runs the blocks of a text in a folder."""
+    """Return what runs the blocks of a text in a folder: commands in a shell, Python in one namespace."""
 
     def run(folder: Path) -> None:
-        run_pages.prepare()
-        for _, printed in run_pages.run(text, folder):
-            print(printed, end="")
+        env = os.environ | {"PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"}  # has fedloom
+        space: dict[str, Any] = {"__name__": "page"}
+        with run_pages.within(folder.resolve()):
+            for block in run_pages.blocks(text):
+                if block.title:
+                    Path(block.title).write_text(block.code, encoding="utf-8")
+                elif block.kind == "python":
+                    exec(compile(block.code, "page", "exec", dont_inherit=True), space)
+                else:
+                    subprocess.run(["bash", "-ec", block.code], env=env, check=True)
 
     return run
 
@@ -72,39 +82,56 @@ def demo(folder: Path) -> None:
 def figure(folder: Path) -> None:
     """Draw figures of a paper from the kept runs of this repository."""
     (folder / "papers").symlink_to(ROOT / "papers")
-    blocks(f"```bash\n{line('papers/docs/reproduce.md', 'fedloom figures .*--known papers/docs/results')}\n```\n")(folder)
-    if not list((folder / "figures").rglob("*.png")):
-        raise RuntimeError("no figure was drawn")
+    blocks(f"```bash\n{line('papers/docs/reproduce.md', 'fedloom figures .*--known papers/docs/results')}\n```\n")(
+        folder
+    )
 
 
 @dataclass(frozen=True)
 class Hour:
-    """What somebody does first, and the page that says how."""
+    """What somebody does first, the page that says how, and what is there afterwards."""
 
     what: str
     link: str  # from docs/
     run: Callable[[Path], None]
+    leaves: tuple[str, ...] = ()  # patterns of files: `wait` of a shell does not say that a process failed
 
 
 HOURS = {
-    "demo": Hour("`make demo` after a clone: environment, four methods, checks", "results/demo.md", demo),
+    "demo": Hour("`make demo` after a clone: environment, four methods, checks", "../README.md", demo),
     "table": Hour(
         "tables of five sites, compared, to a prediction",
         "tutorials/your-data.md",
         lambda folder: blocks(page("docs/tutorials/your-data.md"))(folder),
+        ("runs/sites/report/report.html", "predicted.csv"),
     ),
     "method": Hour(
         "a method of one's own beside six others",
         "paths.md#researcher",
         lambda folder: blocks(page("docs/paths.md", "Researcher"))(folder),
+        tuple(f"runs/mine/{name}/metrics.jsonl" for name in (*OTHERS, "Mine")),
     ),
     "devices": Hour(
         "a server and two devices, each a process",
         "paths.md#engineer-of-devices",
         lambda folder: blocks(page("docs/paths.md", "Engineer of devices"))(folder),
+        ("runs/devices/audit.jsonl", "a/results/*/global.safetensors", "b/results/*/global.safetensors"),
     ),
-    "figure": Hour("a paper's figures from kept runs", "../papers/docs/reproduce.md#results-that-are-kept", figure),
+    "figure": Hour(
+        "a paper's figures from kept runs",
+        "../papers/docs/reproduce.md#claims-and-figures",
+        figure,
+        ("figures/apfl-figure-2.png", "figures/dense-curves.png"),
+    ),
 }
+
+
+def ran(hour: Hour, folder: Path) -> None:
+    """Run an hour in a folder, and refuse what leaves less than its person wanted."""
+    hour.run(folder)
+    missing = [pattern for pattern in hour.leaves if not list(folder.glob(pattern))]
+    if missing:
+        raise RuntimeError(f"{hour.what}: no {', '.join(missing)}")
 
 
 def minutes(name: str) -> float:
@@ -120,7 +147,8 @@ def table(kept: Path = KEPT) -> str:
     with kept.open(newline="", encoding="utf-8") as file:
         rows = {row["hour"]: row for row in csv.DictReader(file)}
     lines = ["| first hour | minutes |", "|---|---|"]
-    lines += [f"| [{h.what}]({h.link}) | {float(rows[name]['minutes']):.1f} |" for name, h in HOURS.items() if name in rows]
+    lines += [f"| [{hour.what}]({hour.link}) | {float(rows[name]['minutes']):.1f} |" for name, hour in HOURS.items()]
+    lines.append(f"| together | {sum(float(row['minutes']) for row in rows.values()):.1f} |")
     dates = sorted({f"{row['cores']} cores, {row['date']}" for row in rows.values()})
     return "\n".join(lines) + f"\n\nMeasured on {'; '.join(dates)}.\n"
 
@@ -131,24 +159,22 @@ def renewed(text: str) -> str:
 
 
 def main(words: list[str]) -> None:
-    """Run all hours, one, or renew the table."""
-    if words == ["--table"]:
-        PAGE.write_text(renewed(PAGE.read_text(encoding="utf-8")), encoding="utf-8")
-        return
-    if len(words) == 2:
-        HOURS[words[0]].run(Path(words[1]))
-        return
-    if words:
-        print(f"{words[0]}: {minutes(words[0]):.2f} minutes")
-        return
-    rows = [
-        {"hour": name, "minutes": f"{minutes(name):.2f}", "cores": os.cpu_count(), "date": datetime.date.today()}
-        for name in HOURS
-    ]
-    with KEPT.open("w", newline="", encoding="utf-8") as file:
-        writer = csv.DictWriter(file, COLUMNS, lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(rows)
+    """Run all hours, one, or make the table anew."""
+    match words:
+        case [name, folder]:
+            ran(HOURS[name], Path(folder))
+            return
+        case [name] if name != "--table":
+            print(f"{name}: {minutes(name):.2f} minutes")
+            return
+        case []:
+            here = {"cores": os.cpu_count(), "date": datetime.date.today()}
+            rows = [{"hour": name, "minutes": f"{minutes(name):.2f}"} | here for name in HOURS]
+            with KEPT.open("w", newline="", encoding="utf-8") as file:
+                writer = csv.DictWriter(file, COLUMNS, lineterminator="\n")
+                writer.writeheader()
+                writer.writerows(rows)
+    PAGE.write_text(renewed(PAGE.read_text(encoding="utf-8")), encoding="utf-8")
 
 
 if __name__ == "__main__":
