@@ -89,7 +89,7 @@ def figure(folder: Path) -> None:
 
 @dataclass(frozen=True)
 class Hour:
-    """What somebody does first, the page that says how, and what is there afterwards."""
+    """A task that somebody does first, the page that says how, and what is there afterwards."""
 
     what: str
     link: str  # from docs/
