@@ -33,7 +33,7 @@ class Notes(fl.PFedSD):
     """Note numbers, have a model evaluated, and ask twice."""
 
     def round(self, server: Any, cohort: Any) -> Any:
-        cohort.note(agree=torch.tensor(0.5))
+        cohort.note(agree=torch.tensor(0.5), third=1 / 3)
         model, w = cohort.model, server
         cohort.evaluate("upload", lambda x: model(w, x))
         super().round(server, cohort)
@@ -160,3 +160,9 @@ def test_ranges_follow_units() -> None:
     }  # fmt: skip
     of_rmse = measures_for(fl.Regression().measures[0])
     assert (of_rmse["personal_std"].range, of_rmse["global_rmse"].range) == ((0.0, None), (None, None))
+
+
+def test_a_number_of_the_server_is_kept_as_it_is() -> None:
+    """It alone notices a plain number that becomes a float32 on its way, or is refused."""
+    history = fl.run(Notes(local=LOCAL), federation(6), linear(), SETTINGS)
+    assert (history.metrics[-1]["server_third"], history.metrics[-1]["server_agree"]) == (1 / 3, 0.5)

@@ -227,7 +227,7 @@ class APFLNi(fl.Algorithm[Server, Own]):
             loss = seen.mean if seen else loss
         window, plateau = server.window.push(loss, self.delta_mu, self.delta_sigma, self.window)
         mean, std = window.now
-        cohort.note(window_mean=mean, window_std=std, plateau=plateau, measured=torch.tensor(measures))
+        cohort.note(window_mean=mean, window_std=std, plateau=plateau, measured=measures)
         return Server(
             w=w,
             F=F,

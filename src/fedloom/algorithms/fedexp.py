@@ -25,7 +25,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated
 
-import torch
 from torch import Tensor
 
 import fedloom as fl
@@ -55,7 +54,7 @@ class FedExP(fl.Algorithm[fl.Weights, tuple[()]]):
         mean, square = cohort.reduce(self.local_update, w).mean
         of_mean = (w.params - mean.params).sq_norm()
         eta_g = max(1.0, float(square / (2 * (of_mean + self.eps))))
-        cohort.note(eta_g=torch.tensor(eta_g, dtype=torch.float64))
+        cohort.note(eta_g=eta_g)
         return w.towards(mean, eta_g)
 
     def global_weights(self, server: fl.Weights) -> fl.Weights:

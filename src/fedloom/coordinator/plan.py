@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, is_dataclass
 from typing import Any
 
 import torch
@@ -19,6 +19,7 @@ from fedloom.coordinator.settings import RunSettings
 from fedloom.coordinator.task_targets import check_targets, check_validation, target_moments
 from fedloom.coordinator.trainees import Trainees, trainees
 from fedloom.core.algorithm import Algorithm
+from fedloom.core.choices import check_choices
 from fedloom.core.errors import SettingError
 from fedloom.core.model import Model
 from fedloom.core.task import FitsTargets, Task, needs_moments, require_task
@@ -64,6 +65,8 @@ class Plan:
         for name, what in (("sampler", "fedloom.Uniform(seed=0)"), ("faults", "fedloom.Unreliable(lost=0.1)")):
             if (given := getattr(self, name)) is not None and (isinstance(given, type) or not callable(given)):
                 raise SettingError(f"{name} must be an object that can be called, such as {what}, got {given!r}")
+        for own in filter(is_dataclass, (self.task, self.sampler, self.faults, *self.parts)):
+            check_choices(own)
         check_targets(federation, self.task)
         check_validation(federation, self.task)
         algorithm.requires.check(type(algorithm).__name__, federation, self.task)

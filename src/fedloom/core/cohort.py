@@ -237,11 +237,11 @@ class Cohort(Protocol):
         """
         ...
 
-    def note(self, **numbers: Tensor) -> None:
+    def note(self, **numbers: Tensor | float) -> None:
         """Write numbers into the record of this round, once it has ended well.
 
         Args:
-            **numbers: [] or [n] each; `x` is `server_x` in the record. `loss` and `refused` are fedloom's own.
+            **numbers: [] or [n] each, or a number; `x` is `server_x` in the record. `loss` and `refused` are fedloom's own.
         """
         ...
 

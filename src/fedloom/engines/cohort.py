@@ -115,10 +115,11 @@ class AskedCohort:
     def pool(self, name: str) -> Sequence[Any]:
         return self.engine.pool(name)
 
-    def note(self, **numbers: Tensor) -> None:
+    def note(self, **numbers: Tensor | float) -> None:
         if taken := {"loss", "refused"} & {*numbers}:
             raise SettingError(f"server_{min(taken)} is a number of fedloom's: let cohort.note name yours otherwise")
-        self.engine.noted.update({f"server_{name}": number.tolist() for name, number in numbers.items()})
+        said = {f"server_{n}": v.tolist() if hasattr(v, "tolist") else v for n, v in numbers.items()}
+        self.engine.noted.update(said)
 
     def evaluate(self, name: str, predict: Predict | Mapping[int, Predict]) -> None:
         self.engine.to_judge[name] = predict

@@ -195,7 +195,7 @@ class OneShot(Algorithm[Server, tuple[()]]):
             return self._collect(server, cohort)
         groups = cohort.everyone.only(server.answered.nonzero().flatten()).groups
         teachers = Teachers(weights=tuple(g.rows("model") for g in groups), models=tuple(g.model for g in groups))
-        cohort.note(teachers=torch.tensor(teachers.count))
+        cohort.note(teachers=teachers.count)
         return self.epoch(server, teachers, cohort)
 
     @abstractmethod
