@@ -241,7 +241,7 @@ class Cohort(Protocol):
         """Write numbers into the record of this round, once it has ended well.
 
         Args:
-            **numbers: [] or [n] each, or a number; `x` is `server_x` in the record. `loss` and `refused` are fedloom's own.
+            **numbers: tensors [] or [n], or plain numbers; `x` is `server_x` in the record. Not `loss`, not `refused`.
         """
         ...
 
