@@ -199,8 +199,8 @@ class NetworkTensors:
         """
         if self._frozen is None:
             raise SettingError(
-                f"the frozen tensors of {self.name} depend on a seed: ask model.bind(seed), with the seed of init, for "
-                "the network to compute with"
+                f"the frozen tensors of {self.name} were drawn by a run, and this network is of none: take "
+                "history.module() of that run, or load_network('RUN/initial-0.safetensors', model) in the place of it"
             )
         return self._frozen
 

@@ -175,7 +175,7 @@ class _Witness:
 
     append = evaluate = keep
 
-    def note(self, **numbers: Tensor) -> None:
+    def note(self, **numbers: Tensor | float) -> None:
         self._log.noted.update(numbers)
 
     def gather(self, fn: Callable[..., Any], *broadcast: Any, **more: Any) -> Replies[Any]:
