@@ -242,13 +242,18 @@ def test_pages_stand_on_their_own() -> None:
         assert found is None, f"{page.name} names {found and found.group()}"
 
 
-def test_extras_are_installed_in_one_form_everywhere() -> None:
-    """On PyPI the name is not ours: `pip install fedloom` installs a stranger's, and `.` is no wheel file."""
+def test_fedloom_is_installed_in_one_form_everywhere() -> None:
+    """On PyPI the name is not ours: `pip install fedloom` installs a stranger's, and `.` is no wheel file.
+
+    Wrong edits: `pip install .` on a page, with or without an extra; `pip install ./papers` in the newest changes.
+    """
     pages = [page for page in PAGES if page.name != "CHANGELOG.md"]
     texts = [p.read_text(encoding="utf-8") for p in (*pages, *SOURCES, *ROOT.glob("examples/*.ipynb"))]
+    newest = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8").split("\n## ")[1]
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    for text in texts:
+    for text in (*texts, newest):
         assert re.findall(r"pip install [\"'\\]*fedloom\b|fedloom\[\w+\]", text) == []
+        assert re.findall(r"pip install (?:[^`\n#]* )?[\"'\\]*(?:\.|/|~|[\w./-]+\.whl)[^`\n]*", text) == []
         written = re.findall(r"pip install [\"']([^\"'\[]*)\[([\w,]+)\]", text)
         assert {place for place, _ in written} <= {"<PATH>"}
         named = {*re.findall(r"install\('(\w+)'\)", text), *(name for _, names in written for name in names.split(","))}

@@ -67,8 +67,12 @@ def test_links_of_the_readme_are_absolute_or_plain_text() -> None:
     assert MADE["readme"]("[a](b.md) [c](https://d.org)", None) == "a [c](https://d.org)"
 
 
-def test_the_citation_names_the_version_and_the_licence() -> None:
+def test_citation_and_changelog_name_the_version_its_date_and_the_licence() -> None:
+    """Wrong edits: a version that is raised without its heading; a heading whose date the citation does not have."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     cited = (ROOT / "CITATION.cff").read_text(encoding="utf-8")
-    assert f"\nversion: {fedloom.__version__}\n" in cited
+    changes = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
+    (version, date), *_ = re.findall(r"^## \[(\d[^]]*)\] - (\d{4}-\d\d-\d\d)$", changes, re.MULTILINE)
+    assert version == fedloom.__version__
+    assert f"\nversion: {version}\ndate-released: {date}\n" in cited
     assert f"\nlicense: {project['license']}\n" in cited

@@ -38,7 +38,7 @@ __all__ = [
     "title",
 ]
 
-__version__ = "0.2.0"
+__version__ = "0.3.0"
 STUDIES = (  # the name of each paper's folder
     "fedntd",  # Lee et al., NeurIPS 2022
     "pfedsd",  # Jin et al., IEEE TPDS 2023
