@@ -429,6 +429,11 @@ OPENING = (
             "run kt_pfl --set distill.rate=3",
             "kt_pfl.distill has no setting 'rate' with the optimiser sgd; it has epochs, ",
         ),
+        (
+            "run scaffold --set scaffold.local.optimiser=sgd",
+            "scaffold has no setting 'local.optimiser': settings of local are common to all methods, "
+            "--set local.optimiser=sgd",
+        ),
         ("run fedavg --set local=3", "fedavg has no setting 'local'; it has aggregation, buffers, shared"),
         ("run fedavg --set shared.x=3", "fedavg.shared has no parts; give it as shared=VALUE"),
         ("run fedavg --set aggregation=median", "fedavg.aggregation must be one of samples, uniform, got 'median'"),

@@ -129,6 +129,10 @@ def test_without_arguments_it_helps(capsys: pytest.CaptureFixture[str]) -> None:
             "run fedavg --engine staked",
             "--engine: invalid choice: 'staked' (did you mean 'stacked'?); there are auto, ",
         ),
+        (
+            "run fedavg -gr 50 -did 0",
+            "arguments: -gr 50 -did 0: coming from PFLlib? docs/coming-from.md has its flags [FL-CLI-002]\n",
+        ),
         ("run fedavg fedprox", "arguments: fedprox: fedloom compare trains with several algorithms [FL-CLI-002]\n"),
     ],
 )

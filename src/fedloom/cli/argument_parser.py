@@ -11,6 +11,9 @@ from typing import Any, NoReturn
 from fedloom.wording import did_you_mean
 
 _CODE = re.compile(r"\[(FL-[A-Z]+-\d{3})\]")
+_PFLLIB = frozenset(
+    {"-algo", "-did", "-eg", "-gr", "-jr", "-lbs", "-ld", "-ldg", "-ls", "-nc"}
+)  # no typing errors here
 
 
 def way_on(message: str) -> str:
@@ -44,6 +47,8 @@ class Parser(argparse.ArgumentParser):
             close = did_you_mean(unknown[0].partition("=")[0], self._option_string_actions)
             if self.prog == "fedloom run" and not unknown[0].startswith("-"):
                 close = ": fedloom compare trains with several algorithms"
+            if _PFLLIB.intersection(unknown):
+                close = ": coming from PFLlib? docs/coming-from.md has its flags"
             self.error(f"unrecognized arguments: {' '.join(unknown)}{close} [FL-CLI-002]")
         return parsed, unknown
 

@@ -190,10 +190,7 @@ class Optimiser(StrictSettings):
         Raises:
             SettingError: there is no such number.
         """
-        raise SettingError(
-            f"steps of {type(self).__name__} amount to no number of plain SGD steps, by which this algorithm divides: "
-            "use SGD"
-        )
+        raise SettingError(f"steps of {type(self).__name__} amount to no number of plain SGD steps: use SGD")
 
     def apply(self, weights: T, gradient: T, state: Sequence[Tensor]) -> tuple[T, list[Tensor]]:
         """Take one pure step at `lr` on a pytree, as a server does.
@@ -259,10 +256,7 @@ class SGD(Optimiser):
             SettingError: the rate changes from step to step.
         """
         if self.timed:
-            raise SettingError(
-                f"steps of a schedule by steps amount to no number of plain SGD steps, got {self.schedule!r}: "
-                "take one by rounds"
-            )
+            raise SettingError(f"steps of {self.schedule!r} amount to no number of plain SGD steps: take one by rounds")
         n, m = num_steps.double(), self.momentum
         return (n - m * (1 - m**n) / (1 - m)) / (1 - m)
 

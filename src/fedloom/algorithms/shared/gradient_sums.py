@@ -25,7 +25,12 @@ class SumsGradients(Algorithm[V, S]):
                 f"{type(self).__name__} reads gradients from what the steps of one round have moved, and kept momentum "
                 "moves by those of earlier rounds too, got local.keep_optimiser = True: leave it out"
             )
-        self.local.optimiser.effective_steps(torch.ones(()))  # which refuses others
+        try:
+            self.local.optimiser.effective_steps(torch.ones(()))
+        except SettingError as error:
+            name = type(self).__name__
+            told = f"{name} reads gradients from its steps, and {error}, in a comparison for all methods, or leave {name} out"
+            raise SettingError(told) from None
 
     def plain_steps(self, client: Client[Any], counted: Literal["adaptive", "steps"] = "adaptive") -> Tensor:
         """Return the number of plain SGD steps that a client's training of this round amounts to, [] float64.

@@ -91,6 +91,11 @@ def algorithm(name: str, local: Local, settings: Mapping[str, Any]) -> Algorithm
     for key, value in settings.items():
         field, _, part = key.partition(".")
         whole = defaults.get(field)
+        if part and field in SECTIONS and field not in known:
+            raise SettingError(
+                f"{owner} has no setting {key!r}: settings of {field} are common to all methods, "
+                f"--set {key}={value} [FL-METHOD-005]"
+            )
         if field not in known:
             sections = {"data": DataSettings(), "clients": ClientSettings(), "local": local, "run": RunSettings()}
             others = [*(f"{owner}.{own}" for own in known), *setting_keys(sections)]
