@@ -188,7 +188,9 @@ def test_settings_are_checked(make: Any, message: str) -> None:
 )
 def test_adam_is_refused_where_plain_steps_are_counted(kind: Any, settings: dict[str, Any]) -> None:
     name = kind.__name__
-    message = f"^{name} reads gradients from its steps, and steps of Adam amount .*: use SGD, .* for all methods, or leave {name} out"
+    message = (
+        f"^{name} reads gradients from its steps, and steps of Adam .*: use SGD for all methods, or leave {name} out"
+    )
     with pytest.raises(SettingError, match=message):
         kind(local=Local(optimiser=Adam()), **settings)
 

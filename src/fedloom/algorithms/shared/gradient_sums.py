@@ -29,7 +29,7 @@ class SumsGradients(Algorithm[V, S]):
             self.local.optimiser.effective_steps(torch.ones(()))
         except SettingError as error:
             name = type(self).__name__
-            told = f"{name} reads gradients from its steps, and {error}, in a comparison for all methods, or leave {name} out"
+            told = f"{name} reads gradients from its steps, and {error} for all methods, or leave {name} out"
             raise SettingError(told) from None
 
     def plain_steps(self, client: Client[Any], counted: Literal["adaptive", "steps"] = "adaptive") -> Tensor:
