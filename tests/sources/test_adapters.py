@@ -12,7 +12,8 @@ import pytest
 import torch
 from torch.utils.data import TensorDataset
 
-from fedloom.data import Normalise
+import fedloom
+from fedloom.data import Normalise, Tokens
 from fedloom.sources import from_huggingface, from_torch, texts_of_huggingface
 from fedloom.sources.adapters import HUGGINGFACE
 from fedloom.sources.constants import NORMALISE
@@ -134,6 +135,27 @@ def test_a_table_of_features(hf: Any) -> None:
     train, test, owners, _ = from_huggingface(rows, x="values", label="class")
     assert (train.x.tolist(), train.x.dtype) == ([[1, 2], [3, 4.5]], torch.float32)
     assert (train.y.tolist(), train.num_classes, test, owners) == ([0, 1], 2, None, None)
+
+
+def test_lists_of_integers_are_token_ids(hf: Any) -> None:
+    """Ids that are made floating point are refused by an embedding later."""
+    column = {"ids": [[5, 2, 0], [7, 5, 2]], "label": [0, 1]}
+    rows = hf.Dataset.from_dict(column)
+    train = from_huggingface(rows, x="ids").train
+    assert (train.x.tolist(), train.x.dtype, train.normalise) == (column["ids"], torch.int64, Tokens())
+    assert torch.equal(train.x, from_huggingface(rows.with_format("torch"), x="ids").train.x)
+    kinds = hf.Features(ids=hf.List(hf.Value("uint8")), label=hf.Value("int64"))
+    values = from_huggingface(rows.cast(kinds), x="ids").train
+    assert (values.x.dtype, values.normalise) == (torch.uint8, Normalise(scale=1 / 255))
+
+
+def test_a_column_of_texts_is_refused_with_what_reads_it(hf: Any) -> None:
+    """The advice, followed as it is printed, reads the texts."""
+    rows = hf.Dataset.from_dict({"review": ["good", "a bad film"], "kind": [0, 1]})
+    with pytest.raises(ValueError, match="got texts in 'review' of huggingface: make token ids of them") as refused:
+        from_huggingface(rows, x="review", label="kind")
+    call = str(refused.value).rpartition("them, ")[2].replace("...", "rows")
+    assert eval(call, {"fedloom": fedloom, "rows": rows}).train.x.shape == (2, 128)
 
 
 @pytest.mark.slow

@@ -118,7 +118,8 @@ def from_huggingface(
         source: name on the hub, folder with files that `datasets` reads (Parquet for instance), `datasets.DatasetDict`
             with `train` and maybe `test` (other splits are not read, with a warning), or `datasets.Dataset`, all of
             which is to train on.
-        x: column of images or feature vectors, as of `from_torch`; without it, `image` or `img`.
+        x: column of images or feature vectors, as of `from_torch`, or of token ids; without it, `image` or `img`. Lists
+            of integers keep their type, so those other than uint8 are token ids, as of `from_arrays`.
         label: column of integer labels; without it, `label`.
         client: column of natural clients; only its rows of `train` count.
         config: configuration, where a name has several.
@@ -127,7 +128,7 @@ def from_huggingface(
 
     Raises:
         ValueError: `datasets` is not installed, the data are a stream, there is no split `train`, a column is missing,
-            or as of `from_torch`.
+            `x` has texts, or as of `from_torch`.
     """
     known = HUGGINGFACE.get(source) if isinstance(source, str) else None
     name = source if isinstance(source, str) else "huggingface"
@@ -144,6 +145,11 @@ def from_huggingface(
         raise ValueError(
             f"{name} must have the columns {', '.join(missing)}, got {', '.join(train.column_names)}: "
             "name others as x, label or client"
+        )
+    if getattr(train.features[x], "dtype", None) in ("string", "large_string"):
+        raise ValueError(
+            f"x must be images, features or token ids, got texts in {x!r} of {name}: make token ids of them, "
+            f"fedloom.sources.texts_of_huggingface(..., text={x!r}, label={label!r}, length=128)"
         )
     classes = getattr(train.features[label], "num_classes", None)
     read = {part: _split(rows, x, label) for part, rows in parts.items()}
@@ -294,9 +300,11 @@ def _as_there(examples: Examples, names: Sequence[str]) -> Examples:
 
 
 def _split(rows: Any, x: str, label: str) -> tuple[npt.NDArray[Any], npt.NDArray[np.int64]]:
-    pictures = type(rows.features[x]).__name__ == "Image"
-    with pillow() if pictures else nullcontext():
-        return _collect((_pair(i, (row[x], row[label])) for i, row in enumerate(rows)), len(rows))
+    column = rows.features[x]
+    kind = getattr(getattr(column, "feature", None), "dtype", "")  # of what is in lists
+    lists = np.dtype(kind if kind.lstrip("u").startswith("int") else np.float32)
+    with pillow() if type(column).__name__ == "Image" else nullcontext():
+        return _collect((_pair(i, (row[x], row[label])) for i, row in enumerate(rows)), len(rows), lists)
 
 
 def _pair(i: int, item: Any) -> tuple[int, Any, Any]:
@@ -305,12 +313,14 @@ def _pair(i: int, item: Any) -> tuple[int, Any, Any]:
     return i, item[0], item[1]
 
 
-def _collect(pairs: Iterable[tuple[int, Any, Any]], count: int) -> tuple[npt.NDArray[Any], npt.NDArray[np.int64]]:
-    """Stack values and labels in memory that is allocated once."""
+def _collect(
+    pairs: Iterable[tuple[int, Any, Any]], count: int, lists: npt.DTypeLike = np.float32
+) -> tuple[npt.NDArray[Any], npt.NDArray[np.int64]]:
+    """Stack values and labels in memory that is allocated once; numbers in lists become of the type `lists`."""
     out: npt.NDArray[Any] | None = None
     labels = np.empty(count, np.int64)
     for i, value, label in pairs:
-        array = _array(i, value)
+        array = _array(i, value, lists)
         if out is None:
             out = np.empty((count, *array.shape), array.dtype)
         if (array.shape, array.dtype) != (out.shape[1:], out.dtype):
@@ -338,7 +348,7 @@ def _class_number(label: Any) -> int:
     return int(label)
 
 
-def _array(i: int, value: Any) -> npt.NDArray[Any]:
+def _array(i: int, value: Any, lists: npt.DTypeLike = np.float32) -> npt.NDArray[Any]:
     if isinstance(value, Tensor):
         return value.detach().cpu().numpy()
     if hasattr(value, "getbands"):  # an image of Pillow
@@ -347,4 +357,4 @@ def _array(i: int, value: Any) -> npt.NDArray[Any]:
         pixels = np.asarray(value)
         return pixels[None] if value.mode == "L" else pixels.transpose(2, 0, 1)
     array = np.asarray(value)
-    return array.astype(np.float32) if isinstance(value, list) and array.dtype.kind in "iuf" else array
+    return array.astype(lists) if isinstance(value, list) and array.dtype.kind in "iuf" else array
