@@ -15,6 +15,7 @@ it stands for what is read of the sources, as text: nothing of fedloom is import
 | `{{settings SECTION}}` | the keys of a section of a settings file, from the JSON schema |
 | `{{algorithms}}` | all algorithms by family, with the settings of their own |
 | `{{measures}}` | the numbers of a record, from docs/measures.md |
+| `{{forms module Kind}}` | how the kinds of a setting are written |
 | `{{commands}}` | the commands |
 """
 
@@ -259,6 +260,15 @@ def measures() -> Iterator[str]:
     yield f"- others: {', '.join(f'`{name}`' for name, *_ in rows[7:])}."
 
 
+def forms(module: str, kind: str) -> Iterator[str]:
+    """Yield how the kinds of a setting are written, as they are declared: `iid`, `shards:S`."""
+    text = source(module).text
+    found = re.findall(rf'\b{kind}\(\s*"([^"]+)"', text)
+    if not found:
+        raise LookupError(f"{module} declares no {kind}")
+    yield f"Written: {', '.join(f'`{form}`' for form in found)}."
+
+
 def commands(*chosen: str) -> Iterator[str]:
     """Yield some commands with their lines of help, and the names of others."""
     others = []
@@ -282,7 +292,7 @@ def commands(*chosen: str) -> Iterator[str]:
 
 MADE = {
     "functions": functions, "class": members, "rules": rules, "settings": settings, "algorithms": algorithms,
-    "measures": measures, "commands": commands,
+    "measures": measures, "commands": commands, "forms": forms,
 }  # fmt: skip
 
 

@@ -12,7 +12,7 @@ import pytest
 ROOT = Path(__file__).parents[2]
 MADE: dict[str, Any] = runpy.run_path(str(ROOT / "scripts/make_reference.py"))
 RUN: dict[str, Any] = runpy.run_path(str(ROOT / "scripts/run_pages.py"))
-MOST = 7000  # words
+MOST = 7600  # words
 
 
 def test_pages_are_made_from_the_declarations() -> None:
