@@ -12,7 +12,7 @@ import torch
 from conftest import golden as read
 from hypothesis import given, settings, strategies as st
 
-from fedloom.data import Partition, by_lists, dirichlet, iid, pooled, shards, split
+from fedloom.data import Partition, by_lists, dirichlet, iid, pooled, quantity, shards, split
 
 OFFICIAL_SEED = 19940817
 CLASS_SIZES = {
@@ -336,11 +336,21 @@ def test_dirichlet_gives_up_with_the_smallest_size_it_reached() -> None:
         dirichlet(LABELS, 5, 0.3, 3, min_size=20, max_attempts=1)
     smallest = one_draw.sizes.min()
     assert str(info.value).endswith(
-        f"the best left {smallest} to its smallest client: raise alpha, take fewer clients, try another seed, or use "
-        "plain_dirichlet:0.3, which has no cap and asks for 2 examples a client [FL-DATA-027]"
+        f"the best left {smallest} to its smallest client: raise alpha, take fewer clients, try another seed, use "
+        "plain_dirichlet:0.3, which has no cap and asks for 2 examples a client, or use balanced_dirichlet:0.3, whose "
+        "clients have equally many [FL-DATA-027]"
     )
-    with pytest.raises(ValueError, match=r"try another seed, or lower min_size, in Python \[FL-DATA-027\]$"):
+    with pytest.raises(ValueError, match="try another seed, use balanced_dirichlet:0.3, whose clients have equally"):
         dirichlet(LABELS, 5, 0.3, 3, min_size=20, max_attempts=1, capped=False)
+
+
+def test_draws_that_cannot_succeed_end_soon() -> None:
+    """It alone notices 20,000 draws of which each leaves hundreds of clients short, which are hours for many clients."""
+    labels = np.arange(10_000) % 10
+    with pytest.raises(ValueError, match="none of 21 attempts"):
+        dirichlet(labels, 1000, 0.3, 0)
+    with pytest.raises(ValueError, match=r"left fewer than [1-9]\d\d short"):
+        quantity(labels, 1000, 0.5, 0)
 
 
 @pytest.mark.slow

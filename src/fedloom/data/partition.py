@@ -244,6 +244,7 @@ def shards(
 
 
 _MANY = 2000  # draws, after which it may take long
+FEW, HOPELESS = 20, 50  # where each of 21 draws leaves more than 50 clients short, one that leaves none is not to come
 
 
 def dirichlet(
@@ -282,24 +283,24 @@ def dirichlet(
     check_clients(num_clients, len(classes))
     if not (alpha > 0 and math.isfinite(alpha)):
         raise ValueError(f"alpha must be finite and greater than 0, got {alpha}: 0.1 is strong skew [FL-DATA-013]")
+    plain = f"use plain_dirichlet:{alpha:g}, which has no cap and asks for 2 examples a client, or "
+    lower = f"{plain * capped}use balanced_dirichlet:{alpha:g}, whose clients have equally many"
     if min_size < 0 or min_size * num_clients > len(classes):
         raise ValueError(
             f"min_size must be in 0..{len(classes) // num_clients}, the mean size of {num_clients} clients with "
-            f"{len(classes)} examples, got {min_size}: take fewer clients, {_lower(alpha, capped)}"
+            f"{len(classes)} examples, got {min_size}: take fewer clients, {lower}"
         )
     if max_attempts < 1:
         raise ValueError(f"max_attempts must be at least 1, got {max_attempts}: 20_000 is the default")
     generator = generator_of(seed)
     by_class = [np.flatnonzero(classes == c) for c in range(int(classes.max()) + 1)]
-    concentration = np.repeat(alpha, num_clients)
-    mean_size = len(classes) / num_clients
-    best = -1
+    best, fewest = -1, num_clients
     for attempt in range(max_attempts):
         if attempt == _MANY:
             warnings.warn(
                 f"{_MANY:,} draws of dirichlet alpha={alpha:g} left a client with too few examples, at best {best} of "
                 f"{min_size}, and up to {max_attempts:,} are made: raise alpha, take fewer clients, "
-                f"{_lower(alpha, capped)}",
+                f"{lower}",
                 stacklevel=2,
             )
         # Sizes decide about acceptance, so rows are listed once, at the end. The shuffles cannot be saved: they move
@@ -309,9 +310,9 @@ def dirichlet(
         for members in by_class:
             order = members.copy()
             generator.shuffle(order)
-            proportions = generator.dirichlet(concentration)
+            proportions = generator.dirichlet(np.repeat(alpha, num_clients))
             if capped:
-                proportions = proportions * (sizes < mean_size)
+                proportions = proportions * (sizes < len(classes) / num_clients)
             share = proportions.sum()
             if not share > 0:  # all mass on full clients, or lost to underflow at a tiny alpha: NaN in the original
                 break
@@ -329,22 +330,17 @@ def dirichlet(
                 for a, b in itertools.pairwise(indptr.tolist()):
                     generator.shuffle(rows[a:b])
                 return Partition(indptr, rows, f"{'' if capped else 'plain '}dirichlet alpha={alpha:g}", seed)
-            best = max(best, smallest)
+            best, fewest = max(best, smallest), min(fewest, int((sizes < min_size).sum()))
+            if attempt >= FEW and fewest > HOPELESS:
+                break
     reached = (
         f"the best left {best} to its smallest client" if best >= 0 else "each found only full clients for a class"
     )
     raise ValueError(
-        f"every client needs min_size={min_size} examples, but none of {max_attempts} attempts with alpha={alpha} and "
+        f"every client needs min_size={min_size} examples, but none of {attempt + 1} attempts with alpha={alpha} and "
         f"{num_clients} clients got there, {reached}: "
-        f"raise alpha, take fewer clients, try another seed, {_lower(alpha, capped)} [FL-DATA-027]"
+        f"raise alpha, take fewer clients, try another seed, {lower} [FL-DATA-027]"
     )
-
-
-def _lower(alpha: float, capped: bool) -> str:
-    """Return the remedy for a Dirichlet draw that leaves too few examples: its rule without cap, or less to have."""
-    if capped:
-        return f"or use plain_dirichlet:{alpha:g}, which has no cap and asks for 2 examples a client"
-    return "or lower min_size, in Python"
 
 
 def _frozen(values: npt.ArrayLike, what: str) -> IntArray:

@@ -9,7 +9,7 @@ import numpy.typing as npt
 from torch import Tensor
 
 from fedloom.data.drawing import IntArray, check_clients, generator_of, number_of, starts
-from fedloom.data.partition import Partition
+from fedloom.data.partition import FEW, HOPELESS, Partition
 
 
 def quantiles(targets: npt.ArrayLike | Tensor, num_bins: int) -> IntArray:
@@ -81,15 +81,17 @@ def quantity(
         )
     generator = generator_of(seed)
     order = generator.permutation(n)
-    best = 0.0
-    for _ in range(max_attempts):
+    fewest = num_clients
+    for attempt in range(max_attempts):
         shares = generator.dirichlet(np.repeat(beta, num_clients))
         shares = shares / shares.sum()
-        best = max(best, float((shares * n).min()))
         if (shares * n).min() >= min_size:
             cuts = (np.cumsum(shares) * n).astype(np.int64)[:-1]
             return Partition(starts(np.diff(cuts, prepend=0, append=n)), order, f"quantity beta={beta:g}", seed)
+        fewest = min(fewest, int((shares * n < min_size).sum()))
+        if attempt >= FEW and fewest > HOPELESS:
+            break
     raise ValueError(
-        f"every client needs min_size={min_size} examples, but none of {max_attempts} draws with beta={beta} and "
-        f"{num_clients} clients gave the smallest more than {best:.1f}: raise beta or take fewer clients"
+        f"every client needs min_size={min_size} examples, but none of up to {max_attempts:,} draws with beta={beta} and "
+        f"{num_clients} clients left fewer than {fewest:,} short: raise beta or take fewer clients"
     )
