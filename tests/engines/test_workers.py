@@ -285,7 +285,7 @@ def test_there_are_no_more_processes_than_clients_and_none_for_one_client() -> N
     assert run.idle_processes(1) is None
     assert (run.idle_processes(2), run.idle_processes(9), run.idle_processes(2)) == ([0, 1], [0, 1, 2], [0, 1])
     run._newest_broadcast.update({0: 5, 1: 5})
-    assert run.replace_process(0) == ("gone", [3])
+    assert run.replace_process(0) == ("gone; lower workers if memory is short", [3])
     assert (run._newest_broadcast, [*run.children], killed) == ({1: 5}, [1, 2, 3], [])
     assert run.abandon(1) is False
     assert (run._newest_broadcast, killed) == ({}, [1])

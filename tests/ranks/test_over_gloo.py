@@ -71,6 +71,7 @@ def test_a_rank_comes_late_and_again_under_another_number(manager: Made) -> None
     assert here(server, 3) == [1, 2, 3]
     assert asked(server, 3, again, b"back") == b"BACK"
     assert asked(server, 2, two, b"go on") == b"GO ON"
+    assert [server.launched_as(number) for number in (1, 2, 3)] == ["1", "2", "1"]  # the rank to start again
 
 
 @pytest.mark.slow

@@ -170,7 +170,7 @@ class Processes(Engine):
                 return None, None, ""
         except EOFError:
             cause, replacements = self.replace_process(process)
-            reason = f"its process died ({cause}; lower workers if memory is short)"
+            reason = f"its process died ({cause})"
             request, *rest = requests.values()
             remaining += [request.clients for request in rest if request is not None]  # not begun, so no try is counted
             free += replacements

@@ -58,7 +58,7 @@ class Workers(Processes):
         return list(self.children)[:count]
 
     def replace_process(self, process: int) -> tuple[str, list[int]]:
-        why = self.children[process].exit_reason
+        why = f"{self.children[process].exit_reason}; lower workers if memory is short"
         self._remove(process)
         return why, [self._fork()]
 

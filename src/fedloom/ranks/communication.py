@@ -88,6 +88,10 @@ class Connections(Wires):
         """Return the name with which a rank's key is registered; None where the transport knows no keys."""
         return None
 
+    def launched_as(self, rank: int) -> str:
+        """Return the number with which a rank was launched: another one where those that connect are counted."""
+        return str(rank)
+
     def listed(self) -> Collection[str] | None:
         """Return the names of the keys that are registered now; None where the transport knows no keys."""
         return None

@@ -45,7 +45,9 @@ class GlooManager(ThreadedManager):
         self._connecting: list[threading.Thread] = []  # and those that connect
         self._ending = threading.Event()
         if rank:
-            self._connect(0, self.store.add("arrivals", 1))
+            number = self.store.add("arrivals", 1)
+            self.store.set(f"rank of {number}", str(rank))
+            self._connect(0, number)
             self._due[0].release()  # the next message comes while this one is answered
         else:
             self._start(self._receive_ranks)
@@ -87,6 +89,11 @@ class GlooManager(ThreadedManager):
         self._posts.append(self._start(self._send_all, rank))  # before `arrivals` names it: `end` waits for posts
         self._add_rank(rank)
         self._start(self._receive_all, rank)
+
+    def launched_as(self, rank: int) -> str:
+        with contextlib.suppress(RuntimeError):  # the store is gone
+            return self.store.get(f"rank of {rank}").decode()
+        return super().launched_as(rank)
 
     @property
     def arriving(self) -> bool:

@@ -78,7 +78,7 @@ class Ranks(Processes):
 
     def replace_process(self, process: int) -> tuple[str, list[int]]:
         self.ranks = [rank for rank in self.ranks or () if rank != process]
-        return f"rank {process} is gone, {len(self.ranks)} are left", []
+        return f"rank {self.wires.launched_as(process)} is gone, {len(self.ranks)} are left", []
 
     def abandon(self, process: int) -> bool:
         return True
