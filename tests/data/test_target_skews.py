@@ -60,7 +60,7 @@ def test_quantity_is_that_of_the_authors() -> None:
         (lambda: quantiles([4.0] * 5, 2), "targets must differ for quantiles, got 4 in nearly all of 5 examples: use"),
         (lambda: quantity([0] * 10, 2, 0.0, 0), "beta must be finite and greater than 0, got 0.0"),
         (lambda: quantity([0] * 10, 2, 1.0, 0), r"min_size must be in 0\.\.5, .* got 10: take fewer clients"),
-        (lambda: quantity([0] * 100, 9, 0.01, 0, max_attempts=3), "none of up to 3 draws with beta=0.01 .* left fewer than 8"),
+        (lambda: quantity([0] * 100, 9, 0.01, 0, max_attempts=3), "none of up to 3 draws .* left fewer than 8"),
         (lambda: dirichlet([0.5, 1.5], 1, 1.0, 0), r"got targets that are no classes, such as 0.5: divide them by iid"),
         (lambda: shards(np.ones((4, 2)), 2, 1, 0), "targets that are no classes, such as 1: divide"),
     ],
