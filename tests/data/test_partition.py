@@ -340,12 +340,12 @@ def test_dirichlet_gives_up_with_the_smallest_size_it_reached() -> None:
         "plain_dirichlet:0.3, which has no cap and asks for 2 examples a client, or use balanced_dirichlet:0.3, whose "
         "clients have equally many [FL-DATA-027]"
     )
-    with pytest.raises(ValueError, match="try another seed, use balanced_dirichlet:0.3, whose clients have equally"):
+    with pytest.raises(ValueError, match=r"try another seed, use balanced_dirichlet:0\.3, whose clients have equally"):
         dirichlet(LABELS, 5, 0.3, 3, min_size=20, max_attempts=1, capped=False)
 
 
 def test_draws_that_cannot_succeed_end_soon() -> None:
-    """It alone notices 20,000 draws of which each leaves hundreds of clients short, which are hours for many clients."""
+    """It alone notices 20,000 draws of which each leaves hundreds of clients short."""
     labels = np.arange(10_000) % 10
     with pytest.raises(ValueError, match="none of 21 attempts"):
         dirichlet(labels, 1000, 0.3, 0)

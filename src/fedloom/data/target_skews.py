@@ -92,6 +92,6 @@ def quantity(
         if attempt >= FEW and fewest > HOPELESS:
             break
     raise ValueError(
-        f"every client needs min_size={min_size} examples, but none of up to {max_attempts:,} draws with beta={beta} and "
-        f"{num_clients} clients left fewer than {fewest:,} short: raise beta or take fewer clients"
+        f"every client needs min_size={min_size} examples, but none of up to {max_attempts:,} draws with "
+        f"beta={beta} and {num_clients} clients left fewer than {fewest:,} short: raise beta or take fewer clients"
     )
