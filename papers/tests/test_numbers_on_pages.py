@@ -504,8 +504,8 @@ def test_local_models_and_the_global_one_of_pfedsd() -> None:
 
     pattern = (
         r"by (\d+) points on Fashion-MNIST and (\d+) on CIFAR-10 in the mean with two classes, by (\d+) and (\d+) "
-        r"under Dirichlet 0\.1, and on Fashion-MNIST by (\d+) under Dirichlet 0\.5, (\d+) under Dirichlet 1 and (\d+) with "
-        r"four classes \(one seed\)\. So it grows with heterogeneity; with fewer clients a round "
+        r"under Dirichlet 0\.1, and on Fashion-MNIST by (\d+) under Dirichlet 0\.5, (\d+) under Dirichlet 1 and (\d+) "
+        r"with four classes \(one seed\)\. So it grows with heterogeneity; with fewer clients a round "
         r"by little, (\d+) points with 60 % of them under Dirichlet 0\.1 and (\d+) with all, in one seed"
     )
     both = [
