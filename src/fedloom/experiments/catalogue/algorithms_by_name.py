@@ -93,8 +93,7 @@ def algorithm(name: str, local: Local, settings: Mapping[str, Any]) -> Algorithm
         whole = defaults.get(field)
         if part and field in SECTIONS and field not in known:
             raise SettingError(
-                f"{owner} has no setting {key!r}: settings of {field} are common to all methods, "
-                f"--set {key}={value} [FL-METHOD-005]"
+                f"{owner} has no setting {key!r}: settings of {field} are common to all methods, --set {key}={value}"
             )
         if field not in known:
             sections = {"data": DataSettings(), "clients": ClientSettings(), "local": local, "run": RunSettings()}
