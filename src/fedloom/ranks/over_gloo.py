@@ -92,7 +92,7 @@ class GlooManager(ThreadedManager):
 
     def launched_as(self, rank: int) -> str:
         with contextlib.suppress(RuntimeError):  # the store is gone
-            return self.store.get(f"rank of {rank}").decode()
+            return str(self.store.get(f"rank of {rank}"), "utf-8")
         return super().launched_as(rank)
 
     @property
