@@ -11,7 +11,7 @@ PYTEST := $(BIN)/python -m pytest -n 2 --dist loadfile --max-worker-restart 1
 # Tests start hundreds of processes: without byte code each compiles the whole library (5 s of 10).
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test test-all check mutants lint docs docs-version docs-venv release bench bench-peers paper screenshots venv clean help
+.PHONY: demo test test-all check mutants lint docs docs-version docs-venv release bill bench bench-peers paper screenshots venv clean help
 
 .DEFAULT_GOAL := help
 
@@ -25,6 +25,7 @@ help:
 	@echo "make docs   the documentation site in build/site, strictly: a link that leads nowhere fails (a minute with the installation)"
 	@echo "make docs-version  these pages as those of this version, beside earlier ones, in the branch gh-pages; pushes nothing"
 	@echo "make release  sdists and wheels of HEAD in dist/, fedloom's and fedloom-papers', tried with each extra, each Python and the lowest versions, and a bill of materials (half an hour; goes on where it was stopped); publishes nothing"
+	@echo "make bill   what the environment of the tests holds, CycloneDX, in dist/ (seconds)"
 	@echo "make bench  speed, as ratios in one run (minutes)"
 	@echo "make bench-peers  fedloom, hand-written PyTorch and other simulators do the same work in turn: docs/peers-speed.md (12 minutes at a time, after the installation)"
 	@echo "make paper  docs/paper/fedloom.pdf, four pages whose numbers come from kept results"
@@ -92,6 +93,11 @@ release: $(STAMP)
 	$(BIN)/python $(PIP) build packaging uv
 	$(BIN)/python scripts/make_release.py $(if $(PACKAGES),--packages $(PACKAGES))
 	$(if $(PACKAGES),,$(BIN)/python scripts/release_trials.py $(TRIALS))
+
+# What is tested with, of which uv makes CycloneDX's; without network, pip's own list.
+bill: $(STAMP)
+	-$(BIN)/python $(PIP) uv
+	$(BIN)/python scripts/release_trials.py bill
 
 bench: $(STAMP)
 	$(BIN)/python benchmarks/run.py

@@ -6,7 +6,8 @@ A trial makes an environment in build/trials, installs the wheel with one extra,
 extra brings. `lowest-` takes the oldest versions that pyproject.toml admits, of PyTorch the one of constraints.txt.
 What has passed with these very wheels is not tried again, so a run that was stopped goes on. What cannot be installed
 here, or needs a build of PyTorch with CUDA, is named and is no failure. Then follow a bill of materials, CycloneDX, in
-dist/, and what pip-audit knows of it. Packages come from where pip looks, by uv, which takes a wheel once.
+dist/, and what pip-audit knows of it; `bill` writes that of the environment that runs this, and tries nothing.
+Packages come from where pip looks, by uv, which takes a wheel once.
 """
 
 from __future__ import annotations
@@ -273,37 +274,47 @@ def results(chosen: Sequence[Trial], wheel: Path) -> Iterator[tuple[Trial, str, 
         shutil.rmtree(WORK / trial.name, ignore_errors=True)
 
 
-def bill_of_materials(wheel: Path) -> list[str]:
-    """Write what an environment with the wheel holds into dist/, and return what was said of it.
+def bill_of_materials(python: Path, name: str) -> str:
+    """Write what an environment holds into dist/, and return what is said of it.
 
-    It is CycloneDX's where cyclonedx-bom can be had, else what `pip inspect` says; pip-audit then reads the same.
+    It is CycloneDX's where cyclonedx-bom can be had, else what `pip inspect` says, which needs no network.
+
+    Raises:
+        FailedError: neither can be written.
     """
-    python, _ = environment(Trial(f"{sys.version_info.major}.{sys.version_info.minor}", "", False), wheel)
-    tools, said = WORK / "tools", []
+    tools, said = WORK / "tools", ""
     try:
         uv("venv", "--quiet", "--allow-existing", tools)
         uv("pip", "install", "--quiet", "cyclonedx-bom", python=tools / "bin/python")
-        target = DIST / f"{wheel.name.removesuffix('.whl')}.cdx.json"
+        target = DIST / f"{name}.cdx.json"
         command = [tools / "bin/cyclonedx-py", "environment", python, "--output-reproducible", "-o", target]
-    except NotHereError as reason:
-        target = DIST / f"{wheel.name.removesuffix('.whl')}.pip-inspect.json"
-        said.append(f"bill of materials: of pip inspect, for cyclonedx-bom cannot be installed: {reason}")
+    except (NotHereError, FileNotFoundError) as reason:
+        target = DIST / f"{name}.pip-inspect.json"
+        said = f"; of pip inspect, for cyclonedx-bom cannot be installed: {reason}"
         command = [sys.executable, "-m", "pip", "--python", python, "inspect"]
+    DIST.mkdir(exist_ok=True)
     done = subprocess.run(command, capture_output=True, text=True)
     if done.returncode:
         raise FailedError(f"bill of materials: {done.stderr[-2000:]}")
-    if not target.is_file():
+    if said:
         target.write_text(done.stdout, encoding="utf-8")
-    said.append(f"{target.relative_to(ROOT)}: {len(json.loads(target.read_text()).get('components', []))} components")
+    held = json.loads(target.read_text(encoding="utf-8"))
+    count = len(held["installed"] if said else held["components"])
+    return f"bill of materials: {DIST.name}/{target.name}, {count} packages{said}"
+
+
+def audit(python: Path) -> list[str]:
+    """Return what pip-audit knows of the packages of an environment; without network it is named that it knows none."""
+    tools = WORK / "tools"
     try:
+        uv("venv", "--quiet", "--allow-existing", tools)
         uv("pip", "install", "--quiet", "pip-audit", python=tools / "bin/python")
     except NotHereError as reason:
-        return [*said, f"pip-audit: cannot be installed: {reason}"]
+        return [f"pip-audit: cannot be installed: {reason}"]
     (site,) = python.parents[1].glob("lib/python3.*/site-packages")
     command = [tools / "bin/pip-audit", "--path", site, "--format", "json", "--progress-spinner", "off"]
     done = subprocess.run(command, capture_output=True, text=True)
-    shutil.rmtree(python.parents[2], ignore_errors=True)
-    return [*said, *audited(done.stdout, done.stderr)]
+    return [*audited(done.stdout, done.stderr)]
 
 
 def audited(found: str, errors: str) -> Iterator[str]:
@@ -321,7 +332,10 @@ def audited(found: str, errors: str) -> Iterator[str]:
 
 
 def main(names: Sequence[str]) -> int:
-    """Run the trials; exit status 1 where one failed."""
+    """Run the trials, or write the bill of this environment; exit status 1 where one failed."""
+    if names == ["bill"]:
+        print(bill_of_materials(Path(sys.executable), "environment"))
+        return 0
     every = trials()
     if unknown := set(names) - {trial.name for trial in every}:
         print(f"there is no trial {', '.join(sorted(unknown))}, only {', '.join(trial.name for trial in every)}")
@@ -335,7 +349,11 @@ def main(names: Sequence[str]) -> int:
         print(f"{trial.name}: {verdict} ({said})", flush=True)
         failed += verdict == "failed"
     if not names:
-        print("\n".join(bill_of_materials(wheels[0])))
+        own = Trial(f"{sys.version_info.major}.{sys.version_info.minor}")
+        python, _ = environment(own, wheels[0])
+        print(bill_of_materials(python, wheels[0].name.removesuffix(".whl")))
+        print("\n".join(audit(python)))
+        shutil.rmtree(WORK / own.name)
     return int(failed > 0)
 
 

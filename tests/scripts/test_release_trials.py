@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import runpy
+import sys
 import tomllib
 import zipfile
 from pathlib import Path
@@ -72,6 +73,24 @@ def test_what_has_passed_with_this_wheel_is_not_tried_again(tmp_path: Path, monk
 def test_a_trial_that_is_unknown_is_named(capsys: pytest.CaptureFixture[str]) -> None:
     assert MADE["main"](["natz"]) == 2
     assert "there is no trial natz, only 3.11, 3.12, " in capsys.readouterr().out
+
+
+@pytest.mark.slow
+def test_a_bill_of_materials_is_written_without_network(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Wrong edit: that cyclonedx-bom cannot be installed ends the run, or is not said."""
+    made = MADE["bill_of_materials"].__globals__
+
+    def refused(*words: object, python: Path | None = None) -> str:
+        raise made["NotHereError"]("no route")
+
+    monkeypatch.setitem(made, "DIST", tmp_path / "dist")
+    monkeypatch.setitem(made, "uv", refused)
+    said = MADE["bill_of_materials"](Path(sys.executable), "mine")
+    held = json.loads((tmp_path / "dist/mine.pip-inspect.json").read_text(encoding="utf-8"))["installed"]
+    assert {"torch", "numpy"} <= {one["metadata"]["name"] for one in held}
+    why = "of pip inspect, for cyclonedx-bom cannot be installed: no route"
+    assert said == f"bill of materials: dist/mine.pip-inspect.json, {len(held)} packages; {why}"
+    assert MADE["audit"](Path(sys.executable)) == ["pip-audit: cannot be installed: no route"]
 
 
 def test_what_an_audit_could_not_look_up_is_not_sound() -> None:
