@@ -490,6 +490,17 @@ def test_fedmeta_of_apfl_on_cifar10() -> None:
     assert page_says("apfl.md", pattern, ours)
 
 
+def test_the_literal_beginning_of_apfl_on_cifar10() -> None:
+    found, measure = results("apfl", "apfl-comparison"), "personal_accuracy_by_samples"
+    pattern = (
+        r"its mean over rounds is ([\d.]+) % and its last round ([\d.]+) %, ([-\d.]+) points above FedAvg in the mean, "
+        r"where `function_preserving` is ([\d.]+) above it"
+    )
+    literal, avg, ours = (series(found["cifar10", n], 0, measure) for n in ("apfl_ni-literal", "fedavg", "apfl_ni"))
+    numbers = [mean(literal), literal[100], mean(literal) - mean(avg), mean(ours) - mean(avg)]
+    assert page_says("apfl.md", pattern, numbers)
+
+
 def test_local_models_and_the_global_one_of_pfedsd() -> None:
     found = results("pfedsd", "pfedsd-a")
 
