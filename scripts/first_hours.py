@@ -22,7 +22,6 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parent))
 import run_pages
@@ -56,17 +55,13 @@ def line(name: str, pattern: str) -> str:
 def blocks(text: str) -> Callable[[Path], None]:
     """Return what runs the blocks of a text in a folder: commands in a shell, Python in one namespace."""
 
-    def run(folder: Path) -> None:
+    def in_shell(code: str) -> None:
         env = os.environ | {"PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"}  # has fedloom
-        space: dict[str, Any] = {"__name__": "page"}
-        with run_pages.within(folder.resolve()):
-            for block in run_pages.blocks(text):
-                if block.title:
-                    Path(block.title).write_text(block.code, encoding="utf-8")
-                elif block.kind == "python":
-                    exec(compile(block.code, "page", "exec", dont_inherit=True), space)
-                else:
-                    subprocess.run(["bash", "-ec", block.code], env=env, check=True)
+        subprocess.run(["bash", "-ec", code], env=env, check=True)
+
+    def run(folder: Path) -> None:
+        for _, printed in run_pages.run(text, folder, in_shell):
+            print(printed, end="")
 
     return run
 

@@ -19,7 +19,7 @@ import shlex
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -104,10 +104,23 @@ class Started:
                 raise RuntimeError(f"{' '.join(words)} ends with {process.returncode}: {said[-2000:]}")
 
 
-def run(text: str, folder: Path) -> Iterator[tuple[Block, str]]:
-    """Run a page in a folder, and yield each block with what it prints."""
+def in_process(code: str) -> None:
+    """Run lines of commands of fedloom in this process, those that end with & side by side in others."""
     from fedloom.cli.main import main
 
+    with Started() as started:
+        for line in code.replace("\\\n", " ").splitlines():
+            words = shlex.split(line, comments=True)
+            if words == ["wait"]:
+                started.wait()
+            elif words[-1] == "&":
+                started.start(words[:-1])
+            elif status := main(words[1:]) if words[0] == "fedloom" else 2:
+                raise RuntimeError(f"{line} ends with {status}")
+
+
+def run(text: str, folder: Path, commands: Callable[[str], None] = in_process) -> Iterator[tuple[Block, str]]:
+    """Run a page in a folder, and yield each block with what it prints. `commands`: runs the code of a shell block."""
     space: dict[str, Any] = {"__name__": "page"}
     with within(folder.resolve()):
         for block in blocks(text):
@@ -118,15 +131,7 @@ def run(text: str, folder: Path) -> Iterator[tuple[Block, str]]:
                 elif block.kind == "python":
                     exec(compile(block.code, "page", "exec", dont_inherit=True), space)
                 else:
-                    with Started() as started:
-                        for line in block.code.replace("\\\n", " ").splitlines():
-                            words = shlex.split(line, comments=True)
-                            if words == ["wait"]:
-                                started.wait()
-                            elif words[-1] == "&":
-                                started.start(words[:-1])
-                            elif status := main(words[1:]) if words[0] == "fedloom" else 2:
-                                raise RuntimeError(f"{line} ends with {status}")
+                    commands(block.code)
             yield block, "\n".join(line.rstrip() for line in output.getvalue().strip("\n").splitlines()) + "\n"
 
 

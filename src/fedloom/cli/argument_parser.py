@@ -11,9 +11,8 @@ from typing import Any, NoReturn
 from fedloom.wording import did_you_mean
 
 _CODE = re.compile(r"\[(FL-[A-Z]+-\d{3})\]")
-_PFLLIB = frozenset(
-    {"-algo", "-did", "-eg", "-gr", "-jr", "-lbs", "-ld", "-ldg", "-ls", "-nc"}
-)  # no typing errors here
+# Flags that nobody types who means one of fedloom's.
+_PFLLIB = frozenset({"-algo", "-did", "-eg", "-gr", "-jr", "-lbs", "-ld", "-ldg", "-ls", "-nc"})
 
 
 def way_on(message: str) -> str:

@@ -53,9 +53,13 @@ class NewClients:
 
     def __post_init__(self) -> None:
         check_choices(self)
-        given, listed = self.clients, isinstance(self.clients, tuple)
-        check(given, tuple[int, ...] if listed else int, f"the {'list' if listed else 'number'} of new clients")
-        if not (len({*given}) == len(given) > 0 and min(given) >= 0 if isinstance(given, tuple) else given >= 1):
+        if isinstance(self.clients, tuple):
+            check(self.clients, tuple[int, ...], "the list of new clients")
+            ok = len(set(self.clients)) == len(self.clients) > 0 and min(self.clients) >= 0
+        else:
+            check(self.clients, int, "the number of new clients")
+            ok = self.clients >= 1
+        if not ok:
             raise SettingError(
                 f"new clients are at least one, or a list of distinct numbers from 0, got {self.clients}"
             )

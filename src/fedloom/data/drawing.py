@@ -12,6 +12,11 @@ IntArray = npt.NDArray[np.int64]
 _MANY_SHARDS = 10**10  # shards times those of a class, above which dealing them takes minutes
 
 
+def is_hopeless(draws: int, fewest: int) -> bool:
+    """Return whether none is to come that leaves no client short, where each of these draws left at least `fewest`."""
+    return draws > 20 and fewest > 50
+
+
 def starts(sizes: IntArray) -> IntArray:
     """Return where each client's rows start, and where the last one's end, (N + 1,)."""
     return np.concatenate([np.zeros(1, np.int64), np.cumsum(sizes)])

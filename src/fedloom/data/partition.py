@@ -21,7 +21,16 @@ import numpy as np
 import numpy.typing as npt
 from torch import Tensor
 
-from fedloom.data.drawing import IntArray, check_clients, generator_of, number_of, starts, warn_of_shards, whole_labels
+from fedloom.data.drawing import (
+    IntArray,
+    check_clients,
+    generator_of,
+    is_hopeless,
+    number_of,
+    starts,
+    warn_of_shards,
+    whole_labels,
+)
 
 _BLOCK = 1 << 16  # clients that are counted at a time: a million cost no more memory than these
 
@@ -244,7 +253,6 @@ def shards(
 
 
 _MANY = 2000  # draws, after which it may take long
-FEW, HOPELESS = 20, 50  # where each of 21 draws leaves more than 50 clients short, one that leaves none is not to come
 
 
 def dirichlet(
@@ -284,7 +292,7 @@ def dirichlet(
     if not (alpha > 0 and math.isfinite(alpha)):
         raise ValueError(f"alpha must be finite and greater than 0, got {alpha}: 0.1 is strong skew [FL-DATA-013]")
     plain = f"use plain_dirichlet:{alpha:g}, which has no cap and asks for 2 examples a client, or "
-    lower = f"{plain * capped}use balanced_dirichlet:{alpha:g}, whose clients have equally many"
+    lower = f"{plain if capped else ''}use balanced_dirichlet:{alpha:g}, whose clients have equally many"
     if min_size < 0 or min_size * num_clients > len(classes):
         raise ValueError(
             f"min_size must be in 0..{len(classes) // num_clients}, the mean size of {num_clients} clients with "
@@ -294,13 +302,14 @@ def dirichlet(
         raise ValueError(f"max_attempts must be at least 1, got {max_attempts}: 20_000 is the default")
     generator = generator_of(seed)
     by_class = [np.flatnonzero(classes == c) for c in range(int(classes.max()) + 1)]
+    concentration = np.repeat(alpha, num_clients)
+    mean_size = len(classes) / num_clients
     best, fewest = -1, num_clients
     for attempt in range(max_attempts):
         if attempt == _MANY:
             warnings.warn(
                 f"{_MANY:,} draws of dirichlet alpha={alpha:g} left a client with too few examples, at best {best} of "
-                f"{min_size}, and up to {max_attempts:,} are made: raise alpha, take fewer clients, "
-                f"{lower}",
+                f"{min_size}, and up to {max_attempts:,} are made: raise alpha, take fewer clients, {lower}",
                 stacklevel=2,
             )
         # Sizes decide about acceptance, so rows are listed once, at the end. The shuffles cannot be saved: they move
@@ -310,9 +319,9 @@ def dirichlet(
         for members in by_class:
             order = members.copy()
             generator.shuffle(order)
-            proportions = generator.dirichlet(np.repeat(alpha, num_clients))
+            proportions = generator.dirichlet(concentration)
             if capped:
-                proportions = proportions * (sizes < len(classes) / num_clients)
+                proportions = proportions * (sizes < mean_size)
             share = proportions.sum()
             if not share > 0:  # all mass on full clients, or lost to underflow at a tiny alpha: NaN in the original
                 break
@@ -331,7 +340,7 @@ def dirichlet(
                     generator.shuffle(rows[a:b])
                 return Partition(indptr, rows, f"{'' if capped else 'plain '}dirichlet alpha={alpha:g}", seed)
             best, fewest = max(best, smallest), min(fewest, int((sizes < min_size).sum()))
-            if attempt >= FEW and fewest > HOPELESS:
+            if is_hopeless(attempt + 1, fewest):
                 break
     reached = (
         f"the best left {best} to its smallest client" if best >= 0 else "each found only full clients for a class"

@@ -8,8 +8,8 @@ import numpy as np
 import numpy.typing as npt
 from torch import Tensor
 
-from fedloom.data.drawing import IntArray, check_clients, generator_of, number_of, starts
-from fedloom.data.partition import FEW, HOPELESS, Partition
+from fedloom.data.drawing import IntArray, check_clients, generator_of, is_hopeless, number_of, starts
+from fedloom.data.partition import Partition
 
 
 def quantiles(targets: npt.ArrayLike | Tensor, num_bins: int) -> IntArray:
@@ -85,11 +85,12 @@ def quantity(
     for attempt in range(max_attempts):
         shares = generator.dirichlet(np.repeat(beta, num_clients))
         shares = shares / shares.sum()
-        if (shares * n).min() >= min_size:
+        short = int((~(shares * n >= min_size)).sum())  # shares are NaN where all underflow
+        if not short:
             cuts = (np.cumsum(shares) * n).astype(np.int64)[:-1]
             return Partition(starts(np.diff(cuts, prepend=0, append=n)), order, f"quantity beta={beta:g}", seed)
-        fewest = min(fewest, int((shares * n < min_size).sum()))
-        if attempt >= FEW and fewest > HOPELESS:
+        fewest = min(fewest, short)
+        if is_hopeless(attempt + 1, fewest):
             break
     raise ValueError(
         f"every client needs min_size={min_size} examples, but none of up to {max_attempts:,} draws with "

@@ -176,9 +176,7 @@ class _Witness:
     append = evaluate = keep
 
     def note(self, **numbers: Tensor | float) -> None:
-        self._log.noted.update(
-            {n: v if isinstance(v, Tensor) else torch.tensor(v, dtype=torch.float64) for n, v in numbers.items()}
-        )
+        self._log.noted.update({name: torch.as_tensor(v, dtype=torch.float64) for name, v in numbers.items()})
 
     def gather(self, fn: Callable[..., Any], *broadcast: Any, **more: Any) -> Replies[Any]:
         self._log.gathered = True
